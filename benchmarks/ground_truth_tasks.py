@@ -13,8 +13,8 @@ from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES, shape_dataset
 from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store
 from graphxai.explainers.registry import Method
-from graphxai.learning.fit import predict
 from graphxai.learning.objectives import score_task
+from graphxai.learning.predicting import predict
 from graphxai.learning.recipes.rules import train_rules
 from graphxai.learning.recipes.shapes import train_shapes
 from graphxai.models.graphormer import CONFIG, Graphormer, load_checkpoint

@@ -61,7 +61,7 @@ def train(name: str, split: str, seed: int, data: Path, out: Path) -> None:
     table = clean_table(path, "smiles", list(model.columns.values()))
     train_table(
         table, out / name / f"{split}-{seed}", split=split, seed=seed, resume=True,
-        say=lambda line: print(f"{name}, {split} {seed}: {line}", flush=True),
+        log=lambda line: print(f"{name}, {split} {seed}: {line}", flush=True),
     )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, kendall_tau, merged
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
+from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import fit
 from graphxai.learning.recipes.bace import bace_tasks
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
-from graphxai.learning.recipes.molecules import molecule_config
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 

@@ -22,7 +22,7 @@ from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import Split
 from graphxai.explainers import head_statistics
 from graphxai.learning.conformal import calibrate
-from graphxai.learning.loading import encode_all
+from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes import bace, mnist
 from graphxai.learning.recipes.mnist import NUM_TRAIN
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node

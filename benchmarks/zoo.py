@@ -127,7 +127,7 @@ def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
         out / name,
         command=command,
         resume=True,
-        say=lambda line: print(f"{name}, {time.process_time() - begun:.0f} s: {line}", flush=True),
+        log=lambda line: print(f"{name}, {time.process_time() - begun:.0f} s: {line}", flush=True),
     )
     card = folder / "README.md"
     _, _, rest = card.read_text(encoding="utf-8").partition("\n\n")

@@ -52,7 +52,7 @@ NONE = "none"  # the word for None where the default is another value
 
 @dataclass(frozen=True)
 class AppliesTo:
-    """The kinds of source for which an option means something; None for all of them."""
+    """The kinds of source for which an option means something, or None for all of them."""
 
     kinds: tuple[str, ...] | None
 
@@ -125,14 +125,16 @@ def options_from(settings_class: type) -> Callable[[Callable[..., None]], Callab
     receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
     keep their defaults.
 
-    An option for a field that may be None, but by default is not, takes the word "none".
+    An option for a field that may be None, but by default is not, takes the word "none". A field
+    that is true by default has a flag that makes it false. The help of an option for one kind of
+    source begins with that kind.
     """
     hints = get_type_hints(settings_class)
     declared = {field.name: field for field in fields(settings_class) if "option" in field.metadata}
     made = [_parameter(field, hints[name]) for name, field in declared.items()]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []  # keywords, whose order is that of the help page
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             parameters += made if parameter.name == "settings" else [keyword]
@@ -160,9 +162,12 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     dashed = field.name.replace("_", "-")
     default = field.default if declared.default is None else declared.default
     names: tuple[str, ...] = ()
-    if hint is bool:  # a flag: only the form that changes the default
-        names = (f" /--no-{dashed}",) if default else (f"--{dashed}",)
-    info: Any = typer.Option(*names, help=declared.help, min=declared.minimum)
+    if hint is bool:  # the flag says the opposite of the default
+        names, default = ((f"--no-{dashed}" if default else f"--{dashed}"),), False
+    kinds, help = declared.applies_to or (), declared.help
+    if len(kinds) == 1:
+        help = f"{kinds[0].capitalize()}: {help[0].lower()}{help[1:]}"
+    info: Any = typer.Option(*names, help=help, min=declared.minimum)
     read_as = _typer_type(field.name, hint)
     annotation: Any = Annotated[read_as, info, AppliesTo(declared.applies_to)]
     if default is not None and isinstance(default, int) and str in _types(hint):
@@ -190,6 +195,8 @@ def _typer_type(name: str, hint: Any) -> Any:
 
 def _from_text(value: Any, field: Field[Any], hint: Any) -> Any:
     """Return what typer read as the value of a field."""
+    if hint is bool:
+        return value != field.default  # whether the flag was given, or not given
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str) and type(None) in _types(hint) and field.default is not None:

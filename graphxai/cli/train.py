@@ -5,49 +5,50 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.progress import progress_bar
 
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo, printable
 
 if TYPE_CHECKING:
-    from graphxai.learning.cleaning import CleanTable
+    from graphxai.learning.cleaned_table import CleanTable
 
 NAMED = ("bace", "mnist-superpixels")
+HARDWARE = ("accelerator", "devices", "precision")
 SHOWN_ROWS = 4
 
 
-class SplitKind(StrEnum):
-    """How test molecules are chosen."""
-
-    scaffold = "scaffold"
-    random = "random"
-    clusters = "clusters"
-
-
+@options_from(TableSettings)
 def train(
+    context: typer.Context,
     source: Annotated[
         str, typer.Argument(help="'bace', 'mnist-superpixels', or a CSV table of molecules.")
     ],
-    out: Annotated[Path, typer.Option(help="Output folder.")],
+    out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
+    *,
     target_column: Annotated[
         list[str] | None,
         typer.Option(
             help="Table: column to learn; repeat to learn several together. 'all', or a pattern"
             " such as 'NR-*', takes every column with labels that it matches."
         ),
+        applies_to("table"),
     ] = None,
-    smiles_column: Annotated[str, typer.Option(help="Table: column with SMILES.")] = "smiles",
+    smiles_column: Annotated[
+        str, typer.Option(help="Table: column with SMILES."), applies_to("table")
+    ] = "smiles",
     kind: Annotated[
         list[str] | None,
         typer.Option(
             help="Table: COLUMN=classification or COLUMN=regression [default: from the values]."
         ),
+        applies_to("table"),
     ] = None,
     units: Annotated[
         list[str] | None,
@@ -55,98 +56,36 @@ def train(
             help="Table: unit of the values, or COLUMN=UNIT [default: from a header such as"
             " 'freesolv (kcal/mol)']."
         ),
+        applies_to("table"),
     ] = None,
-    split: Annotated[
-        SplitKind | None,
-        typer.Option(help="How test molecules are chosen [default: scaffold; bace: random]."),
-    ] = None,
-    split_column: Annotated[
-        str | None,
-        typer.Option(help="Table: column that says train, valid or test for each molecule."),
-    ] = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(help="Table: column with dates or years; the newest molecules are tested."),
-    ] = None,
-    replicates: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Table: models to train, from consecutive seeds; mean and spread.",
-        ),
-    ] = 1,
-    ensemble: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Table: number of networks to average; relevance then has a spread over them.",
-        ),
-    ] = 1,
     standardise: Annotated[
         bool,
         typer.Option(
             "--standardise",
             help="Table: standardise salts, charges and tautomers, here and in predictions.",
         ),
+        applies_to("table"),
     ] = False,
-    start: Annotated[
-        str | None,
+    replicates: Annotated[
+        int,
         typer.Option(
-            help="Table: weights to start from: a model's name, a folder or 'none' [default:"
-            " molecules]."
+            min=1, help="Table: models to train, from consecutive seeds; mean and spread."
         ),
-    ] = None,
-    fast: Annotated[
-        bool,
-        typer.Option(
-            "--fast",
-            help="Table: do not learn from a teacher (half the time, usually worse).",
-        ),
-    ] = False,
-    keep_teacher: Annotated[
-        bool,
-        typer.Option(
-            "--keep-teacher",
-            help="Table: store the teacher too; predictions then show the teacher's as well.",
-        ),
-    ] = False,
-    learning_curve: Annotated[
-        bool,
-        typer.Option(
-            "--learning-curve", help="Table: also train on 1/8, 1/4 and 1/2 (three times as long)."
-        ),
-    ] = False,
+        applies_to("table"),
+    ] = 1,
+    settings: TableSettings,
     data: Annotated[
         Path | None,
         typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for weights, batches and random split.")] = 0,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Epochs [default: the recipe's; for a table 20, from scratch 40]."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after an interruption.")
-    ] = False,
-    accelerator: Annotated[
-        str, typer.Option(help="Lightning's accelerator: auto, cpu, gpu and others.")
-    ] = "auto",
-    devices: Annotated[str, typer.Option(help="Lightning's devices: a number or 'auto'.")] = "auto",
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's]."
-        ),
+        applies_to(*NAMED),
     ] = None,
 ) -> None:
     """Train on your own table, or retrain a bundled model (`pip install "graphxai[train]"`).
 
     A table is checked first for unreadable SMILES, duplicates and contradictions. The model
     learns from the labels and from a teacher, chosen for each column from forests and Gaussian
-    processes. It is then tested on molecules that neither has seen, beside its teacher and two
-    forests.
+    processes. It is then tested on molecules that neither of them has seen, beside its teacher and
+    two forests.
 
     **Examples**
 
@@ -175,76 +114,26 @@ def train(
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    common: dict[str, Any] = {
-        "seed": seed,
-        "resume": resume,
-        "accelerator": accelerator,
-        "devices": int(devices) if devices.isdigit() else devices,
-        "precision": precision,
-    }
-    if epochs is not None:
-        common["epochs"] = epochs
     if source in NAMED:
-        for_tables = (target_column, kind, units, start, split_column, time_column)
-        switches = (fast, learning_curve, keep_teacher, standardise, replicates > 1, ensemble > 1)
-        if any(switches) or any(value is not None for value in for_tables):
-            raise typer.BadParameter(
-                "--target-column, --kind, --units, --start, --fast, --keep-teacher,"
-                " --learning-curve, --split-column, --time-column, --standardise, --replicates"
-                " and --ensemble are for a table."
-            )
-        with _interruptible(), _alone(out):
-            _train_named(source, out, split, common | {"root": data})
+        refuse_inapplicable(context, source)
+        with _interruptible(), _exclusive(out):
+            _train_named(source, out, settings, data)
         return
     if not Path(source).is_file():
         raise FileNotFoundError(
             f"{source}: no such file; give a CSV table or one of {', '.join(NAMED)}."
         )
-    if data is not None:
-        raise typer.BadParameter(f"--data is for {' and '.join(NAMED)}.")
+    refuse_inapplicable(context, "table")
     if not target_column:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
-    from graphxai.learning.cleaning import matching_columns
+    from graphxai.learning.fit import require_hardware
 
-    others = [name for name in (split_column, time_column) if name is not None]
-    target_columns = matching_columns(source, smiles_column, target_column, others)
-    reading = {
-        "kinds": _kinds(kind or [], target_columns),
-        "units": _units(units or [], target_columns),
-        "standardise": standardise,
-    }
-    _train_table(
-        Path(source),
-        out,
-        smiles_column,
-        target_columns,
-        reading,
-        replicates,
-        common
-        | _split_of(split, split_column, time_column)
-        | {
-            "keep_teacher": keep_teacher,
-            "ensemble": ensemble,
-            "start": None if start == "none" else start or "molecules",
-            "distil": not fast,
-            "learning_curve": learning_curve,
-        },
+    require_hardware(*(getattr(settings, name) for name in HARDWARE))
+    table = _read_table(
+        Path(source), smiles_column, target_column, kind or [], units or [], standardise, settings
     )
-
-
-def _split_of(
-    split: SplitKind | None, split_column: str | None, time_column: str | None
-) -> dict[str, Any]:
-    """The options of `train_table` for one of three ways to split."""
-    given = {"--split": split, "--split-column": split_column, "--time-column": time_column}
-    both = [name for name, value in given.items() if value is not None]
-    if len(both) > 1:
-        raise typer.BadParameter(f"{' and '.join(both)} cannot be combined: give one of them.")
-    if split_column is not None:
-        return {"split": "column", "split_column": split_column}
-    if time_column is not None:
-        return {"split": "time", "split_column": time_column}
-    return {"split": (split or SplitKind.scaffold).value}
+    _print_hygiene(table)
+    _train_table(table, out, replicates, settings)
 
 
 @contextmanager
@@ -258,35 +147,60 @@ def _interruptible() -> Iterator[None]:
         raise
 
 
-def _alone(out: Path) -> AbstractContextManager[None]:
-    """Keep other runs out of the folder; Lightning's processes for further devices may share it."""
+def _exclusive(out: Path) -> AbstractContextManager[None]:
+    """Keep other runs out of the folder, but not Lightning's processes for further devices."""
     from graphxai.runtime.writing import exclusive_lock, folder_at
 
     return nullcontext() if "LOCAL_RANK" in os.environ else exclusive_lock(folder_at(out))
 
 
-def _train_named(name: str, out: Path, split: SplitKind | None, settings: dict[str, Any]) -> None:
+def _train_named(name: str, out: Path, settings: TableSettings, data: Path | None) -> None:
+    """Retrain a bundled model, for the recipe's epochs unless others are given."""
+    shared: dict[str, Any] = {
+        field: getattr(settings, field) for field in ("seed", "resume", *HARDWARE)
+    }
+    if settings.epochs is not None:
+        shared["epochs"] = settings.epochs
     if name == "bace":
         from graphxai.learning.recipes.bace import train_bace
 
-        if split is SplitKind.clusters:
+        if settings.split == "clusters":
             raise typer.BadParameter("bace is split by scaffold or at random.")
-        if split is not None:
-            settings = settings | {"split": split.value}
-        folder = train_bace(out, **settings, say=echo)
+        split = settings.split or "random"
+        folder = train_bace(out, root=data, split=split, **shared, log=echo)
     else:
-        if split is not None:
-            raise typer.BadParameter("--split is for molecules; MNIST has its official test set.")
         from graphxai.learning.recipes.mnist import train_mnist
 
-        folder = train_mnist(out, **settings)
+        folder = train_mnist(out, root=data, **shared)
     echo(f"written: {folder}")
 
 
-def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
-    """Kinds by column, from COLUMN=KIND; a column name may contain "="."""
+def _read_table(
+    path: Path,
+    smiles_column: str,
+    patterns: list[str],
+    kinds: list[str],
+    units: list[str],
+    standardise: bool,
+    settings: TableSettings,
+) -> "CleanTable":
+    """Read and check the columns that are named, with kinds and units as typed."""
+    from graphxai.learning.cleaning import clean_table, matching_columns
+    from graphxai.tables.run import count_rows
+
+    others = [name for name in (settings.split_column, settings.time_column) if name is not None]
+    columns = matching_columns(path, smiles_column, patterns, others)
+    reading: dict[str, Any] = {"kinds": _kinds(kinds, columns), "units": _units(units, columns)}
+    with progress_bar("reading", count_rows(path)) as advance:
+        return clean_table(
+            path, smiles_column, columns, **reading, standardise=standardise, progress=advance
+        )
+
+
+def _kinds(texts: list[str], target_columns: list[str]) -> dict[str, Any]:
+    """Read kinds by column from COLUMN=KIND, where the name may contain "=" too."""
     kinds = {}
-    for text in given:
+    for text in texts:
         name, sign, kind = text.rpartition("=")
         if not sign or kind not in ("classification", "regression"):
             raise typer.BadParameter(
@@ -298,10 +212,10 @@ def _kinds(given: list[str], target_columns: list[str]) -> dict[str, Any]:
     return kinds
 
 
-def _units(given: list[str], target_columns: list[str]) -> dict[str, str]:
-    """Units by column, from COLUMN=UNIT, or from UNIT if there is one column."""
+def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
+    """Read units by column from COLUMN=UNIT, or from UNIT if there is a single column."""
     units = {}
-    for text in given:
+    for text in texts:
         name, _, unit = text.rpartition("=")
         if name in target_columns:
             units[name] = unit.strip()
@@ -312,41 +226,20 @@ def _units(given: list[str], target_columns: list[str]) -> dict[str, str]:
     return units
 
 
-def _train_table(
-    path: Path,
-    out: Path,
-    smiles_column: str,
-    target_columns: list[str],
-    reading: dict[str, Any],
-    replicates: int,
-    settings: dict[str, Any],
-) -> None:
-    from graphxai.learning.fit import require_hardware
-
-    require_hardware(settings["accelerator"], settings["devices"], settings["precision"])
-    from graphxai.learning.cleaning import clean_table
+def _train_table(table: "CleanTable", out: Path, replicates: int, settings: TableSettings) -> None:
+    """Train, and print the test scores and the notes that were not logged yet."""
     from graphxai.learning.replicates import train_replicates
-    from graphxai.tables.run import count_rows
 
-    with progress_bar("reading", count_rows(path)) as advance:
-        table = clean_table(path, smiles_column, target_columns, **reading, progress=advance)
-    _print_hygiene(table)
-    said: set[str] = set()
+    logged: set[str] = set()
 
-    def say(line: str) -> None:
-        said.add(line)
+    def log(line: str) -> None:
+        logged.add(line)
         echo(line)
 
-    with _interruptible(), _alone(out):
-        folder = train_replicates(
-            table,
-            out,
-            replicates,
-            **settings,
-            command=shlex.join(["graphxai", *sys.argv[1:]]),
-            say=say,
-        )
-    _print_scores(folder, said)
+    with _interruptible(), _exclusive(out):
+        command = shlex.join(["graphxai", *sys.argv[1:]])
+        folder = train_replicates(table, out, replicates, settings, command=command, log=log)
+    _print_scores(folder, logged)
     echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
 
 
@@ -372,19 +265,22 @@ def _print_hygiene(table: "CleanTable") -> None:
     Console().print(printed)
 
 
-def _print_scores(folder: Path, said: set[str]) -> None:
-    """Print the test scores of the model card, those of replicates, and notes not yet said."""
+def _print_scores(folder: Path, logged: set[str]) -> None:
+    """Print the test scores of the model card and of replicates, and notes not printed yet."""
     import json
 
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
+    from graphxai.learning.card import score_tables
     from graphxai.learning.replicates import replicate_rows
-    from graphxai.learning.table_files import score_tables
 
-    found = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    for (title, *header), *rows in (*score_tables(found["scores"]), *replicate_rows(folder.parent)):
+    stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    for (title, *header), *rows in (
+        *score_tables(stored["scores"]),
+        *replicate_rows(folder.parent),
+    ):
         printed = Table(
             Column("test", no_wrap=True),
             *header,
@@ -395,6 +291,6 @@ def _print_scores(folder: Path, said: set[str]) -> None:
             printed.add_row(*(escape(printable(cell)) for cell in row))
         Console().print(printed)
     echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
-    for note in found["notes"]:
-        if note not in said:
+    for note in stored["notes"]:
+        if note not in logged:
             echo(f"note: {note}")

@@ -15,8 +15,8 @@ from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.explanation import Explanation
-from graphxai.learning.fit import predict
 from graphxai.learning.objectives import score_task
+from graphxai.learning.predicting import predict
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import progress_bar
 

@@ -20,7 +20,7 @@ from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth, mode
 from .statistics import bootstrap, compare_pairs
 
 # Hundreds of alerts and odd rings need more molecules, and weights pretrained on molecules.
-FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "start": "molecules"}
+FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
 ROWS, SCORES = "rows.csv", "scores.json"
 FURTHER = {

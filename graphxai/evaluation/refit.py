@@ -35,7 +35,8 @@ from graphxai.contract.tasks import Task
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.learning.fit import fit, predict
+from graphxai.learning.fit import fit
+from graphxai.learning.predicting import predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
 

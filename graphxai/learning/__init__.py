@@ -1,1 +1,1 @@
-"""Train any Graphormer: the loop, its objectives, scores and teachers."""
+"""A table of molecules in, a model out: cleaning, training, teachers, calibration, scores."""

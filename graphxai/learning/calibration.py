@@ -1,22 +1,128 @@
-"""Calibrate probabilities with one temperature per task (Guo 2017)."""
+"""Calibrate a model on molecules held out: temperatures (Guo 2017), intervals, the mean node."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.models.graphormer import Graphormer
+from graphxai.contract.tasks import Task
+from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
+from graphxai.learning.predicting import task_outputs, task_readings
+from graphxai.learning.splitting import SplitTable
+from graphxai.learning.training import TaughtModel
+from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 
-__all__ = ["fit_temperature", "scale_logits"]
+__all__ = [
+    "Calibration",
+    "calibrate_table",
+    "fit_temperature",
+    "fit_temperatures",
+    "scale_logits",
+    "task_temperature",
+]
+
+FloatArray = NDArray[np.float64]
+MIN_FOR_TEMPERATURE = 20  # labels
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How a model was calibrated, and what it then says about the molecules held out.
+
+    Attributes:
+        temperatures: by task, the number by which its logits are divided; None if there is none.
+        coverage: by task, how often intervals or sets of classes hold on the test part.
+        valid_readings: by task, probabilities and values for the validation part.
+        test_readings: by task, probabilities and values for the test part.
+    """
+
+    temperatures: dict[str, float | None]
+    coverage: dict[str, Any]
+    valid_readings: list[FloatArray]
+    test_readings: list[FloatArray]
+
+
+def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
+    """Calibrate a model in place on the validation part, and measure its intervals.
+
+    It also gets the mean node of the training part, and remembers to standardise molecules if it
+    learned from standardised ones.
+    """
+    model, train, valid, test = taught.model, split.train, split.valid, split.test
+    of_teacher = _errors_of_teacher(taught, split)
+    temperatures = fit_temperatures(model, split)
+    valid_readings = task_readings(model, valid.graphs)
+    test_readings = task_readings(model, test.graphs)
+    coverage = {}
+    if valid.smiles:
+        coverage = calibrate_readings(
+            model,
+            unseen_by_task(valid_readings, valid.y, valid.smiles, train.smiles),
+            unseen_by_task(test_readings, test.y, test.smiles, train.smiles),
+            of_teacher,
+        )
+    for member in members_of(model):
+        if split.table.standardise:
+            member.config.extra["standardise"] = True
+        measure_mean_node(member, train.graphs)
+    return Calibration(temperatures, coverage, valid_readings, test_readings)
+
+
+def fit_temperatures(model: LoadedModel, split: SplitTable) -> dict[str, float | None]:
+    """Fit a temperature per task on the validation part, and fold it into each class read-out."""
+    temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in split.tasks)
+    if not split.valid.graphs:
+        return temperatures
+    y = torch.from_numpy(split.valid.y)
+    outputs = task_outputs(model, split.valid.graphs)
+    for task, of_task, labels in zip(split.tasks, outputs, y.T, strict=True):
+        temperatures[task.name] = temperature = task_temperature(task, of_task, labels)
+        if temperature is not None:
+            for member in members_of(model):
+                scale_logits(member, task.name, temperature)
+    return temperatures
+
+
+def _errors_of_teacher(taught: TaughtModel, split: SplitTable) -> dict[str, Unseen]:
+    """Return the teacher's predictions for unseen training molecules, for the tasks it taught.
+
+    The network, which says nearly the same, has no such predictions. The molecules held out for
+    calibration are few, and have few scaffolds. A random split needs no more: there, the molecules
+    held out resemble those to come, and other scaffolds are harder.
+    """
+    if taught.teacher is None or split.parts.kind == "random":
+        return {}
+    return {
+        name: unseen for name, unseen in taught.teacher.unseen.items() if taught.shares.get(name)
+    }
+
+
+def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Fit the temperature of a task's outputs (n, columns) to labels y (n,) (Guo 2017).
+
+    The result is None for a regression, and for fewer than 20 labels or fewer than two classes.
+    """
+    present = ~y.isnan()
+    outputs, y = outputs[present].double(), y[present]
+    if task.kind == "regression" or len(y) < MIN_FOR_TEMPERATURE or len(y.unique()) < 2:
+        return None
+    if task.kind == "binary":
+        return fit_temperature(outputs[:, 0], y)
+    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
+    return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
 
 
 def fit_temperature(logits: Tensor, active: Tensor) -> float:
     """Find the temperature T for which sigmoid(logits / T) fits the labels best (Guo 2017).
 
-    logits and labels `active` (G,): of validation graphs. T is searched from 0.25 to 4 on a fine
-    logarithmic grid.
+    Logits (G,) and labels `active` (G,) are those of validation graphs. T is searched from 0.25 to
+    4 on a fine logarithmic grid.
     """
     grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()
     losses = [

@@ -1,36 +1,29 @@
 """Check a table of molecules before anything is trained on it.
 
 Every row has one fate: kept as a molecule, merged with an identical one, or left out with a
-reason. Rows that are merely suspicious are kept and reported.
+reason. TableRows that are merely suspicious are kept and reported.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.datasets.csv_files import column_names, iter_records
-from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels, with_unit
+from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
 from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
-from graphxai.runtime.writing import atomic_write, write_whole
+from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["CleanTable", "Finding", "Findings", "Target", "clean_table", "matching_columns"]
+__all__ = ["clean_table", "matching_columns"]
 
 FloatArray = NDArray[np.float64]
 
@@ -38,144 +31,6 @@ MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
-CHECKS = ("check", "target", "count", "done")
-RECORDS = ("row", "smiles", "check", "target", "done", "reason")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: how many rows or values it affects, what was done with them, and which rows."""
-
-    check: str
-    count: int
-    done: str
-    target: str = ""
-    rows: tuple[RejectedRow, ...] = ()
-
-    def __str__(self) -> str:
-        where = f" in {self.target}" if self.target else ""
-        return f"{self.check}{where}: {self.count:,}, {self.done}"
-
-
-class Findings(tuple[Finding, ...]):
-    """All findings for a table; they can be shown as a table too."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
-        """Yield number, SMILES, check, target, action and reason of every affected row."""
-        for f in self:
-            for row in f.rows:
-                yield row.row, row.smiles, f.check, f.target, f.done, row.reason
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per check: check, target, count, done."""
-        import pandas as pd
-
-        rows = [tuple(getattr(f, name) for name in CHECKS) for f in self]
-        return pd.DataFrame(rows, columns=list(CHECKS))
-
-    def rows_to_frame(self) -> pd.DataFrame:
-        """One row per affected row: row, smiles, check, target, done, reason."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.records()), columns=list(RECORDS))
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False, escape=True, border=0))
-
-
-@dataclass(frozen=True)
-class Target:
-    """One column to learn: its kind, its classes (none for regression), how these were found.
-
-    unit: of the values, from the column's header or as given.
-    """
-
-    name: str
-    kind: LabelsKind
-    classes: tuple[str, ...]
-    note: str
-    measured: int
-    counts: tuple[int, ...] = ()
-    limits: tuple[float, float] = (0.0, 0.0)
-    unit: str = ""
-
-    @property
-    def heading(self) -> str:
-        """The name with the unit, for the columns of tables."""
-        return with_unit(self.name, self.unit)
-
-    def __str__(self) -> str:
-        if self.kind == "regression":
-            low, high = self.limits
-            held = f"{self.measured:,} values from {low:.4g} to {high:.4g} {self.unit}".rstrip()
-        else:
-            each = zip(self.classes, self.counts, strict=True)
-            held = ", ".join(f"{name!r} {count:,}" for name, count in each)
-        return f"{self.name}: {self.kind} ({self.note}): {held}"
-
-
-@dataclass(frozen=True, eq=False)
-class CleanTable:
-    """The distinct molecules of a table with their labels.
-
-    graphs: with `y` (1, targets), NaN where there is no label, `row` (the first of the molecule's
-    rows) and the SMILES as written there; canonical: their canonical SMILES; read: number of rows
-    in the file; sha256: digest of the file; standardise: whether the molecules are parents.
-    """
-
-    path: Path
-    smiles_column: str
-    sha256: str
-    read: int
-    targets: tuple[Target, ...]
-    graphs: tuple[Data, ...]
-    canonical: tuple[str, ...]
-    findings: Findings
-    standardise: bool = False
-
-    @property
-    def y(self) -> FloatArray:
-        """Labels (n, targets)."""
-        return np.array([graph.y[0].tolist() for graph in self.graphs], dtype=np.float64)
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The first row of each molecule; the first row after the header is 1."""
-        return tuple(int(graph.row) for graph in self.graphs)
-
-    def save(self, folder: Path) -> None:
-        """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
-        with atomic_write(folder / "hygiene.csv") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(RECORDS)
-            writer.writerows(self.findings.records())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "file": self.path.name,
-            "sha256": self.sha256,
-            "rows": self.read,
-            "molecules": len(self.graphs),
-            "targets": [asdict(target) for target in self.targets],
-            "checks": [
-                {
-                    "check": f.check,
-                    "target": f.target,
-                    "count": f.count,
-                    "done": f.done,
-                    "rows": [row.row for row in f.rows],
-                }
-                for f in self.findings
-            ],
-        }
 
 
 def clean_table(
@@ -189,14 +44,22 @@ def clean_table(
     standardise: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
-    """Read a CSV file row by row into distinct molecules with labels; see `iter_records`.
+    """Read a CSV file row by row into distinct molecules with labels.
 
     Molecules with the same canonical SMILES are merged. They get the median of their values, or
-    their class if all agree and no label otherwise. `kinds` sets the kind of a column instead of
-    inferring it, `units` its unit: without one, the header of a regression `freesolv (kcal/mol)` is
-    read as name and unit. `standardise`: learn from the parent of each molecule, see
-    `datasets.standardise.standardised`. `tick` is called with the number of rows read since the
-    last call.
+    their class if all agree and no label otherwise.
+
+    Args:
+        path: the file.
+        smiles_column: column with SMILES.
+        target_columns: columns to learn.
+        kinds: kind of a column, by name; it is inferred for the others.
+        units: unit of a column, by name; without one, the header of a regression
+            `freesolv (kcal/mol)` is read as name and unit.
+        max_atoms: larger molecules are left out.
+        standardise: whether to learn from the parent of each molecule, see
+            `datasets.standardise.standardised`.
+        progress: called with the number of rows read since the last call.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -259,20 +122,20 @@ def matching_columns(
 ) -> list[str]:
     """Find the columns of a CSV file that patterns name: exact names, "NR-*", or "all".
 
-    Patterns are those of `fnmatch`; "all" and patterns skip the SMILES, the columns in `exclude`,
-    and columns without labels, with names for example. The order is the file's.
+    The patterns are those of `fnmatch`. They and "all" skip the SMILES, the columns in `exclude`,
+    and columns without labels, such as those with compound names. The order is the file's.
 
     Raises:
         ValueError: a pattern matches no column.
     """
     header = column_names(path, smiles_column)
-    found: list[str] = []
+    columns: list[str] = []
     for pattern in patterns:
         if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
-            found.append(pattern)  # a name that is not there is refused with the list of columns
+            columns.append(pattern)  # a name that is not there is refused with the list of columns
             continue
         names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
-        names = [name for name in names if name not in (smiles_column, *exclude, *found)]
+        names = [name for name in names if name not in (smiles_column, *exclude, *columns)]
         cells: dict[str, list[str]] = {name: [] for name in names}
         for _, record in iter_records(path, (smiles_column, *names)):
             for name in names:
@@ -283,11 +146,12 @@ def matching_columns(
                 f"{pattern!r} matches no column with labels; the columns are"
                 f" {', '.join(repr(name) for name in header)}."
             )
-        found += usable
-    return found
+        columns += usable
+    return columns
 
 
 def _has_labels(name: str, cells: Sequence[str]) -> bool:
+    """Whether a column has at least two different labels."""
     try:
         labels = read_labels(name, cells)
     except ValueError:
@@ -298,6 +162,7 @@ def _has_labels(name: str, cells: Sequence[str]) -> bool:
 def _check_columns(
     smiles_column: str, target_columns: Sequence[str], kinds: Mapping[str, str]
 ) -> None:
+    """Refuse columns that contradict each other."""
     if not target_columns:
         raise ValueError("give at least one column to learn.")
     if smiles_column in target_columns:
@@ -311,6 +176,7 @@ def _check_columns(
 
 
 def _check_rows(path: Path, raw: TableRows) -> None:
+    """Refuse a table without a usable row."""
     if not raw.read:
         raise ValueError(f"{path} has no rows below its header.")
     if not raw.molecules:
@@ -319,7 +185,7 @@ def _check_rows(path: Path, raw: TableRows) -> None:
 
 
 def _merge(raw: TableRows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
-    """Return one label per molecule and column, (molecules, columns), and what was merged."""
+    """Return a label for each molecule and column, (molecules, columns), and what was merged."""
     values = np.full((len(raw.molecules), len(columns)), np.nan)
     duplicates = tuple(
         raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
@@ -331,16 +197,16 @@ def _merge(raw: TableRows, columns: Sequence[Labels]) -> tuple[FloatArray, list[
         differing: list[RejectedRow] = []
         largest = 0.0
         for m, molecule in enumerate(raw.molecules):
-            found = labels.values[molecule.rows]
-            found = found[~np.isnan(found)]
-            if not found.size:
+            measured = labels.values[molecule.rows]
+            measured = measured[~np.isnan(measured)]
+            if not measured.size:
                 continue
-            spread = float(np.ptp(found))
+            spread = float(np.ptp(measured))
             if labels.kind == "regression" or spread == 0:
-                values[m, column] = np.median(found)
+                values[m, column] = np.median(measured)
             if spread > 0:
                 largest = max(largest, spread)
-                text = _told(labels, found)
+                text = _listed(labels, measured)
                 differing += [raw.row(k, text) for k in molecule.rows]
         findings += _label_findings(raw, column, labels, differing, largest)
         findings.append(_bounds_finding(raw, column, labels, values[:, column]))
@@ -404,18 +270,22 @@ def _require_values(
         )
 
 
-def _told(labels: Labels, found: FloatArray) -> str:
-    """The labels of one molecule in words."""
+def _listed(labels: Labels, measured: FloatArray) -> str:
+    """List the differing labels (rows,) of a molecule, for the reason of a finding."""
     if labels.kind == "regression":
-        return "values " + ", ".join(f"{value:g}" for value in found)
-    return "classes " + ", ".join(labels.classes[int(value)] for value in found)
+        return "values " + ", ".join(f"{value:g}" for value in measured)
+    return "classes " + ", ".join(labels.classes[int(value)] for value in measured)
 
 
 def _learnable(
     path: Path, columns: Sequence[Labels], values: FloatArray
-) -> tuple[FloatArray, tuple[Target, ...], list[Finding]]:
-    """Return the columns (molecules, targets) with more than one class or value, and the rest."""
-    targets: list[Target] = []
+) -> tuple[FloatArray, tuple[TargetColumn, ...], list[Finding]]:
+    """Choose the columns with more than one class or value.
+
+    Returns:
+        Labels (molecules, targets), the targets, and findings about the other columns.
+    """
+    targets: list[TargetColumn] = []
     kept: list[FloatArray] = []
     findings: list[Finding] = []
     for labels, column in zip(columns, values.T, strict=True):
@@ -425,7 +295,7 @@ def _learnable(
                 Finding("one class or value only", int(counts.sum()), "not learned", labels.name)
             )
             continue
-        target = Target(labels.name, labels.kind, (), labels.note, int(counts.sum()))
+        target = TargetColumn(labels.name, labels.kind, (), labels.note, int(counts.sum()))
         if labels.kind == "regression":
             target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
         else:  # a class whose every molecule was in conflict is gone
@@ -443,9 +313,11 @@ def _learnable(
     return np.stack(kept, axis=1), tuple(targets), findings
 
 
-def _with_units(targets: Sequence[Target], units: Mapping[str, str]) -> tuple[Target, ...]:
-    """The targets with the units given, or else those of their headers where names stay unique."""
-    found = []
+def _with_units(
+    targets: Sequence[TargetColumn], units: Mapping[str, str]
+) -> tuple[TargetColumn, ...]:
+    """Set the units given, or else those of the headers where the names stay unique."""
+    with_unit = []
     for target in targets:
         name, unit = name_and_unit(target.name)
         alike = [other for other in targets if name_and_unit(other.name)[0] == name]
@@ -456,14 +328,14 @@ def _with_units(targets: Sequence[Target], units: Mapping[str, str]) -> tuple[Ta
             target = replace(target, unit=given or "")
         elif target.kind == "regression" and len(alike) == 1:
             target = replace(target, name=name, unit=unit)
-        found.append(target)
-    return tuple(found)
+        with_unit.append(target)
+    return tuple(with_unit)
 
 
 def _suspicions(
-    molecules: Sequence[TableMolecule], targets: Sequence[Target], y: FloatArray
+    molecules: Sequence[TableMolecule], targets: Sequence[TargetColumn], y: FloatArray
 ) -> list[Finding]:
-    """Report what is kept but worth knowing."""
+    """Report molecules and labels that are kept, but that a user should know about."""
 
     def rows(chosen: Iterable[tuple[int, str]]) -> tuple[RejectedRow, ...]:
         return tuple(
@@ -482,7 +354,7 @@ def _suspicions(
         for group in by_flat.values()
         for m in group[1:]
     )
-    found = [
+    suspicions = [
         Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
         Finding("stereoisomers of another row", len(isomers), "kept", "", isomers),
     ]
@@ -491,25 +363,29 @@ def _suspicions(
             each = zip(target.classes, target.counts, strict=True)
             rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
             done = f"kept; {', '.join(rare)}"
-            found.append(Finding("class with few molecules", len(rare), done, target.name))
+            suspicions.append(Finding("class with few molecules", len(rare), done, target.name))
             continue
         far = rows((m, f"value {column[m]:g}") for m in _outliers(column))
-        found.append(Finding("values far from the rest", len(far), "kept", target.name, far))
+        suspicions.append(Finding("values far from the rest", len(far), "kept", target.name, far))
         low, high = target.limits
         if low > 0 and high / low > SKEWED:
             done = "kept; their logarithm is easier to learn"
             check = "values span orders of magnitude"
-            found.append(Finding(check, target.measured, done, target.name))
-    return found
+            suspicions.append(Finding(check, target.measured, done, target.name))
+    return suspicions
 
 
 def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _outliers(values: FloatArray) -> list[int]:
-    """Positions more than `OUTLIER` robust standard deviations (1.4826 MAD) from the median."""
+    """Return the positions of values (n,) far from the median.
+
+    They are more than `OUTLIER` robust standard deviations (1.4826 MAD) away.
+    """
     distance = np.abs(values - np.nanmedian(values))
     scale = 1.4826 * np.nanmedian(distance)
     return [] if scale == 0 else np.flatnonzero(distance > OUTLIER * scale).tolist()

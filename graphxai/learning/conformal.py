@@ -16,17 +16,19 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
 from graphxai.datasets.splits import Split
 from graphxai.datasets.training_set import FAR
-from graphxai.learning.scores import task_readings
+from graphxai.learning.predicting import task_readings
 from graphxai.models.graphormer import LoadedModel
 
 __all__ = [
     "Unseen",
     "calibrate",
+    "calibrate_readings",
     "conformal_scores",
     "coverage",
-    "coverage_text",
+    "nearest_of_other_folds",
     "nearest_similarities",
     "pooled",
+    "unseen_by_task",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -39,8 +41,10 @@ FEW = 20  # far molecules, below which their coverage says nothing
 class Unseen:
     """Predictions for molecules that were not learned from.
 
-    readings: as from `scores.readings`, NaN where nothing was predicted; y (n,): labels or NaN;
-    similarity (n,): to the nearest molecule learned from, None for other graphs.
+    Attributes:
+        readings: as from `predicting.readings`, NaN where nothing was predicted.
+        y: labels (n,), NaN where one is missing.
+        similarity: to the nearest molecule learned from (n,); None for other graphs.
     """
 
     readings: FloatArray
@@ -49,52 +53,89 @@ class Unseen:
 
 
 def calibrate(
-    model: LoadedModel,
-    graphs: Sequence[Data],
-    y: FloatArray,
-    parts: Split,
-    more: Mapping[str, Unseen] | None = None,
+    model: LoadedModel, graphs: Sequence[Data], y: FloatArray, parts: Split
 ) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 
-    graphs: encoded graphs, molecules with their `smiles`; without it, how near a graph is to the
-    training part is unknown. y (n, tasks): labels, NaN where one is missing. more: by task, further
-    predictions whose errors count like those on the validation part.
+    Args:
+        model: the model.
+        graphs: encoded graphs, molecules with their `smiles`; without it, how near a graph is to
+            the training part is unknown.
+        y: labels (n, tasks), NaN where one is missing.
+        parts: split of the graphs.
+
+    Returns:
+        What `calibrate_readings` returns.
+    """
+    if not parts.valid:
+        return {}
+    molecules = parts.train and getattr(graphs[parts.train[0]], "smiles", None) is not None
+    training = [graphs[k].smiles for k in parts.train] if molecules else []
+    valid, test = (
+        unseen_by_task(
+            task_readings(model, [graphs[k] for k in part]),
+            y[list(part)],
+            [graphs[k].smiles for k in part] if molecules else None,
+            training,
+        )
+        for part in (parts.valid, parts.test)
+    )
+    return calibrate_readings(model, valid, test)
+
+
+def calibrate_readings(
+    model: LoadedModel,
+    valid: Sequence[Unseen],
+    test: Sequence[Unseen],
+    more: Mapping[str, Unseen] | None = None,
+) -> dict[str, Any]:
+    """Set `model.conformal` from its predictions for unseen graphs, and measure its coverage.
+
     A temperature fitted on the validation part does no harm: it keeps the order of all margins.
+
+    Args:
+        model: the model.
+        valid: its predictions for the validation part, by task.
+        test: its predictions for the test part, by task.
+        more: further predictions, by name of a task, whose errors count like those in `valid`.
 
     Returns:
         For each task with scores and test labels what `coverage` returns, and `made_from`, the
-        number of scores from the validation part and from `more`.
+        number of scores from `valid` and from `more`.
     """
-    found: dict[str, Any] = {}
-    if not parts.valid:
-        return found
-    valid, test = list(parts.valid), list(parts.test)
-    near, tested = (_nearest(graphs, part, parts.train) for part in (valid, test))
-    read, judged = (task_readings(model, [graphs[k] for k in part]) for part in (valid, test))
-    for k, task in enumerate(model.config.tasks):
-        unseen = [Unseen(read[k], y[valid, k], near)]
-        if more and task.name in more:
-            unseen.append(more[task.name])
-        each = [conformal_scores(task, one.readings, one.y, one.similarity) for one in unseen]
-        made = pooled(each)
-        if made is None:
+    report: dict[str, Any] = {}
+    for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
+        sources = [held_out, *([more[task.name]] if more and task.name in more else [])]
+        scores = [conformal_scores(task, u.readings, u.y, u.similarity) for u in sources]
+        conformal = pooled(scores)
+        if conformal is None:
             continue
-        model.conformal[task.name] = made
-        if not np.isnan(y[test, k]).all():
-            found[task.name] = coverage(task, made, judged[k], y[test, k], tested)
-            found[task.name]["made_from"] = [0 if one is None else one.n for one in each]
-    return found
+        model.conformal[task.name] = conformal
+        if not np.isnan(tested.y).all():
+            of_task = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            of_task["made_from"] = [0 if scored is None else scored.n for scored in scores]
+            report[task.name] = of_task
+    return report
 
 
-def _nearest(
-    graphs: Sequence[Data], chosen: Sequence[int], train: Sequence[int]
-) -> FloatArray | None:
-    """Return the similarity of chosen molecules to the nearest training one; None for others."""
-    if not train or getattr(graphs[train[0]], "smiles", None) is None:
-        return None
-    own, others = ([graphs[k].smiles for k in part] for part in (chosen, train))
-    return nearest_similarities(own, others)
+def unseen_by_task(
+    readings: Sequence[FloatArray],
+    y: FloatArray,
+    smiles: Sequence[str] | None,
+    training: Sequence[str],
+) -> list[Unseen]:
+    """Join what a model predicts for a part with its labels, for each task.
+
+    Args:
+        readings: by task, as from `predicting.readings`.
+        y: labels of the part (n, tasks), NaN where one is missing.
+        smiles: the molecules of the part (n,); None for other graphs.
+        training: the training molecules.
+    """
+    similarity = None if smiles is None else nearest_similarities(smiles, training)
+    return [
+        Unseen(of_task, labels, similarity) for of_task, labels in zip(readings, y.T, strict=True)
+    ]
 
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
@@ -102,53 +143,71 @@ def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> Floa
     if not smiles:
         return np.empty(0)
     with rdBase.BlockLogs():
-        own, others = (
+        bits, training_bits = (
             packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) for each in (smiles, training)
         )
-    return np.array([tanimoto(one, others).max() for one in own])
+    return np.array([tanimoto(molecule, training_bits).max() for molecule in bits])
+
+
+def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:
+    """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
+    nearest = np.zeros(len(smiles))
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(smiles)), fold)
+        if len(others):
+            of_fold = [smiles[k] for k in fold]
+            nearest[fold] = nearest_similarities(of_fold, [smiles[k] for k in others])
+    return nearest
 
 
 def conformal_scores(
     task: Task, read: FloatArray, y: FloatArray, similarity: FloatArray | None, seed: int = 0
 ) -> Conformal | None:
-    """Return a task's scores on molecules it did not learn from; None without any label.
+    """Return a task's scores on molecules it did not learn from, or None without any label.
 
-    read: values (n,) or probabilities (n,), (n, classes), as from `scores.readings`; y (n,):
-    labels or NaN; similarity (n,) to the nearest training compound, None for other graphs. Of more
-    than 1,000 labels, 1,000 are drawn, of every class if there are classes: a rare one has too few
-    otherwise. Molecules without a reading do not count.
+    Of more than 1,000 labels, 1,000 are drawn, of every class if there are classes: a rare one has
+    too few otherwise. Molecules without a reading do not count.
+
+    Args:
+        task: the task.
+        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
+        y: the labels (n,), NaN where one is missing.
+        similarity: to the nearest training compound (n,); None for other graphs.
+        seed: seed of the labels that are drawn.
     """
-    known = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
-    if not len(known):
+    labelled = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
+    if not len(labelled):
         return None
-    by_class = [known[y[known] == code] for code in range(len(task.classes))]
-    groups = by_class if task.classes else [known]
+    by_class = [labelled[y[labelled] == code] for code in range(len(task.classes))]
+    groups = by_class if task.classes else [labelled]
     rng = np.random.default_rng(seed)
-    known = np.concatenate(
+    drawn = np.concatenate(
         [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
     )
     slope = 0.0 if similarity is None else SLOPE
-    one = Conformal({}, slope)
+    unscored = Conformal({}, slope)
     difficulty = np.array(
-        [one.difficulty(None if similarity is None else similarity[k]) for k in known]
+        [unscored.difficulty(None if similarity is None else similarity[k]) for k in drawn]
     )
     if task.kind == "regression":
-        scores = {VALUES: np.abs(y[known] - read[known]) / difficulty}
+        scores = {VALUES: np.abs(y[drawn] - read[drawn]) / difficulty}
     else:
-        labels = y[known].astype(int)
-        margins = _margins(_by_class(task, read[known]), labels) / difficulty
+        labels = y[drawn].astype(int)
+        margins = _margins(_by_class(task, read[drawn]), labels) / difficulty
         scores = {name: margins[labels == code] for code, name in enumerate(task.classes)}
     return Conformal({key: np.sort(values).tolist() for key, values in scores.items()}, slope)
 
 
-def pooled(found: Sequence[Conformal | None]) -> Conformal | None:
-    """All scores of a task together; None if there are none."""
-    known = [one for one in found if one is not None]
-    if not known:
+def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
+    """Join the scores of a task from several sources, or return None if no source has any."""
+    scored = [source for source in sources if source is not None]
+    if not scored:
         return None
-    keys = known[0].scores
-    scores = {key: sorted(score for one in known for score in one.scores[key]) for key in keys}
-    return Conformal(scores, known[0].slope)
+    scores = {
+        key: sorted(score for source in scored for score in source.scores[key])
+        for key in scored[0].scores
+    }
+    return Conformal(scores, scored[0].slope)
 
 
 def coverage(
@@ -161,7 +220,13 @@ def coverage(
 ) -> dict[str, Any]:
     """Return how often a task's intervals or sets of classes hold the measured labels.
 
-    Arguments as for `conformal_scores`.
+    Args:
+        task: the task.
+        conformal: its scores.
+        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
+        y: the labels (n,), NaN where one is missing.
+        similarity: to the nearest training compound (n,); None for other graphs.
+        level: share of molecules whose label should be held.
 
     Returns:
         JSON values: `level`, `n` and `held`, the share of molecules; for a regression `width`, the
@@ -169,60 +234,33 @@ def coverage(
         `held_by_class`; `far`: [share held, n] of molecules far from the training set, if there
         are 20 or more.
     """
-    known = np.flatnonzero(~np.isnan(y))
-    near = [None if similarity is None else float(similarity[k]) for k in known]
-    found: dict[str, Any] = {"level": level, "n": len(known)}
+    labelled = np.flatnonzero(~np.isnan(y))
+    near = [None if similarity is None else float(similarity[k]) for k in labelled]
+    report: dict[str, Any] = {"level": level, "n": len(labelled)}
     if task.kind == "regression":
-        pairs = zip(read[known].tolist(), near, strict=True)
+        pairs = zip(read[labelled].tolist(), near, strict=True)
         ends = np.array([conformal.interval(value, s, level) for value, s in pairs])
-        held = (ends[:, 0] <= y[known]) & (y[known] <= ends[:, 1])
+        held = (ends[:, 0] <= y[labelled]) & (y[labelled] <= ends[:, 1])
         width = float(np.median(ends[:, 1] - ends[:, 0]))
-        found["width"] = width if np.isfinite(width) else None
+        report["width"] = width if np.isfinite(width) else None
     else:
-        rows = zip(_by_class(task, read[known]).tolist(), near, strict=True)
+        rows = zip(_by_class(task, read[labelled]).tolist(), near, strict=True)
         sets = [
             conformal.classes(dict(zip(task.classes, p, strict=True)), s, level) for p, s in rows
         ]
-        measured = [task.classes[int(label)] for label in y[known]]
-        held = np.array([one in chosen for one, chosen in zip(measured, sets, strict=True)])
-        found["single"] = float(np.mean([len(chosen) == 1 for chosen in sets]))
-        found["held_by_class"] = {
+        measured = [task.classes[int(label)] for label in y[labelled]]
+        held = np.array([name in chosen for name, chosen in zip(measured, sets, strict=True)])
+        report["single"] = float(np.mean([len(chosen) == 1 for chosen in sets]))
+        report["held_by_class"] = {
             name: [float(held[of].mean()), int(of.sum())]
             for name in task.classes
-            if (of := np.array([one == name for one in measured])).any()
+            if (of := np.array([label == name for label in measured])).any()
         }
-    found["held"] = float(held.mean())
+    report["held"] = float(held.mean())
     far = np.array([s is not None and s < FAR for s in near])
     if far.sum() >= FEW:
-        found["far"] = [float(held[far].mean()), int(far.sum())]
-    return found
-
-
-def coverage_text(found: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> str:
-    """Return what `coverage` found by task, in sentences for a model card; units by task."""
-    lines = []
-    for name, one in found.items():
-        what = "intervals" if "width" in one else "sets of classes"
-        parts = [
-            f"{name}: {_percent(one['level'])} {what} held {_percent(one['held'])} of {one['n']:,}"
-        ]
-        if "width" in one:
-            unit = f" {units[name]}" if units.get(name) else ""
-            width = one["width"]
-            parts.append("most have no end" if width is None else f"median width {width:.2f}{unit}")
-        else:
-            by_class = one["held_by_class"].items()
-            parts += [f"{c} {_percent(share)} of {n:,}" for c, (share, n) in by_class]
-            parts.append(f"{_percent(one['single'])} have a single class")
-        if "far" in one:
-            share, n = one["far"]
-            parts.append(f"far from the training set {_percent(share)} of {n:,}")
-        lines.append("* " + "; ".join(parts))
-    return "\n".join(lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+        report["far"] = [float(held[far].mean()), int(far.sum())]
+    return report
 
 
 def _by_class(task: Task, read: FloatArray) -> FloatArray:
@@ -234,6 +272,6 @@ def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
     """Return the logit of the best other class minus that of the class measured, (n,)."""
     logits = np.log(np.maximum(probabilities, 1e-300))
     rows = np.arange(len(labels))
-    own = logits[rows, labels]
+    of_measured = logits[rows, labels]
     logits[rows, labels] = -np.inf
-    return logits.max(1) - own
+    return logits.max(1) - of_measured

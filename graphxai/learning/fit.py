@@ -1,4 +1,4 @@
-"""Train a Graphormer with Lightning: one function, `fit`, for every data set.
+"""Train a Graphormer on any data set with Lightning.
 
 Lightning (extra `train`) is imported when training starts, not before.
 """
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphxai.learning.loading import SizeBuckets, encode_all
 from graphxai.learning.objectives import scores
+from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, LoadedModel, collate
+from graphxai.models.graphormer import Graphormer, GraphormerConfig
 from graphxai.models.graphormer.checkpoint import fill, read_weights
 from graphxai.runtime.writing import write_whole
 
@@ -29,17 +29,21 @@ __all__ = [
     "evaluate",
     "fit",
     "initialise",
-    "predict",
     "require_hardware",
     "require_lightning",
 ]
 
-PREDICTED = 64  # graphs in a batch of predictions
-
 
 @dataclass(frozen=True)
 class FitResult:
-    """The result of a training run; `scores` are for the validation graphs, by task."""
+    """The result of a training run.
+
+    Attributes:
+        model: the trained model.
+        epoch: the epoch whose weights it has.
+        scores: by task, its score on the validation graphs.
+        loss: its loss on the validation graphs.
+    """
 
     model: Graphormer
     epoch: int
@@ -58,10 +62,10 @@ def fit(
 ) -> FitResult:
     """Train `model` in place on graphs with labels `y` (1, tasks), NaN where one is missing.
 
-    `out` gets `metrics.csv`, `settings.json` and `state/`. Calling `fit` again with the same
-    arguments continues an interrupted run and reads back a finished one. With `resume=False`, a
-    folder that contains a run is never touched. Structure is encoded if missing. Without validation
-    graphs the last weights are kept.
+    The folder `out` gets `metrics.csv`, `settings.json` and `state/`. Calling `fit` again with the
+    same arguments continues an interrupted run and reads back a finished one. With `resume=False`,
+    a folder that contains a run is never touched. The graphs are encoded if they are not yet.
+    Without validation graphs the last weights are kept.
 
     Raises:
         ImportError: the extra `train` is not installed.
@@ -104,7 +108,12 @@ def require_lightning() -> None:
 def require_hardware(
     accelerator: str = "auto", devices: int | str | Sequence[int] = 1, precision: str | None = None
 ) -> None:
-    """Check that Lightning can train like this; the arguments are its own. precision: None for any.
+    """Check that Lightning can train on this hardware.
+
+    Args:
+        accelerator: Lightning's.
+        devices: Lightning's.
+        precision: Lightning's; None for any.
 
     Raises:
         ImportError: the extra `train` is not installed.
@@ -118,49 +127,33 @@ def require_hardware(
 
 
 def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:
-    """Copy the weights of `source` into `model`; its head only if `head` is true.
+    """Copy the weights of `source` into `model`, those of the head only if `head` is true.
 
     Raises:
         ValueError: a size differs; the message names the parameter.
     """
-    own = model.state_dict()
+    parameters = model.state_dict()
     for name, value in source.state_dict().items():
         if name.startswith("head.") and not head:
             continue
-        if name not in own or own[name].shape != value.shape:
-            found = tuple(own[name].shape) if name in own else "none"
+        if name not in parameters or parameters[name].shape != value.shape:
+            shape = tuple(parameters[name].shape) if name in parameters else "none"
             raise ValueError(
-                f"the two models differ in {name!r}: {tuple(value.shape)} and {found}. Give the "
+                f"the two models differ in {name!r}: {tuple(value.shape)} and {shape}. Give the "
                 "new model the pre-trained model's configuration."
             )
-        own[name].copy_(value)
+        parameters[name].copy_(value)
     return model
 
 
-@torch.no_grad()
-def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
-    """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order."""
-    encoded = encode_all(graphs, model.config)
-    sizes = [int(graph.num_nodes or 0) for graph in encoded]
-    device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    outputs = torch.empty(len(encoded), model.config.num_outputs)
-    for batch in SizeBuckets(sizes, PREDICTED, shuffle=False):
-        graphs_of_batch = collate([encoded[k] for k in batch]).to(device)
-        outputs[batch] = model(graphs_of_batch).float().cpu()
-    model.train(training)
-    return outputs
-
-
 def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
-    """Score each task on graphs with labels (see `scores`)."""
+    """Score each task on graphs with labels, see `scores`."""
     y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
     return scores(model.config, predict(model, graphs), y)
 
 
 def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
-    """Write the settings of a new run; refuse to continue an old one under different settings."""
+    """Write the settings of a new run, or refuse to continue an old one under other settings."""
     free = {"accelerator", "devices", "strategy", "num_workers", "progress"}
     wanted: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
     text = json.dumps(wanted, indent=1, default=str) + "\n"

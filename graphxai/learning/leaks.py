@@ -10,18 +10,19 @@ reaches 0.51 and 0.923, and on BACE, which they have not seen, 0.05 and 0.60.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.cleaning import Target
-from graphxai.learning.fit import predict
+from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.metrics import roc_auc
-from graphxai.models.graphormer import Graphormer
+from graphxai.learning.predicting import predict
+from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
-__all__ = ["labels_met"]
+__all__ = ["labels_met", "leak_warnings"]
 
 FloatArray = NDArray[np.float64]
 MIN_LABELS = 50
@@ -29,8 +30,27 @@ MAX_MOLECULES = 1000
 SEEN_ROC_AUC, SEEN_R2 = 0.97, 0.9
 
 
+def leak_warnings(
+    init_weights: str | Path | None,
+    graphs: Sequence[Data],
+    y: FloatArray,
+    targets: Sequence[TargetColumn],
+) -> list[str]:
+    """Warn if the weights to start from seem to have been trained on labels y (n, targets)."""
+    if init_weights is None:
+        return []
+    reasons = labels_met(load_checkpoint(locate(init_weights)), graphs, y, targets)
+    if not reasons:
+        return []
+    return [
+        f"the weights {str(init_weights)!r} seem to have been trained on these labels:"
+        f" {', '.join(reasons)}; if so, they have seen test labels and the scores below are too"
+        " good; --init-weights none gives honest scores"
+    ]
+
+
 def labels_met(
-    weights: Graphormer, graphs: Sequence[Data], y: FloatArray, targets: Sequence[Target]
+    weights: Graphormer, graphs: Sequence[Data], y: FloatArray, targets: Sequence[TargetColumn]
 ) -> list[str]:
     """Give reasons to suspect that `weights` were trained on labels y (n, targets).
 
@@ -45,21 +65,27 @@ def labels_met(
         if target.name in names:
             reasons.append(f"{target.name!r} (a label of that name)")
             continue
-        known = ~np.isnan(y[chosen, k])
-        if known.sum() < MIN_LABELS or len(target.classes) > 2:
+        labelled = ~np.isnan(y[chosen, k])
+        if labelled.sum() < MIN_LABELS or len(target.classes) > 2:
             continue
-        found = _best(weights.config.tasks, outputs[known], y[chosen[known], k], target)
-        if found:
-            reasons.append(f"{target.name!r} ({found})")
+        labels = y[chosen[labelled], k]
+        reason = _suspicious_output(weights.config.tasks, outputs[labelled], labels, target)
+        if reason:
+            reasons.append(f"{target.name!r} ({reason})")
     return reasons
 
 
-def _best(tasks: Sequence[Task], outputs: FloatArray, y: FloatArray, target: Target) -> str:
-    """Describe the read-out that predicts y (n,) too well for unseen labels; empty if none does."""
-    start, found = 0, ("", 0.0)
+def _suspicious_output(
+    tasks: Sequence[Task], outputs: FloatArray, y: FloatArray, target: TargetColumn
+) -> str:
+    """Describe the task whose output predicts labels y (n,) too well for unseen ones, or return "".
+
+    outputs: (n, columns) of all tasks side by side.
+    """
+    first_column, reason, best = 0, "", 0.0
     for task in tasks:
-        column = outputs[:, start]
-        start += task.num_outputs
+        column = outputs[:, first_column]
+        first_column += task.num_outputs
         if task.num_outputs > 1 or column.std() == 0 or y.std() == 0:
             continue
         if target.classes:
@@ -67,6 +93,7 @@ def _best(tasks: Sequence[Task], outputs: FloatArray, y: FloatArray, target: Tar
             score, limit, metric = max(score, 1 - score), SEEN_ROC_AUC, "ROC-AUC"
         else:
             score, limit, metric = np.corrcoef(column, y)[0, 1] ** 2, SEEN_R2, "r2"
-        if score >= max(limit, found[1]):
-            found = (f"its read-out {task.name!r} predicts it with {metric} {score:.3f}", score)
-    return found[0]
+        if score >= max(limit, best):
+            reason = f"its read-out {task.name!r} predicts it with {metric} {score:.3f}"
+            best = score
+    return reason

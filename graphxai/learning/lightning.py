@@ -1,4 +1,4 @@
-"""The Lightning side of `training.fit`: module, callbacks, trainer."""
+"""What `fit` needs of Lightning: the module, the callbacks and the trainer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,16 @@ from graphxai.runtime.writing import atomic_write
 
 
 @dataclass
-class Kept:
-    """The weights worth keeping (a checkpoint folder; None: the model's current ones)."""
+class BestEpoch:
+    """The epoch whose weights are kept.
+
+    Attributes:
+        weights: checkpoint folder with the weights; None for the model's current ones.
+        epoch: number of the epoch.
+        value: what decided: the score, or minus the loss.
+        loss: loss on the validation graphs.
+        scores: by task, the score on the validation graphs.
+    """
 
     weights: Path | None = None
     epoch: int = -1
@@ -60,7 +68,7 @@ class GraphormerModule(pl.LightningModule):
         # that require no gradient would do too, but their embeddings are rounded otherwise.)
         averaged = () if self.averaged is None else self.averaged.state_dict()
         self._ddp_params_and_buffers_to_ignore = [f"averaged.{name}" for name in averaged]
-        self.kept = Kept()
+        self.kept = BestEpoch()
         self.stale = 0
         self._seen: list[tuple[Tensor, Tensor]] = []
 
@@ -72,7 +80,7 @@ class GraphormerModule(pl.LightningModule):
         return cast(Graphormer, self.averaged.module)
 
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of a batch."""
         assert batch.y is not None
         loss = self.objective(self.model(batch), batch.y)
         of_epoch: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
@@ -85,35 +93,35 @@ class GraphormerModule(pl.LightningModule):
             self.averaged.update_parameters(self.model)
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the outputs of the last validation; switch dropout off."""
+        """Forget the outputs of the last validation, and switch dropout off."""
         self._seen = []
         self.current_model.eval()
 
     def validation_step(self, batch: GraphBatch, index: int) -> None:
-        """Collect the outputs of one batch."""
+        """Collect the outputs of a batch."""
         assert batch.y is not None
         self._seen.append((self.current_model(batch).float().cpu(), batch.y.cpu()))
 
     def on_validation_epoch_end(self) -> None:
-        """Score the validation graphs; keep the weights if they are the best so far."""
+        """Score the validation graphs, and keep the weights if they are the best so far."""
         outputs = torch.cat([o for o, _ in self._seen])
         y = torch.cat([labels for _, labels in self._seen])
         loss = float(self.hard_objective(outputs, y))
-        found = scores(self.model.config, outputs, y)
+        by_task = scores(self.model.config, outputs, y)
         chosen = self.settings.monitor_task
-        judged = [v for name, v in found.items() if chosen in (None, name)]
+        judged = [v for name, v in by_task.items() if chosen in (None, name)]
         score = sum(judged) / len(judged) if judged else math.nan
         self.log("valid/loss", loss, prog_bar=True, rank_zero_only=True)
         self.log("valid/score", score, prog_bar=True, rank_zero_only=True)
-        if len(found) <= 32:
-            for name, each in found.items():
+        if len(by_task) <= 32:
+            for name, each in by_task.items():
                 self.log(f"valid/{name}", each, rank_zero_only=True)
         value = -loss if self.settings.monitor == "loss" or math.isnan(score) else score
         if self.trainer.sanity_checking:
             return
         if value > self.kept.value or not self.settings.keep_best:
             self.stale = 0
-            self.kept = Kept(self.folder / "best", self.current_epoch, value, loss, found)
+            self.kept = BestEpoch(self.folder / "best", self.current_epoch, value, loss, by_task)
             if self.trainer.is_global_zero:
                 save_checkpoint(self.current_model, self.folder / "best")
         else:
@@ -123,7 +131,10 @@ class GraphormerModule(pl.LightningModule):
             self.trainer.should_stop = True
 
     def configure_optimizers(self) -> Any:
-        """AdamW without decay on biases, LayerNorm and tables; warm-up, then a cosine."""
+        """Return AdamW and its schedule: a warm-up, then a cosine.
+
+        Only matrices decay, not biases, LayerNorm or tables of embeddings.
+        """
         s = self.settings
         groups: dict[tuple[bool, bool], list[Tensor]] = {}
         for name, parameter in self.model.named_parameters():
@@ -154,27 +165,28 @@ class GraphormerModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Store what a resumed run needs to know about the best epoch so far."""
-        k = self.kept
+        best = self.kept
+        state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
         checkpoint["graphxai"] = {
-            "kept": [k.weights is not None, k.epoch, k.value, k.loss, dict(k.scores)],
+            "kept": state,
             "stale": self.stale,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` stored."""
         exists, *rest = checkpoint["graphxai"]["kept"]
-        self.kept = Kept(self.folder / "best" if exists else None, *rest)
+        self.kept = BestEpoch(self.folder / "best" if exists else None, *rest)
         self.stale = checkpoint["graphxai"]["stale"]
 
 
 class LoggedBatches(Callback):
-    """Write how many batches of all are done, a line every 30 seconds."""
+    """Write a line every 30 seconds that says how many batches are done."""
 
     def __init__(self) -> None:
         self.advance: Progress | None = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Count the batch; the total is known once training runs."""
+        """Count the batch. Lightning knows the total only when training runs."""
         if trainer.is_global_zero:
             if self.advance is None:
                 self.advance = logged("training, batches", int(trainer.estimated_stepping_batches))
@@ -183,6 +195,7 @@ class LoggedBatches(Callback):
 
 
 def _progress(wanted: bool) -> list[Callback]:
+    """Return what shows progress: a bar on a terminal, lines elsewhere, or nothing."""
     if not wanted:
         return []
     return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
@@ -194,7 +207,7 @@ def run(
     valid: list[Data],
     settings: TrainingSettings,
     out: Path,
-) -> Kept:
+) -> BestEpoch:
     """Train on encoded graphs, continuing from `out/state/last.ckpt` if it exists."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     _quiet()
@@ -230,14 +243,14 @@ def run(
     trainer.fit(
         module,
         *loaders,
-        # The state of this run's own folder, read without unpickling objects.
+        # Lightning's state, which this run wrote, is read without unpickling objects.
         ckpt_path=str(last) if last.exists() else None,
         weights_only=True,
     )
     _join_metrics(out, earlier)
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
-        module.kept = Kept(state / "best", trainer.current_epoch - 1)
+        module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
     return module.kept
 
 
@@ -256,6 +269,7 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
 
 
 def _read_metrics(out: Path) -> list[dict[str, str]]:
+    """Read the metrics of the epochs so far, if there are any."""
     path = out / "metrics.csv"
     if not path.exists():
         return []
@@ -278,7 +292,7 @@ def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
 
 
 def _moving_average(decay: float) -> Any:
-    """Exponential moving average whose memory grows from nothing to `decay`."""
+    """Return the update of an exponential moving average whose memory grows up to `decay`."""
 
     @torch.no_grad()
     def update(averaged: list[Tensor], current: list[Tensor], count: Tensor | int) -> None:
@@ -290,7 +304,7 @@ def _moving_average(decay: float) -> Any:
 
 
 def _quiet() -> None:
-    """Hide Lightning's greetings and its advice about workers; our own warnings stay."""
+    """Hide Lightning's greetings and its advice about workers, but not our warnings."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for words in (
         ".*does not have many workers.*",

@@ -10,18 +10,18 @@ from torch.utils.data import DataLoader, Sampler
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import GraphormerConfig, StructureEncoding, collate
+from graphxai.models.graphormer import collate
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["SizeBuckets", "encode_all", "make_loader", "make_loaders"]
+__all__ = ["SizeBuckets", "make_loader", "make_loaders"]
 
 POOL = 32  # batches
 
 
 class SizeBuckets(Sampler[list[int]]):
-    """Batches of graphs of similar size, so that padding is small; a new order every epoch.
+    """Batches of graphs of similar size, so that padding is small, in a new order every epoch.
 
     The graphs are shuffled and cut into pools of `POOL` batches. Each pool is sorted by size and
     cut into batches, and the batches are shuffled. The order depends only on the seed and the
@@ -61,6 +61,7 @@ class SizeBuckets(Sampler[list[int]]):
         return -(-total // world)
 
     def _batches(self) -> list[list[int]]:
+        """Return the batches of this epoch, for all processes."""
         chance = random.Random(f"{self.seed}/{self.epoch()}")
         order = list(range(len(self.sizes)))
         if self.shuffle:
@@ -73,12 +74,6 @@ class SizeBuckets(Sampler[list[int]]):
         if self.shuffle:
             chance.shuffle(batches)
         return batches
-
-
-def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
-    """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
-    encode = StructureEncoding.from_config(config)
-    return [encode(graph.clone()) for graph in graphs]
 
 
 def make_loader(

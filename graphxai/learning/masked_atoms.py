@@ -1,4 +1,4 @@
-"""Train the network that draws hidden atoms: hide any share of them, predict their types."""
+"""Train the network that draws hidden atoms: it predicts the types of atoms that are hidden."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,15 @@ SHARES = (0.1, 0.5, 1.0)  # of the atoms are hidden when the network is measured
 def train_masked_atoms(
     config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, progress: Progress
 ) -> Network:
-    """Train a network on encoded graphs; config: of the model that it will draw for."""
+    """Train a network on encoded graphs, with any share of their atoms hidden.
+
+    Args:
+        config: configuration of the model for which the network will draw atoms.
+        graphs: encoded graphs.
+        epochs: passes over them.
+        seed: seed of the batches and of the choice of atoms.
+        progress: called with the number of graphs done since the last call.
+    """
     types = torch.cat([graph.x for graph in graphs]).unique(dim=0)
     network = Network(small_config(config), types.to(torch.int16))
     generator = torch.Generator().manual_seed(seed)
@@ -54,8 +62,8 @@ def train_masked_atoms(
 
 @torch.no_grad()
 def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, float]:
-    """How often the most probable type is the true one, by the share of atoms hidden at random."""
-    found: dict[str, float] = {}
+    """Return how often the most probable type is right, by the share of atoms hidden at random."""
+    right_by_share: dict[str, float] = {}
     for share in SHARES:
         generator = torch.Generator().manual_seed(seed)
         right = total = 0
@@ -66,18 +74,21 @@ def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, fl
                 best = _logits(network, batch, hidden).argmax(-1)
                 right += int((best == _places(network, batch, hidden)).sum())
                 total += int(hidden.sum())
-        found[f"right with {share:.0%} hidden"] = round(right / max(total, 1), 4)
-    return found
+        right_by_share[f"right with {share:.0%} hidden"] = round(right / max(total, 1), 4)
+    return right_by_share
 
 
 def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """Logits of the hidden atoms, one row each."""
+    """Return the logits of the hidden atoms (hidden, types)."""
     degrees = torch.stack([batch.in_degree, batch.out_degree])
-    found: Tensor = network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
-    return found
+    logits: Tensor = network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
+    return logits
 
 
 def _places(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """The true type of each hidden atom; -100, which the loss ignores, for one not seen before."""
+    """Return the true type of each hidden atom (hidden,).
+
+    It is -100, which the loss ignores, for a type that the network does not have.
+    """
     same = (batch.x[hidden].to(network.types)[:, None] == network.types).all(-1)
     return torch.where(same.any(-1), same.long().argmax(-1), -100)

@@ -47,7 +47,10 @@ def brier(probability: FloatArray, truth: FloatArray) -> float:
 
 
 def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
-    """Expected calibration error, ten equal-width bins; for several classes, of the likeliest."""
+    """Expected calibration error in ten bins of equal width.
+
+    Of several classes, the likeliest is judged.
+    """
     right = truth
     if probability.ndim == 2:
         right = (probability.argmax(1) == truth).astype(np.float64)
@@ -65,8 +68,8 @@ def accuracy(probability: FloatArray, truth: FloatArray) -> float:
 def mean_roc_auc(probability: FloatArray, truth: FloatArray) -> float:
     """Mean one-against-the-rest ROC-AUC over the classes that occur."""
     each = [roc_auc(p, (truth == c).astype(float)) for c, p in enumerate(probability.T)]
-    found = [value for value in each if not math.isnan(value)]
-    return float(np.mean(found)) if found else math.nan
+    defined = [value for value in each if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
 
 
 def r2(value: FloatArray, truth: FloatArray) -> float:

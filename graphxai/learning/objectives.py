@@ -19,7 +19,7 @@ __all__ = ["Objective", "score_task", "scores"]
 
 @dataclass(frozen=True)
 class _Columns:
-    """Tasks of one kind: their columns among the labels and among the outputs."""
+    """The columns of the tasks of one kind, among the labels and among the outputs."""
 
     labels: list[int]
     outputs: list[slice]
@@ -28,9 +28,9 @@ class _Columns:
 class Objective:
     """The loss over all tasks of a model; labels that are NaN are ignored.
 
-    Binary tasks: cross-entropy with a sigmoid; a label may be any probability. Multi-class:
-    cross-entropy with a softmax. Regression: squared error in standardised units. The result is
-    the mean over the labels present, weighted by task.
+    A binary task has the cross-entropy of a sigmoid, and its labels may be any probability. A
+    multi-class task has the cross-entropy of a softmax, and a regression the squared error in
+    standardised units. The result is the mean over the labels present, weighted by task.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class Objective:
         }
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of outputs (B, num_outputs) for labels y (B, tasks); 0 if all are NaN."""
+        """Return the loss of outputs (B, num_outputs) for labels y (B, tasks).
+
+        It is 0 if all labels are NaN.
+        """
         outputs = outputs.float()
         weights = self.weights.to(y.device) * ~y.isnan()  # (B, tasks)
         target = y.nan_to_num()
@@ -81,10 +84,10 @@ class Objective:
 def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, float]:
     """Score outputs (G, num_outputs) for labels y (G, tasks), by task name.
 
-    ROC-AUC for binary tasks, accuracy for multi-class, R squared for regression: higher is
-    better. A task without labels, or with a single class, is left out.
+    A binary task has the ROC-AUC, a multi-class task the accuracy, and a regression R squared, so
+    higher is better. A task without labels, or with a single class, is left out.
     """
-    found = {}
+    by_task = {}
     start = 0
     for k, task in enumerate(config.tasks):
         columns = outputs[:, start : start + task.num_outputs]
@@ -92,12 +95,12 @@ def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, fl
         present = ~y[:, k].isnan()
         value = score_task(task, columns[present], y[present, k])
         if value is not None:
-            found[task.name] = value
-    return found
+            by_task[task.name] = value
+    return by_task
 
 
 def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
-    """Score one task's outputs (G, columns) for labels y (G,); None if undefined."""
+    """Score one task's outputs (G, columns) for labels y (G,), or return None if undefined."""
     if not len(y):
         return None
     truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
@@ -111,6 +114,7 @@ def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
 
 
 def _columns(tasks: Sequence[Task], kind: str) -> _Columns:
+    """Find the columns of the tasks of a kind."""
     labels, outputs, start = [], [], 0
     for k, task in enumerate(tasks):
         if task.kind == kind:

@@ -8,9 +8,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from graphxai.learning.cleaning import CleanTable
+from graphxai.learning.card import PREDICTORS, mean_scores
+from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.table import train_table
-from graphxai.learning.table_files import PREDICTORS, mean_scores
+from graphxai.learning.table_settings import TableSettings
+from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
 __all__ = ["replicate_rows", "train_replicates"]
@@ -22,54 +24,69 @@ def train_replicates(
     table: CleanTable,
     out: str | Path,
     count: int = 1,
+    settings: TableSettings | None = None,
     *,
-    seed: int = 0,
-    say: Callable[[str], None] = lambda line: None,
+    command: str = "",
+    log: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Path:
-    """Train `count` models from consecutive seeds; options and errors as for `train_table`.
+    """Train a table several times, from consecutive seeds.
 
     A random split differs too, the others stay the same. The first model is that of the run's
     folder, the others are in its sub-folders `replicates/1` and so on. `replicates.json` has the
     leading scores of all.
 
+    Args:
+        table: molecules and labels.
+        out: folder of the run.
+        count: number of models.
+        settings: settings of the first model, by default `TableSettings()`.
+        command: how the run was started, for the model cards.
+        log: called with a line of text at each stage.
+        options: fields of `TableSettings` to change.
+
     Returns:
         The checkpoint folder of the first model.
+
+    Raises:
+        ImportError, TypeError, ValueError: see `train_table`.
     """
+    settings = with_options(settings or TableSettings(), options, "train_replicates")
     out = Path(out)
-    folders = [out, *(out / "replicates" / str(k) for k in range(1, count))]
+    seeds = range(settings.seed, settings.seed + count)
     models = []
-    for k, folder in enumerate(folders):
+    for k, seed in enumerate(seeds):
         if count > 1:
-            say(f"replicate {k + 1} of {count}, seed {seed + k}")
-        models.append(train_table(table, folder, seed=seed + k, say=say, **options))
+            log(f"replicate {k + 1} of {count}, seed {seed}")
+        folder = out / "replicates" / str(k) if k else out
+        models.append(train_table(table, folder, settings, seed=seed, command=command, log=log))
     if count > 1:
         scores = [json.loads((m / "scores.json").read_text("utf-8"))["scores"] for m in models]
-        found = {
-            "seeds": list(range(seed, seed + count)),
+        content = {
+            "seeds": list(seeds),
             "targets": {name: [_leading(each[name]) for each in scores] for name in scores[0]},
             "means": [mean_scores(each) for each in scores],
         }
-        write_whole(out / FILE, json.dumps(found, indent=1) + "\n")
+        write_whole(out / FILE, json.dumps(content, indent=1) + "\n")
     return models[0]
 
 
 def replicate_rows(out: Path) -> list[list[list[str]]]:
-    """Return a table of means and standard deviations over replicates; none without them."""
+    """Return a table of means and standard deviations over replicates, or none without them."""
     if not (out / FILE).is_file():
         return []
-    found = json.loads((out / FILE).read_text("utf-8"))
-    header = [f"mean and spread of {len(found['seeds'])} replicates", "score", *PREDICTORS.values()]
+    stored = json.loads((out / FILE).read_text("utf-8"))
+    title = f"mean and spread of {len(stored['seeds'])} replicates"
     rows = []
-    for name, runs in found["targets"].items():
+    for name, runs in stored["targets"].items():
         metrics = {run["metric"] for run in runs if run["values"]}
         cells = [_spread([run["values"].get(p) for run in runs]) for p in PREDICTORS]
         rows.append([name, *sorted(metrics), *cells])
-    if len(found["targets"]) > 1:
-        for kind in zip(*found["means"], strict=False):
+    if len(stored["targets"]) > 1:
+        for kind in zip(*stored["means"], strict=False):
             cells = [_spread([values.get(p) for _, _, values in kind]) for p in PREDICTORS]
             rows.insert(0, [f"mean of {kind[0][1]} targets", kind[0][0], *cells])
-    return [[header, *rows]]
+    return [[[title, "score", *PREDICTORS.values()], *rows]]
 
 
 def _leading(of_target: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +97,8 @@ def _leading(of_target: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spread(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    """Return mean and standard deviation in words, or a dash for fewer than two values."""
+    defined = [value for value in values if value is not None]
+    if len(defined) < 2:
         return "–"
-    return f"{mean(known):.3f} ± {stdev(known):.3f}"
+    return f"{mean(defined):.3f} ± {stdev(defined):.3f}"

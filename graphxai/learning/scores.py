@@ -1,11 +1,11 @@
-"""Score a model's predictions with bootstrap intervals, by kind of task; see `metrics`."""
+"""Score predictions with bootstrap intervals, by the metrics of each kind of task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.learning.calibration import fit_temperature
-from graphxai.learning.fit import predict
 from graphxai.learning.metrics import (
     accuracy,
     average_precision,
@@ -26,28 +24,19 @@ from graphxai.learning.metrics import (
     rmse,
     roc_auc,
 )
-from graphxai.models.graphormer import LoadedModel
-
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
 
 __all__ = [
     "METRICS",
     "ClassifierReport",
     "dummy_predictions",
     "measure",
-    "readings",
     "report_classifier",
-    "task_outputs",
-    "task_readings",
-    "task_temperature",
     "useless_tasks",
     "verdicts",
 ]
 
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
-MIN_FOR_TEMPERATURE = 20
 RESAMPLES = 1000  # of the graphs, for an interval
 FORESTS = {"forest": "a random forest", "descriptor_forest": "a random forest with descriptors"}
 
@@ -76,12 +65,17 @@ def measure(
     *,
     resamples: int | None = None,
 ) -> dict[str, Any]:
-    """Score several predictors on the same graphs; return JSON values.
+    """Score several predictors on the same graphs.
 
-    resamples: of the graphs, by default `RESAMPLES`.
+    Args:
+        kind: kind of the task.
+        predictions: probabilities or values by predictor, as from `readings`.
+        truth: the labels (n,).
+        resamples: number of bootstrap resamples of the graphs, by default `RESAMPLES`.
+        seed: seed of the resamples.
 
     Returns:
-        `n`; for a binary task `positives`; `scores`, by predictor and metric
+        JSON values: `n`; for a binary task `positives`; `scores`, by predictor and metric
         [value, low, high], a 95 % percentile bootstrap over graphs; and `differences`, the first
         predictor minus each other one, by metric, from the same resamples. Undefined values
         (single class) are None. The ECE has no interval, because resampling inflates it.
@@ -100,27 +94,33 @@ def measure(
         for name, p in predictions.items()
     }
     first, *others = predictions
-    found: dict[str, Any] = {"n": len(truth)}
+    report: dict[str, Any] = {"n": len(truth)}
     if kind == "binary":
-        found["positives"] = int(truth.sum())
-    found["scores"] = {
+        report["positives"] = int(truth.sum())
+    report["scores"] = {
         name: {metric: _interval(v) for metric, v in each.items()} for name, each in values.items()
     }
-    found["differences"] = {
+    report["differences"] = {
         name: {
             metric: _interval(values[first][metric] - values[name][metric]) for metric in metrics
         }
         for name in others
     }
-    return found
+    return report
 
 
 @dataclass(frozen=True)
 class ClassifierReport:
-    """Scores of the probabilities of one class on `n` graphs, `positives` of them in that class.
+    """Scores of the probabilities of a class.
 
-    `roc_auc_low`, `roc_auc_high`: 95 % percentile bootstrap over graphs. `brier`: mean squared
-    error of the probability. `ece`: expected calibration error, ten bins of equal width.
+    Attributes:
+        n: number of graphs.
+        positives: number of graphs in the class.
+        roc_auc: probability that a graph in the class scores higher than another.
+        roc_auc_low: lower end of its 95 % percentile bootstrap interval over graphs.
+        roc_auc_high: upper end of that interval.
+        brier: mean squared error of the probability.
+        ece: expected calibration error, ten bins of equal width.
     """
 
     n: int
@@ -132,7 +132,7 @@ class ClassifierReport:
     ece: float
 
     def to_dict(self) -> dict[str, float]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class ClassifierReport:
 def report_classifier(
     probability: Tensor, active: Tensor, *, resamples: int = 2000
 ) -> ClassifierReport:
-    """Score probabilities (G,) against labels `active` (G,); both classes must occur."""
+    """Score probabilities (G,) against labels `active` (G,), in which both classes must occur."""
     p, truth = probability.double().numpy(), (active > 0.5).double().numpy()
     value = roc_auc(p, truth)
     if math.isnan(value):
@@ -167,27 +167,6 @@ def report_classifier(
     )
 
 
-def readings(task: Task, outputs: Tensor) -> FloatArray:
-    """Turn a task's outputs (n, columns) into probabilities or values, as `measure` takes them."""
-    if task.kind == "multiclass":
-        return outputs.double().softmax(1).numpy()
-    if task.kind == "binary":
-        return outputs[:, 0].double().sigmoid().numpy()
-    return (task.offset + task.scale * outputs[:, 0].double()).numpy()
-
-
-def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:
-    """Return a model's outputs for graphs, (n, columns) per task."""
-    found = predict(model, graphs)
-    return [found[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
-
-
-def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:
-    """Return a model's probabilities and values for graphs, by task."""
-    each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
-    return [readings(task, outputs) for task, outputs in each]
-
-
 def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
     """Predict the training mean, or the class frequencies, for each of n molecules."""
     if task.kind == "multiclass":
@@ -196,27 +175,12 @@ def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
     return np.full(n, y.mean())
 
 
-def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
-    """Fit the temperature of a task's outputs (n, columns) to labels y (n,) (Guo 2017).
-
-    None for a regression, and if there are fewer than 20 labels or fewer than two classes.
-    """
-    present = ~y.isnan()
-    outputs, y = outputs[present].double(), y[present]
-    if task.kind == "regression" or len(y) < MIN_FOR_TEMPERATURE or len(y.unique()) < 2:
-        return None
-    if task.kind == "binary":
-        return fit_temperature(outputs[:, 0], y)
-    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
-    return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
-
-
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
     """Warn of targets that a dummy, or else the better forest, predicts better on test molecules.
 
     scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
-    found = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
+    warnings = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
     for name, of_target in scores.items():
         model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
         best = max(FORESTS, key=lambda key: np.nan_to_num(_leading(of_target, key), nan=-np.inf))
@@ -226,28 +190,28 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
         metric, difference = next(iter(of_target["differences"][best].items()))
         high = difference[2]
         chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
-        found.append(
+        warnings.append(
             f"this model is worse than {FORESTS[best]} for {name}"
             f" ({metric} {model:z.2f} against {forest:z.2f} on test molecules{chance})"
         )
-    return found
+    return warnings
 
 
 def useless_tasks(scores: Any) -> list[str]:
     """Name the tasks for which a model is worse than a dummy, from the scores in its metadata.
 
-    Empty if the scores do not have the form that `measure` returns.
+    The list is empty if the scores do not have the form that `measure` returns.
     """
-    found = []
+    useless = []
     for name, of_target in scores.items() if isinstance(scores, Mapping) else ():
         model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
         if model < dummy:
             regression = of_target.get("kind") == "regression"
             metric = "R2" if regression else "ROC-AUC"
-            what = "the training mean" if regression else "the class frequencies"
+            dummy_name = "the training mean" if regression else "the class frequencies"
             figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
-            found.append(f"worse than predicting {what} of {name} ({figures})")
-    return found
+            useless.append(f"worse than predicting {dummy_name} of {name} ({figures})")
+    return useless
 
 
 def _leading(of_target: Any, predictor: str) -> float:
@@ -260,7 +224,7 @@ def _leading(of_target: Any, predictor: str) -> float:
 
 
 def _interval(values: FloatArray) -> list[float | None]:
-    """Return the first value and the 2.5 % and 97.5 % quantiles of the rest; None for NaN."""
+    """Return the first value and the 2.5 % and 97.5 % quantiles of the rest, with None for NaN."""
     defined = values[1:][~np.isnan(values[1:])]
     low, high = np.quantile(defined, (0.025, 0.975)) if defined.size else (math.nan, math.nan)
     return [None if math.isnan(v) else float(v) for v in (values[0], low, high)]

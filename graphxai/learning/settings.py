@@ -9,16 +9,35 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train. `warmup` is a fraction of all steps, `monitor` is "score" or "loss".
+    """How to train.
 
-    The learning rate rises linearly and then falls to zero along a cosine. `ema_decay`: the
-    weights validated and kept are an exponential moving average of the trained ones; None keeps
-    the trained ones. `patience`: number of epochs without improvement after which training stops;
-    None trains to the end. `keep_best` keeps the weights of the best validation epoch instead of
-    the last. The score is the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R
-    squared (regression), or that of `monitor_task` only. `head_learning_rate`: learning rate of
-    the read-out head; None means the same as the rest. `accelerator`, `devices`, `strategy` and
-    `precision` are Lightning's.
+    The learning rate rises linearly and then falls to zero along a cosine. The score of an epoch is
+    the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R squared (regression).
+
+    Attributes:
+        epochs: passes over the training graphs.
+        batch_size: graphs per step.
+        learning_rate: highest learning rate.
+        head_learning_rate: that of the read-out head; None means the same as the rest.
+        weight_decay: AdamW's, for matrices.
+        warmup: fraction of all steps in which the learning rate rises.
+        gradient_clip: largest norm of a gradient; 0 for none.
+        ema_decay: the weights validated and kept are an exponential moving average of the trained
+            ones with this decay; None keeps the trained ones.
+        label_smoothing: of classes.
+        task_weights: weight of each task in the loss; None means equal ones.
+        monitor: "score" or "loss", which decides about the best epoch.
+        monitor_task: the only task whose score counts; None means all.
+        patience: number of epochs without improvement after which training stops; None trains to
+            the end.
+        keep_best: whether to keep the weights of the best validation epoch instead of the last.
+        seed: seed of the order of the graphs and of dropout.
+        accelerator: Lightning's.
+        devices: Lightning's.
+        strategy: Lightning's.
+        precision: Lightning's.
+        num_workers: processes that load batches.
+        progress: whether to show progress.
     """
 
     epochs: int = 50
@@ -45,12 +64,12 @@ class TrainingSettings:
 
     @property
     def show(self) -> bool | None:
-        """`show` of `progress_bar`: a bar on a terminal, lines in a log file, or nothing at all."""
+        """The argument `show` of `progress_bar`: None shows progress, False does not."""
         return None if self.progress else False
 
     def changed(self, **changes: Any) -> TrainingSettings:
-        """A recipe's settings with what a user chose; None leaves what the recipe says."""
-        return replace(self, **{name: one for name, one in changes.items() if one is not None})
+        """Return a recipe's settings with what a user chose; None leaves what the recipe says."""
+        return replace(self, **{name: v for name, v in changes.items() if v is not None})
 
     def __post_init__(self) -> None:
         if self.monitor not in ("score", "loss"):

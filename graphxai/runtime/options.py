@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["CommandLineOption", "option"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["CommandLineOption", "documented", "option", "with_options"]
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -47,3 +54,36 @@ def option(
     """
     declared = CommandLineOption(help, applies_to, minimum, command_line_default)
     return field(default=default, metadata={"option": declared})
+
+
+def with_options(settings: Settings, options: Mapping[str, Any], function: str) -> Settings:
+    """Return settings with some fields replaced, as a function with keyword arguments does.
+
+    Args:
+        settings: an instance of a settings class.
+        options: new values by the names of their fields.
+        function: name of the function that was called, for the message.
+
+    Raises:
+        TypeError: a name is no field; the message names the closest one.
+    """
+    names = [each.name for each in fields(settings)]
+    for name in options:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(names)}."
+            raise TypeError(f"{function} has no option {name!r}: {hint}")
+    return replace(settings, **options)
+
+
+def documented(settings_class: type[Settings]) -> type[Settings]:
+    """Add the help of every declared option to the docstring of a settings class."""
+    lines = []
+    for each in fields(settings_class):
+        if declared := each.metadata.get("option"):
+            text = declared.help
+            if each.default is True:  # the help is that of the flag that makes it false
+                text = f"if False: {text[0].lower()}{text[1:]}"
+            lines.append(f"    {each.name}: {text}")
+    settings_class.__doc__ = "\n".join([f"{settings_class.__doc__}\n\nAttributes:", *lines])
+    return settings_class

@@ -33,7 +33,7 @@ from graphxai.models.graphormer.inputs import reading_of
 from graphxai.runtime.threads import one_thread
 
 if TYPE_CHECKING:
-    from graphxai.learning.teachers.stacking import Stack
+    from graphxai.learning.teachers.stacking import Teacher
 
 PROBE = "CC"
 LEDGER = (
@@ -328,14 +328,14 @@ def predicted_columns(model: LoadedModel) -> dict[str, type]:
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
 
 
-def teacher_of(model: LoadedModel) -> "Stack | None":
+def teacher_of(model: LoadedModel) -> "Teacher | None":
     """The teacher stored beside a model; None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
         return None
-    from graphxai.learning.teachers.saved_teacher import kept_teacher
+    from graphxai.learning.teachers.saved_teacher import saved_teacher
 
-    return kept_teacher(folder)
+    return saved_teacher(folder)
 
 
 def _taught(model: LoadedModel, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:

@@ -397,7 +397,7 @@ def test_help_shows_a_type_only_for_options_that_take_a_value(command, run):
     _, text, _ = run(*([command] if command else []), "--help")
     assert "<bool>" not in text
     assert re.search(r"--help +Show this message", text)
-    for option in ("--resume", "--fast", "--learning-curve", "--debug", "--version"):
+    for option in ("--resume", "--no-teacher", "--learning-curve", "--debug", "--version"):
         assert not re.search(rf"{option} +<", text)
     if command in ("explain", "train"):
         assert re.search(r"--smiles-column +<str>", text)
@@ -479,7 +479,7 @@ def test_a_note_of_training_is_printed_once(run, tmp_path):
     rare = (3, 20, 33, 38, 40)
     rows = [f"{'C' * k}O,{int(k in rare)},{part}" for k, part in enumerate(parts, start=1)]
     table.write_text("\n".join(["smiles,y,part", *rows]))
-    options = ("--fast", "--start", "none", "--epochs", "1", "--split-column", "part")
+    options = ("--no-teacher", "--init-weights", "none", "--epochs", "1", "--split-column", "part")
     code, text, error = run("train", table, "--target-column", "y", "--out", out, *options)
     assert code == 0, error
     assert text.count("of the training molecules") == 1

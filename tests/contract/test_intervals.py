@@ -342,7 +342,9 @@ def test_a_card_says_how_many_the_intervals_held():
             "level": 0.9, "n": 10, "held": 0.8, "single": 0.5, "held_by_class": {"no": [0.8, 10]}
         },
     }  # fmt: skip
-    text = conformal.coverage_text(found, {"pIC50": "log M"})
+    from graphxai.learning.card import coverage_text
+
+    text = coverage_text(found, {"pIC50": "log M"})
     assert "pIC50: 90 % intervals held 88 % of 152; median width 2.10 log M" in text
     assert "far from the training set 75 % of 20" in text
     assert "tox: 90 % sets of classes held 80 % of 10; no 80 % of 10; 50 % have a single" in text

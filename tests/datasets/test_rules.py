@@ -253,7 +253,7 @@ def test_a_rule_may_start_from_the_bundled_weights(tmp_path: Path) -> None:
         "logp",
         molecules=ALKANES[:20],
         size=20,
-        start="molecules",
+        init_weights="molecules",
         epochs=1,
         accelerator="cpu",
         progress=False,

@@ -13,7 +13,7 @@ from graphxai.contract.inputs import prepare_for
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import Refit
-from graphxai.learning.loading import encode_all
+from graphxai.learning.predicting import encode_all
 from graphxai.models.graphormer import collate, save_checkpoint
 from other_models import GpsModel
 from toy import random_graphormer

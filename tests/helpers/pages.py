@@ -41,7 +41,7 @@ COMMAND = typer.main.get_command(cli.app)
 # Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
 # have few trees, methods that sample or learn take few steps, and figures are small.
 CHEAPER = {
-    "train": ["--epochs", "1", "--fast"],
+    "train": ["--epochs", "1", "--no-teacher"],
     "benchmark": ["--limit", "2", "--steps", "5"],
     "report": ["--detailed", "2"],
 }

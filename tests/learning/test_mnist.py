@@ -11,7 +11,7 @@ import torch
 from graphxai.datasets.mnist import load_mnist, read_digit
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
-from graphxai.learning.fit import predict
+from graphxai.learning.predicting import predict
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 

@@ -21,16 +21,17 @@ from graphxai.datasets.recombine import recombine
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
-from graphxai.learning.fit import predict
-from graphxai.learning.recipes import molecules as recipes
-from graphxai.learning.recipes.molecules import distil, molecule_config, recombined
+from graphxai.learning.finetuning import finetune, molecule_config, recombined
+from graphxai.learning.predicting import predict
+from graphxai.learning.recipes import distillation
+from graphxai.learning.recipes.distillation import distil
 from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
 from graphxai.learning.recipes.rules import train_rules
 from graphxai.learning.recipes.shapes import train_shapes
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.teachers.forests import Forests
+from graphxai.learning.teachers.forests import FingerprintForests
 from graphxai.learning.teachers.gaussian_process import NOISE, TanimotoProcess, tanimoto
-from graphxai.learning.teachers.labels import PROCESS_SHARE, Ensemble, Link
+from graphxai.learning.teachers.labels import PROCESS_SHARE, Link, LinkedTeacher
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks
 
@@ -85,7 +86,7 @@ def test_bars_show_what_goes_on_before_the_student_learns(
     monkeypatch.setenv("FORCE_COLOR", "1")
     settings = replace(QUICK, progress=True)
     y = np.arange(len(DRUGS), dtype=np.float64)[:, None]
-    Ensemble([Task("value", "regression")], DRUGS, y, show=None)
+    LinkedTeacher([Task("value", "regression")], DRUGS, y, show=None)
     config = molecule_config([Task("value", "regression")])
     recombined(DRUGS, 5, [], config, settings)
     text = capsys.readouterr().err
@@ -157,13 +158,13 @@ def test_a_student_learns_from_an_ensemble(
     pytest.importorskip("lightning")
     pytest.importorskip("sklearn")
     extra: list[int] = []
-    original = recipes.finetune
+    original = finetune
 
     def watched(*args: object, **named: object) -> object:
         extra.append(len(named.get("extra", ())))  # type: ignore[arg-type]
         return original(*args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(recipes, "finetune", watched)
+    monkeypatch.setattr(distillation, "finetune", watched)
     tasks = (
         Task("large", "binary", ("no", "yes")),
         Task("size", "regression", offset=14, scale=3),
@@ -176,7 +177,7 @@ def test_a_student_learns_from_an_ensemble(
         tmp_path,
         molecules=10,
         links=[Link("large", "size", 13.5)],
-        start=None,
+        init_weights=None,
         first_settings=QUICK,
         settings=QUICK,
     )
@@ -238,8 +239,11 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
     sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
     y = np.stack([sizes > 13, sizes], axis=1)
     link = Link("large", "size", 13.5, slope=2.0)
-    plain, linked = Ensemble(tasks, DRUGS, y), Ensemble(tasks, DRUGS, y, [link])
-    forests, process = Forests(tasks, DRUGS, y.astype(np.float32)), TanimotoProcess(DRUGS, y)
+    plain, linked = LinkedTeacher(tasks, DRUGS, y), LinkedTeacher(tasks, DRUGS, y, [link])
+    forests, process = (
+        FingerprintForests(tasks, DRUGS, y.astype(np.float32)),
+        TanimotoProcess(DRUGS, y),
+    )
     each = [forests.predict(DRUGS).astype(float), process.predict(DRUGS)]
     each = [np.stack([one[:, 0].clip(0, 1), one[:, 1]], 1) for one in each]
     shares = [1 - PROCESS_SHARE, PROCESS_SHARE]
@@ -273,7 +277,7 @@ def test_an_ensemble_predicts_a_contradictory_value_and_its_class_as_measured(
     contradictory = int(np.argmax(sizes))
     y[contradictory, 1] = 1.0
     link = Link("large", "size", 13.5)
-    plain, linked = Ensemble(tasks, DRUGS, y), Ensemble(tasks, DRUGS, y, [link])
+    plain, linked = LinkedTeacher(tasks, DRUGS, y), LinkedTeacher(tasks, DRUGS, y, [link])
     one = [DRUGS[contradictory]]
     assert linked.predict(one)[0, 1] == plain.predict(one)[0, 1] < 6
     assert linked.predict(one)[0, 0] > 0.8
@@ -292,17 +296,17 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
         count=16,
         minimol=0,
         settings=replace(QUICK, precision="32-true"),
-        say=heard.append,
+        log=heard.append,
     )
     model = load_checkpoint(folder)
     assert [task.name for task in model.config.tasks] == [*DESCRIPTORS]  # no label of the table
     assert any("of them recombined" in line for line in heard)
-    new = recipes.finetune(
+    new = finetune(
         labelled(),
         (Task("large", "binary", ("no", "yes")), Task("size", "regression")),
         random_split(24, 0),
         tmp_path / "fine",
-        start=folder,
+        init_weights=folder,
         settings=replace(QUICK, learning_rate=1e-12, weight_decay=0.0, ema_decay=None),
     )
     assert torch.allclose(new.graph_token, model.graph_token, atol=1e-6)
@@ -318,7 +322,7 @@ def test_recipes_of_known_truth_train_in_bfloat16_and_refuse_what_is_not_there(
     else:
         carbons = [f"{'C' * n}{end}" for n in range(1, 30) for end in ("O", "Cl", "N", "OC")]
         table = rule_table(carbons, ("halogen", "logp"), size=80)
-        train = partial(train_rules, table=table, start=None)
+        train = partial(train_rules, table=table, init_weights=None)
     with pytest.raises(ValueError, match=r"cannot train with .*devices 0"):
         train(tmp_path / "no", accelerator="cpu", devices=0)
     with pytest.raises(ValueError, match=r"cannot train with .*'7-true'"):

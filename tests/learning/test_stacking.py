@@ -8,10 +8,11 @@ from rdkit import Chem
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.conformal import nearest_similarities
-from graphxai.learning.teachers import forests, stacking
+from graphxai.learning.teachers import choosing, forests, stacking
+from graphxai.learning.teachers.choosing import choose_teacher, simplex_weights
 from graphxai.learning.teachers.gaussian_process import Process, similarity
-from graphxai.learning.teachers.saved_teacher import kept_teacher, save_teacher
-from graphxai.learning.teachers.stacking import Features, Stack, simplex_weights
+from graphxai.learning.teachers.saved_teacher import save_teacher, saved_teacher
+from graphxai.learning.teachers.stacking import MoleculeFeatures
 
 pytest.importorskip("sklearn")
 
@@ -30,7 +31,7 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 20)
-    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
+    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def labels():
@@ -50,65 +51,65 @@ def test_the_weights_are_the_best_of_a_fine_grid(classes):
     truth = np.eye(3)[y.astype(int)] if classes == 3 else y
     sources = [truth + scale * RNG.normal(size=truth.shape) for scale in (0.5, 0.7, 3.0)]
     y[7] = np.nan
-    known = np.delete(np.arange(60), 7)
+    labelled = np.delete(np.arange(60), 7)
     grid = [
         (a / 50, b / 50, (50 - a - b) / 50)
         for a, b in itertools.product(range(51), repeat=2)
         if a + b <= 50
     ]
     errors = [
-        ((sum(w * p for w, p in zip(weights, sources, strict=True)) - truth)[known] ** 2).sum()
+        ((sum(w * p for w, p in zip(weights, sources, strict=True)) - truth)[labelled] ** 2).sum()
         for weights in grid
     ]
-    found = simplex_weights(sources, y)
-    assert found.sum() == pytest.approx(1)
-    assert (found >= 0).all()
-    np.testing.assert_allclose(found, grid[int(np.argmin(errors))], atol=0.02)
+    weights = simplex_weights(sources, y)
+    assert weights.sum() == pytest.approx(1)
+    assert (weights >= 0).all()
+    np.testing.assert_allclose(weights, grid[int(np.argmin(errors))], atol=0.02)
     np.testing.assert_allclose(simplex_weights([truth + 0.0, truth + 1.0], y), [1, 0], atol=1e-6)
 
 
-def test_a_stack_scores_each_source_on_scaffolds_it_has_not_seen_and_keeps_what_helps(tmp_path):
+def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(tmp_path):
     y = labels()
-    stack = Stack.fit(TASKS, SMILES, y)
-    assert stack.weights[3] is None  # ten labels
-    for weights, scores in zip(stack.weights[:3], stack.out_of_fold[:3], strict=True):
+    teacher = choose_teacher(TASKS, SMILES, y)
+    assert teacher.weights[3] is None  # ten labels
+    for weights, scores in zip(teacher.weights[:3], teacher.out_of_fold[:3], strict=True):
         assert set(scores) == {"forest", "descriptor_forest", "process", "stack"}
         assert sum(weights.values()) == pytest.approx(1)
         assert min(weights.values()) >= 0.1
-    assert "size" in stack.lines()[0]
-    assert stack.lines()[3] == "teacher of rare: none (too few labels)"
-    new = Features(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
-    predicted = stack.predict(new)
+    assert "size" in teacher.describe()[0]
+    assert teacher.describe()[3] == "teacher of rare: none (too few labels)"
+    new = MoleculeFeatures(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
+    predicted = teacher.predict(new)
     assert predicted[3] is None
     assert predicted[2].shape == (2, 3)
     np.testing.assert_allclose(predicted[2].sum(1), 1)
-    left_out = stack.left_out(0)
+    left_out = teacher.left_out(0)
     np.testing.assert_array_equal(np.isnan(left_out), np.isnan(y[:, 0]))
-    assert np.isnan(stack.left_out(2)).all()  # several classes
+    assert np.isnan(teacher.left_out(2)).all()  # several classes
 
-    save_teacher(stack, tmp_path)
-    kept = kept_teacher(tmp_path)
-    for own, other in zip(predicted[:3], kept.predict(new)[:3], strict=True):
+    save_teacher(teacher, tmp_path)
+    saved = saved_teacher(tmp_path)
+    for own, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
         np.testing.assert_allclose(other, own, rtol=1e-9)
-    assert list(kept.columns(new.smiles)) == [
+    assert list(saved.columns(new.smiles)) == [
         "size: teacher (atoms)", "amine: teacher: no", "amine: teacher: yes",
         "kind: teacher: a", "kind: teacher: b", "kind: teacher: c",
     ]  # fmt: skip
     (tmp_path / "teacher.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="is damaged"):
-        kept_teacher(tmp_path)
+        saved_teacher(tmp_path)
 
 
 def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():
     """A process's out-of-fold score is that of processes fitted by hand without each fold."""
     y = labels()[:, :1]
-    stack = Stack.fit(TASKS[:1], SMILES, y)
-    counts = Features(tuple(SMILES)).process
+    teacher = choose_teacher(TASKS[:1], SMILES, y)
+    counts = MoleculeFeatures(tuple(SMILES)).process
     kernel = similarity(counts, counts)
     best = np.inf
-    for noise in stacking.NOISES:
+    for noise in choosing.NOISES:
         predicted = np.full(len(y), np.nan)
-        for fold in stacking.scaffold_folds(SMILES, stacking.FOLDS):
+        for fold in choosing.scaffold_folds(SMILES, choosing.FOLDS):
             rest = np.setdiff1d(np.flatnonzero(~np.isnan(y[:, 0])), fold)
             mean = y[rest, 0].mean()
             covariance = kernel[np.ix_(rest, rest)] + noise * np.eye(len(rest))
@@ -116,39 +117,39 @@ def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():
             predicted[fold] = kernel[np.ix_(fold, rest)] @ weights + mean
         best = min(best, float(np.nanmean((predicted - y[:, 0]) ** 2)))
     r2 = 1 - best / np.nanvar(y[:, 0])
-    assert stack.out_of_fold[0]["process"] == pytest.approx(r2, abs=1e-4)
+    assert teacher.out_of_fold[0]["process"] == pytest.approx(r2, abs=1e-4)
 
 
 def test_molecules_predicted_out_of_fold_are_kept_with_how_near_the_other_folds_are():
     y = labels()
-    stack = Stack.fit(TASKS, SMILES, y)
-    assert list(stack.unseen) == [task.name for task in TASKS[:3]]  # one has too few labels
-    size = stack.unseen["size"]
-    known = ~np.isnan(size.y)
-    error = np.mean((size.readings[known] - size.y[known]) ** 2)
-    r2 = stack.out_of_fold[0]["stack"]
-    assert 1 - error / np.var(size.y[known]) == pytest.approx(r2, abs=1e-6)
-    for fold in stacking.scaffold_folds(SMILES, stacking.FOLDS):
+    teacher = choose_teacher(TASKS, SMILES, y)
+    assert list(teacher.unseen) == [task.name for task in TASKS[:3]]  # one has too few labels
+    size = teacher.unseen["size"]
+    measured = ~np.isnan(size.y)
+    error = np.mean((size.readings[measured] - size.y[measured]) ** 2)
+    r2 = teacher.out_of_fold[0]["stack"]
+    assert 1 - error / np.var(size.y[measured]) == pytest.approx(r2, abs=1e-6)
+    for fold in choosing.scaffold_folds(SMILES, choosing.FOLDS):
         others = [SMILES[k] for k in np.setdiff1d(np.arange(len(SMILES)), fold)]
         nearest = nearest_similarities([SMILES[k] for k in fold], others)
         np.testing.assert_array_equal(size.similarity[fold], nearest)
-    measured, y[:] = size.y.copy(), 7  # as distillation mixes labels with predictions
-    np.testing.assert_array_equal(size.y, measured)
+    before, y[:] = size.y.copy(), 7  # as distillation mixes labels with predictions
+    np.testing.assert_array_equal(size.y, before)
 
 
 def test_minimol_is_a_source_where_it_is_installed(monkeypatch):
     """Fingerprints that hold the answer take nearly all of the weight."""
     sizes = {s: Chem.MolFromSmiles(s).GetNumAtoms() for s in SMILES}
-    monkeypatch.setattr(stacking, "minimol_installed", lambda: True)
+    monkeypatch.setattr(choosing, "minimol_installed", lambda: True)
     monkeypatch.setattr(
         stacking,
         "minimol_fingerprints",
         lambda smiles: np.array([[sizes[s]] * 4 for s in smiles], dtype=np.float32),
     )
-    stack = Stack.fit(TASKS[:1], SMILES, labels()[:, :1])
-    assert stack.weights[0]["minimol"] > 0.5
-    found = stack.predict(Features(tuple(SMILES)))[0]
-    np.testing.assert_allclose(found, list(sizes.values()), atol=1.0)
+    teacher = choose_teacher(TASKS[:1], SMILES, labels()[:, :1])
+    assert teacher.weights[0]["minimol"] > 0.5
+    predicted = teacher.predict(MoleculeFeatures(tuple(SMILES)))[0]
+    np.testing.assert_allclose(predicted, list(sizes.values()), atol=1.0)
 
 
 def test_few_carriers_approximate_a_process_and_leave_out_like_a_refit():

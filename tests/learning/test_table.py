@@ -17,21 +17,23 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split
 from graphxai.learning import scores as training_scores
-from graphxai.learning import table as recipes_table
+from graphxai.learning import training
+from graphxai.learning.calibration import task_temperature
+from graphxai.learning.card import score_rows, shares_text
 from graphxai.learning.cleaning import clean_table, matching_columns
-from graphxai.learning.recipes.molecules import molecule_config, start_at_frequencies
+from graphxai.learning.finetuning import molecule_config, start_at_frequencies
+from graphxai.learning.predicting import readings, task_readings
 from graphxai.learning.scores import (
     METRICS,
     dummy_predictions,
     measure,
-    readings,
-    task_temperature,
     useless_tasks,
     verdicts,
 )
-from graphxai.learning.table import table_split, table_tasks, train_table
-from graphxai.learning.table_files import score_rows, shares_text
-from graphxai.learning.teachers import forests, stacking
+from graphxai.learning.splitting import SplitTable, table_split, table_tasks
+from graphxai.learning.table import train_table
+from graphxai.learning.table_scores import teacher_ahead
+from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
 
@@ -68,8 +70,8 @@ def few_trees(monkeypatch, request):
     if "run" in request.fixturenames:
         monkeypatch.setattr(training_scores, "RESAMPLES", 50)
     monkeypatch.setattr(forests, "TREES", 20)
-    monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
-    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
+    monkeypatch.setattr(training, "RECOMBINED", 20)
+    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def read(path):
@@ -407,8 +409,10 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
 
 
 def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_path, monkeypatch):
-    chosen, fit = [], stacking.Stack.fit
-    monkeypatch.setattr(stacking.Stack, "fit", lambda *a, **o: chosen.append(1) or fit(*a, **o))
+    chosen, choose = [], training.choose_teacher
+    monkeypatch.setattr(
+        training, "choose_teacher", lambda *a, **o: chosen.append(1) or choose(*a, **o)
+    )
     out = tmp_path / "run"
     code, text, error = run(
         "train", table, "--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1,
@@ -436,22 +440,17 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
 
 
 def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
-    class Teacher:
-        def predict(self, features):
-            return [np.arange(30.0)]
-
+    by_teacher = [np.arange(30.0)]
     graphs = [molecule_to_data(smiles) for smiles in MOLECULES[:30]]
     task = Task("size", "regression")
     model = Graphormer(molecule_config([task])).eval()
-    fitting = recipes_table._Fitting(
-        graphs, np.arange(30.0)[:, None], (), (task,), None, None, True, False, print
-    )
-    found = recipes_table.Distilled(model, 0, {"size": 1.0}, Teacher())
     parts = Split((), tuple(range(30)), ())
-    (line,) = fitting.behind(found, parts, kept=False)
+    table = SplitTable(None, parts, (task,), graphs, np.arange(30.0)[:, None])
+    predicted = task_readings(model, graphs)
+    (line,) = teacher_ahead(by_teacher, predicted, table, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the calibration")
     assert "--resume --keep-teacher" in line
-    assert "beside the model's" in fitting.behind(found, parts, kept=True)[0]
+    assert "beside the model's" in teacher_ahead(by_teacher, predicted, table, stored=True)[0]
 
 
 def test_a_rare_class_is_where_a_new_head_starts():
@@ -512,8 +511,8 @@ def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monk
 def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
     clean = clean_table(table, "SMILES", ["size"])
     folder = train_table(
-        clean, tmp_path, split="random", epochs=1, start=None, distil=False, learning_curve=True,
-        progress=False,
+        clean, tmp_path, split="random", epochs=1, init_weights=None, teacher=False,
+        learning_curve=True, progress=False,
     )  # fmt: skip
     assert not list(tmp_path.rglob("distilled"))
     assert "recombined" not in (folder / "README.md").read_text()
@@ -526,17 +525,38 @@ def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):
     assert len(set(dummies)) == len(dummies)  # each knows its own training molecules alone
 
 
+def test_options_are_fields_of_the_settings_and_a_wrong_name_is_corrected(table, tmp_path):
+    settings = gx.TableSettings(seed=3, time_column="day")
+    assert settings.split_kind == "time"
+    with pytest.raises(ValueError, match="--split and --time-column cannot be combined"):
+        gx.TableSettings(split="random", time_column="day")
+    with pytest.raises(ValueError, match="no teacher to keep"):
+        gx.TableSettings(teacher=False, keep_teacher=True)
+    with pytest.raises(ValueError, match="1 to 50 networks, not 51"):
+        gx.TableSettings(ensemble=51)
+    clean = clean_table(table, "SMILES", ["size"])
+    with pytest.raises(
+        TypeError, match=r"train_table has no option 'epoch': did you mean 'epochs'"
+    ):
+        gx.train_table(clean, tmp_path / "out", epoch=3)
+    with pytest.raises(TypeError, match=r"no option 'fast': they are split, .*progress"):
+        gx.train_table(clean, tmp_path / "out", settings, fast=True)
+    assert not (tmp_path / "out").exists()
+    assert "    ensemble: Number of networks to average" in gx.TableSettings.__doc__
+    assert "    teacher: if False: do not learn" in gx.TableSettings.__doc__
+
+
 def test_weights_trained_on_a_column_of_that_name_are_reported(table, tmp_path):
-    start = save_checkpoint(
-        Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "start"
+    weights = save_checkpoint(
+        Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "weights"
     )
     clean = clean_table(table, "SMILES", ["size"])
-    said = []
+    lines = []
     folder = train_table(
-        clean, tmp_path / "out", split="random", epochs=1, start=start, progress=False,
-        say=said.append,
+        clean, tmp_path / "out", split="random", epochs=1, init_weights=weights, progress=False,
+        log=lines.append,
     )  # fmt: skip
-    assert "trained on these labels: 'size' (a label of that name)" in said[0]
+    assert "trained on these labels: 'size' (a label of that name)" in lines[0]
     assert "too good" in (folder / "README.md").read_text()
 
 
@@ -588,19 +608,31 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         ),
         ((None, "--target-column", "size", "--units", "x=nM"), "write COLUMN=UNIT"),
         ((None, *COLUMNS, "--units", "nM"), "write COLUMN=UNIT"),
-        (("bace", "--units", "nM"), "are for a table"),
-        ((None, "--target-column", "size", "--start", "nothing"), "neither a folder nor the name"),
+        (("bace", "--units", "nM"), "--units is for a table, not for bace"),
+        (("bace", "--replicates", "1"), "--replicates is for a table"),  # even if it is the default
+        (
+            (None, "--target-column", "size", "--init-weights", "nothing"),
+            "neither a folder nor the name",
+        ),
         ((None, "--target-column", "size", "--epochs", "0"), "greater than or equal to 1"),
         ((None, "--target-column", "SMILES"), "cannot be both"),
-        (("bace", "--target-column", "y"), "are for a table"),
-        (("bace", "--fast"), "are for a table"),
+        (("bace", "--target-column", "y"), "--target-column is for a table"),
+        (("bace", "--smiles-column", "s"), "--smiles-column is for a table"),
+        (
+            ("bace", "--no-teacher", "--ensemble", "2"),
+            "--ensemble and --no-teacher are for a table",
+        ),
+        (
+            (None, "--target-column", "size", "--data", "d"),
+            "for bace or mnist-superpixels, not for a",
+        ),
         (("bace", "--split", "clusters"), "split by scaffold or at random"),
-        ((None, "--target-column", "size", "--fast", "--keep-teacher"), "no teacher to keep"),
+        ((None, "--target-column", "size", "--no-teacher", "--keep-teacher"), "no teacher to keep"),
         (
             (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
             "cannot be combined",
         ),
-        (("mnist-superpixels", "--split", "random"), "official test set"),
+        (("mnist-superpixels", "--split", "random"), "--split is for a table or bace, not for"),
     ],
 )
 def test_a_mistake_is_one_readable_line(run, table, tmp_path, arguments, message):

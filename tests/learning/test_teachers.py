@@ -9,16 +9,17 @@ from rdkit.Chem import Descriptors
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split, random_split
-from graphxai.learning import table as recipes_table
-from graphxai.learning.cleaning import Target, clean_table
-from graphxai.learning.fit import initialise, predict
+from graphxai.learning import training
+from graphxai.learning.cleaned_table import TargetColumn
+from graphxai.learning.cleaning import clean_table
+from graphxai.learning.finetuning import molecule_config
+from graphxai.learning.fit import initialise
 from graphxai.learning.leaks import labels_met
-from graphxai.learning.loading import encode_all
-from graphxai.learning.recipes.distillation import distil_table
-from graphxai.learning.recipes.molecules import molecule_config
+from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table import train_table
-from graphxai.learning.teachers import forests, stacking
+from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.labels import (
     forest_inputs,
     mixed_labels,
@@ -46,8 +47,8 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 50)
-    monkeypatch.setattr(recipes_table, "RECOMBINED", 20)
-    monkeypatch.setattr(stacking, "minimol_installed", lambda: False)
+    monkeypatch.setattr(training, "RECOMBINED", 20)
+    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def encoded(smiles, config):
@@ -120,13 +121,13 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     y[:10] = np.nan  # gaps that the teacher fills
     split = Split(tuple(range(36)), tuple(range(36, 72)), ())
     before = predict(model, graphs)
-    found = distil_table(
-        model, graphs, y, split, tmp_path, molecules=30,
-        settings=TrainingSettings(epochs=10, batch_size=16, progress=False),
-    )  # fmt: skip
-    assert found.shares["size"] > 0.9
-    assert 0 < found.molecules <= 30
-    values = tasks[0].offset + tasks[0].scale * predict(found.model, graphs)[:36, 0].double()
+    table = SplitTable(None, split, tuple(tasks), graphs, y)
+    teacher = choosing.choose_teacher(tasks, table.train.smiles, table.train.y)
+    settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
+    taught = training.teach_network(model, teacher, table, tmp_path, settings, molecules=30)
+    assert taught.shares["size"] > 0.9
+    assert 0 < taught.recombined <= 30
+    values = tasks[0].offset + tasks[0].scale * predict(taught.model, graphs)[:36, 0].double()
     assert np.corrcoef(values[:10], heavy[:10])[0, 1] > 0.7
     assert torch.equal(predict(model, graphs), before)  # the given network is left as it is
     assert np.isnan(y[:10]).all()
@@ -144,7 +145,9 @@ def test_nothing_learns_from_test_labels(tmp_path):
         path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
         table = clean_table(path, "smiles", ["y"])
         out = tmp_path / f"run-{number}"
-        folder = train_table(table, out, split="random", epochs=1, start=None, progress=False)
+        folder = train_table(
+            table, out, split="random", epochs=1, init_weights=None, progress=False
+        )
         models.append((folder / "model.safetensors").read_bytes())
         assert (out / "distilled" / "state").exists()
     assert models[0] == models[1]
@@ -166,13 +169,13 @@ def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
         "related": values / values.std() + 0.8 * noise,  # r2 about 0.6
     }
     targets = [
-        Target(name, "classification" if name == "a class" else "regression",
+        TargetColumn(name, "classification" if name == "a class" else "regression",
                ("0", "1") if name == "a class" else (), "", len(values))
         for name in columns
     ]  # fmt: skip
-    found = labels_met(model, graphs, np.stack(list(columns.values()), axis=1), targets)
-    assert len(found) == 2
-    assert found[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
-    assert found[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
-    named = [Target("seen", "regression", (), "", len(values))]
+    reasons = labels_met(model, graphs, np.stack(list(columns.values()), axis=1), targets)
+    assert len(reasons) == 2
+    assert reasons[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
+    assert reasons[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
+    named = [TargetColumn("seen", "regression", (), "", len(values))]
     assert labels_met(model, graphs, noise[:, None], named) == ["'seen' (a label of that name)"]

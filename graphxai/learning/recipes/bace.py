@@ -19,10 +19,12 @@ from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.datasets.training_set import write_held_out
 from graphxai.learning.calibration import fit_temperature, scale_logits
-from graphxai.learning.conformal import calibrate, coverage_text
-from graphxai.learning.fit import predict, require_hardware
-from graphxai.learning.loading import encode_all
-from graphxai.learning.recipes.molecules import DISTILLING, FINETUNING, distil, molecule_config
+from graphxai.learning.card import coverage_text
+from graphxai.learning.conformal import calibrate
+from graphxai.learning.finetuning import FINETUNING, molecule_config
+from graphxai.learning.fit import require_hardware
+from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.recipes.distillation import DISTILLING, distil
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.labels import Link
@@ -38,7 +40,7 @@ FIRST_ROUND = replace(FINETUNING, epochs=12, task_weights=(0.2, 1.0))
 
 
 def bace_split(graphs: list[Data], kind: str = "random", seed: int = 0) -> Split:
-    """Split 80/10/10, `kind` "random" (with `seed`) or "scaffold" (deterministic)."""
+    """Split 80/10/10 by `kind`, which is "random" (with `seed`) or "scaffold" (deterministic)."""
     if kind == "random":
         return random_split(len(graphs), seed)
     if kind == "scaffold":
@@ -47,7 +49,7 @@ def bace_split(graphs: list[Data], kind: str = "random", seed: int = 0) -> Split
 
 
 def bace_tasks(graphs: list[Data], split: Split) -> tuple[Task, Task]:
-    """Return the tasks: class, and pIC50 standardised on the training molecules."""
+    """Return the tasks: the class, and the pIC50 standardised on the training molecules."""
     potency = torch.cat([graphs[k].y for k in split.train])[:, 1]
     return (
         Task(ACTIVITY, "binary", ("inactive", "active")),
@@ -73,7 +75,7 @@ def train_bace(
     devices: int | str = 1,
     precision: str | None = None,
     progress: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Train the BACE model and score it on its test molecules, next to a random forest.
 
@@ -83,14 +85,14 @@ def train_bace(
         split: "scaffold" or "random".
         seed: seed for the weights, the order of the graphs and a random split.
         epochs: epochs of each fine-tuning; None means the recipe's.
-        molecules: number of recombined molecules that an ensemble labels, see `distil`; 0 means
+        molecules: number of recombined molecules that a teacher labels, see `distil`; 0 means
             plain fine-tuning.
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
         devices: Lightning's.
         precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
         progress: whether to show progress bars.
-        say: called with a line of text at each stage.
+        log: called with a line of text at each stage.
 
     Returns:
         The checkpoint folder.
@@ -124,27 +126,27 @@ def train_bace(
         first_settings=replace(FIRST_ROUND, **common),
         settings=replace(DISTILLING, **common),
         resume=resume,
-        say=say,
+        log=log,
     )
     y = torch.cat([graph.y for graph in graphs])
     valid = list(parts.valid)
     logits = predict(model, [graphs[k] for k in valid])[:, 0]
     temperature = fit_temperature(logits, y[valid, 0])
     scale_logits(model, ACTIVITY, temperature)
-    found = score_bace(model, graphs, parts)
+    scores = score_bace(model, graphs, parts)
     coverage = calibrate(model, graphs, y.numpy().astype(float), parts)
     metadata = {
         "data": BACE_URL,
         "md5": BACE_MD5,
         "seed": seed,
         "temperature": temperature,
-        "scores": found,
+        "scores": scores,
         "coverage": coverage,
-        "summary": f"ROC-AUC {found['graphormer']['roc_auc']:.3f}",
+        "summary": f"ROC-AUC {scores['graphormer']['roc_auc']:.3f}",
         "split": json.loads(parts.to_json()),
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
-    card = _card(parts, found, temperature, command, coverage)
+    card = _card(parts, scores, temperature, command, coverage)
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_training_compounds(folder, graphs, parts)
@@ -166,7 +168,7 @@ def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> 
 
 
 def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:
-    """Score the model and a random forest on the test molecules; return JSON values."""
+    """Score the model and a random forest on the test molecules, as JSON values."""
     y = torch.cat([graph.y for graph in graphs])
     test = list(split.test)
     outputs = predict(model, [graphs[k] for k in test])
@@ -200,12 +202,13 @@ compounds:
 
 def _card(
     split: Split,
-    found: dict[str, Any],
+    scores: dict[str, Any],
     temperature: float,
     command: str,
     coverage: dict[str, Any],
 ) -> str:
-    model, forest = (ClassifierReport(**found[name]) for name in ("graphormer", "forest"))
+    """Return the model card."""
+    model, forest = (ClassifierReport(**scores[name]) for name in ("graphormer", "forest"))
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
         "have scaffolds that were never trained on"
@@ -245,8 +248,8 @@ divided by a temperature of {temperature:.2f}, fitted on validation data.
 | random forest, 500 trees, ECFP4 | {_row(forest)} |
 
 n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
-pIC50: RMSE {found["pIC50 RMSE"]:.2f}; predicting the training mean:
-{found["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
+pIC50: RMSE {scores["pIC50 RMSE"]:.2f}; predicting the training mean:
+{scores["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
 
 {uncertainty(coverage)}
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
@@ -255,6 +258,7 @@ amidines, macrocycles and their like) are out of scope, whatever the probability
 
 
 def _row(report: ClassifierReport) -> str:
+    """Return the scores as cells of a table in Markdown."""
     return (
         f"{report.roc_auc:.3f} | {report.roc_auc_low:.3f} to {report.roc_auc_high:.3f} | "
         f"{report.brier:.3f} | {report.ece:.3f}"

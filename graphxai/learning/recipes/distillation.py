@@ -1,156 +1,100 @@
-"""Distil a fine-tuned network and the teacher of a table into one network (Hinton 2015)."""
+"""Distil a teacher of several tasks, some of them linked, into one Graphormer (Hinton 2015)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch_geometric.data import Data
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.splits import Split
-from graphxai.learning.recipes.molecules import FINETUNING, finetune, labelled, recombined
-from graphxai.learning.scores import task_readings
+from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune, labelled, recombined
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.teachers.labels import (
-    mixed_labels,
-    soft_labels,
-    stacking_share,
-)
-from graphxai.learning.teachers.stacking import Features, Stack
-from graphxai.models.graphormer import Graphormer, LoadedModel
+from graphxai.learning.teachers.labels import Link, LinkedTeacher
+from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks
 
-__all__ = ["STUDENT", "Distilled", "distil_table"]
+__all__ = ["DISTILLING", "distil"]
 
-FloatArray = NDArray[np.float64]
-STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Distilled:
-    """A network or several, the number of new molecules, and the teacher's share by task.
-
-    The share is the teacher's weight in what was taught; the rest is the fine-tuned network's. It
-    is None for a task with too few labels for a teacher. teacher: None if nothing was distilled.
-    """
-
-    model: LoadedModel
-    molecules: int
-    shares: dict[str, float | None]
-    teacher: Stack | None = None
+DISTILLING = replace(
+    FINETUNING,
+    epochs=8,
+    batch_size=64,
+    learning_rate=4e-4,
+    head_learning_rate=None,
+    ema_decay=0.995,
+    label_smoothing=0.0,
+)
 
 
-def distil_table(
-    model: Graphormer,
+def distil(
     graphs: Sequence[Data],
-    y: FloatArray,
+    tasks: Sequence[Task],
     split: Split,
     out: str | Path,
     *,
-    molecules: int = 8000,
-    teacher: Stack | None = None,
-    settings: TrainingSettings = STUDENT,
+    molecules: int = 40_000,
+    links: Sequence[Link] = (),
+    init_weights: str | Path | None = PRETRAINED,
+    first_settings: TrainingSettings = FINETUNING,
+    settings: TrainingSettings = DISTILLING,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-) -> Distilled:
-    """Train a fine-tuned network on what it and a teacher predict together (Hinton 2015).
+    log: Callable[[str], None] = lambda line: None,
+) -> Graphormer:
+    """Train one Graphormer on the labels and on a teacher's predictions (Hinton 2015).
 
-    The teacher is a `Stack` of forests and Gaussian processes, chosen on scaffold folds of the
-    training part. What is taught is s teacher + (1 - s) network; each task's s is the best one for
-    the validation part (`stacking_share`). It labels molecules recombined from the training part
-    and fills gaps in the training labels. The measured labels are moved towards the teacher's
-    predictions without them (`mixed_labels`), which keeps the network from memorising them.
-    Validation and test molecules are neither recombined nor learned from, and products identical to
-    one of them are dropped. If no teacher has a share, the network is returned unchanged.
+    It is first fine-tuned on the training part. Then new molecules are recombined from the training
+    molecules and labelled by a `LinkedTeacher` fitted only to the training part, and the Graphormer
+    continues on both. Each measured label is averaged with the teacher's prediction made without
+    that molecule, which keeps the network from memorising the labels. Validation and test molecules
+    are neither recombined nor labelled, and products identical to one of them are dropped.
 
     Args:
-        model: network fine-tuned on the training part.
-        graphs: encoded molecules of the table.
-        y: their labels (n, tasks), NaN where there is none.
-        split: split of the table.
+        graphs: graphs with labels `y` (1, tasks), NaN where one is missing.
+        tasks: binary and regression tasks.
+        split: split of the graphs.
         out: folder of the run.
-        molecules: number of new molecules wanted; fewer if no more combinations exist.
-        teacher: the teacher; None chooses one.
-        settings: settings of this training; its seed also seeds the forests.
+        molecules: number of recombined molecules; 0 means plain fine-tuning.
+        links: classes that the teacher also derives from a value.
+        init_weights: checkpoint to start from, by name or folder; None trains from scratch.
+        first_settings: settings of the fine-tuning.
+        settings: settings of the second stage.
         resume: continue an interrupted run in `out`.
-        say: called with a line of text at each stage.
+        log: called with a line of text at each stage.
     """
-    seed, tasks = settings.seed, model.config.tasks
-    train = [graphs[k] for k in split.train]
-    smiles, labels = _smiles(train), y[list(split.train)]
-    if teacher is None:
-        say("choosing a teacher by scaffold folds of the training part")
-        teacher = Stack.fit(tasks, smiles, labels, seed=seed, show=settings.show)
-        for line in teacher.lines():
-            say(line)
-    held_out = [graphs[k] for k in split.valid]
-    shares = _shares(model, teacher, held_out, y[list(split.valid)])
-    text = {task.name: share for task, share in zip(tasks, shares, strict=True)}
-    if not any(shares):
-        return Distilled(model, 0, text, teacher)
-    tested = [graphs[k] for k in split.test]
-    new, extra = recombined(
-        smiles, molecules, _smiles([*held_out, *tested]), model.config, settings
-    )
-    say(f"learning from the network and its teacher on {len(new):,} recombined molecules")
-    parts = [
-        teacher.predict(Features(tuple(part)))
-        for part in in_chunks([*smiles, *new], "labelling", show=settings.show)
-    ]
-    taught = np.stack(
-        [
-            _labels([part[k] for part in parts], share, network, seed)
-            for k, (share, network) in enumerate(
-                zip(shares, task_readings(model, [*train, *extra]), strict=True)
-            )
-        ],
-        axis=1,
-    )
-    for k, (column, share) in enumerate(zip(labels.T, shares, strict=True)):
-        left_out = teacher.left_out(k)
-        if left_out is not None and share is not None:
-            column[:] = mixed_labels(column, left_out, share)
-    learned = y.copy()
-    learned[list(split.train)] = np.where(np.isnan(labels), taught[: len(train)], labels)
-    student = finetune(
-        labelled(graphs, learned),
+    out = Path(out)
+    first = finetune(
+        graphs,
         tasks,
         split,
-        out,
-        start=model,
+        out / "fine-tuned",
+        init_weights=init_weights,
+        settings=first_settings,
+        resume=resume,
+    )
+    if not molecules:
+        return first
+    train = [graphs[k].smiles for k in split.train]
+    held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
+    y = torch.cat([graph.y for graph in graphs]).double().numpy()
+    log("fitting forests and a Gaussian process to the training part")
+    teacher = LinkedTeacher(tasks, train, y[list(split.train)], links, settings.show)
+    log(f"recombining {molecules:,} molecules for them to label")
+    new, extra = recombined(train, molecules, held_out, first.config, settings)
+    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=settings.show)]
+    halfway = (y[list(split.train)] + teacher.left_out()) / 2
+    y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
+    return finetune(
+        labelled(graphs, y),
+        tasks,
+        split,
+        out / "distilled",
+        init_weights=first,
         settings=settings,
         resume=resume,
-        extra=labelled(extra, taught[len(train) :]),
+        extra=labelled(extra, np.concatenate(labels)) if new else (),
     )
-    return Distilled(student, len(new), text, teacher)
-
-
-def _shares(
-    model: Graphormer, teacher: Stack, graphs: Sequence[Data], y: FloatArray
-) -> list[float | None]:
-    """Choose the teacher's share for each task on validation graphs with labels y."""
-    if not graphs:
-        return [None if weights is None else 0.5 for weights in teacher.weights]
-    taught = teacher.predict(Features(tuple(_smiles(graphs))))
-    each = zip(taught, task_readings(model, graphs), y.T, strict=True)
-    return [
-        None if readings is None else stacking_share(readings, network, column)
-        for readings, network, column in each
-    ]
-
-
-def _labels(
-    parts: Sequence[FloatArray | None], share: float | None, network: FloatArray, seed: int
-) -> FloatArray:
-    """Label molecules for a task by teacher and network, (m,); NaN without a teacher."""
-    found = [part for part in parts if part is not None]
-    if share is None or not found:
-        return np.full(len(network), np.nan)
-    return soft_labels(share * np.concatenate(found) + (1 - share) * network, seed)
-
-
-def _smiles(graphs: Sequence[Data]) -> list[str]:
-    return [graph.smiles for graph in graphs]

@@ -22,7 +22,9 @@ from graphxai.datasets.mnist import load_mnist, mnist_files
 from graphxai.datasets.splits import Split
 from graphxai.datasets.superpixels import images_to_data
 from graphxai.learning import conformal
-from graphxai.learning.fit import fit, predict, require_hardware
+from graphxai.learning.card import coverage_text
+from graphxai.learning.fit import fit, require_hardware
+from graphxai.learning.predicting import predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -38,7 +40,7 @@ DEFORMED = 500  # images at a time
 
 
 def mnist_config(**changes: Any) -> GraphormerConfig:
-    """Return the bundled model's configuration; `changes` are fields of `GraphormerConfig`."""
+    """Return the bundled model's configuration, with changes to fields of `GraphormerConfig`."""
     values: dict[str, Any] = {
         "tasks": (Task("digit", "multiclass", CLASSES),),
         "num_layers": 3,
@@ -147,8 +149,8 @@ def train_mnist(
     images, digits = load_mnist(root, "test", limit=num_test)
     test = list(_graphs(images, digits, config, "test graphs", progress))
     figures = measure(predict(model, test), torch.from_numpy(digits))
-    known = np.concatenate([labels[cut:], digits])
-    coverage = conformal.calibrate(model, [*valid, *test], *conformal_parts(known, held_out))
+    answers = np.concatenate([labels[cut:], digits])
+    coverage = conformal.calibrate(model, [*valid, *test], *conformal_parts(answers, held_out))
     metadata = {
         "dataset": "mnist-superpixels",
         "files": _checksums(root),
@@ -175,10 +177,10 @@ def conformal_parts(digits: np.ndarray, held_out: int) -> tuple[np.ndarray, Spli
 
 
 def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
-    """Divide the head's weights by the temperature that minimises the cross-entropy; return it.
+    """Divide the head's weights by the temperature that minimises the cross-entropy.
 
-    outputs (G, C): the model's, for graphs it was not trained on; y (G,): their classes. The
-    predicted classes stay the same.
+    The outputs (G, C) are the model's, for graphs that it was not trained on, and y (G,) are their
+    classes. The predicted classes stay the same. The temperature is returned.
 
     Source: Guo et al., ICML 2017.
     """
@@ -194,9 +196,9 @@ def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
 def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
     """Compute accuracy with a 95 % interval (Wilson), cross-entropy, calibration, confusions.
 
-    outputs (G, C) logits, y (G,) classes. `ece` is the expected calibration error over `bins`
-    equal bins of the confidence; `confused` lists the five most frequent confusions as (true,
-    predicted, count).
+    The outputs (G, C) are logits, and y (G,) are classes. `ece` is the expected calibration error
+    over `bins` equal bins of the confidence. `confused` lists the five most frequent confusions as
+    (true, predicted, count).
     """
     confidence, predicted = outputs.softmax(-1).max(-1)
     right = (predicted == y).double()
@@ -221,6 +223,7 @@ def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
 
 
 def _deformed(images: np.ndarray, seed: int) -> np.ndarray:
+    """Return randomly deformed images."""
     generator = torch.Generator().manual_seed(seed)
     parts = torch.from_numpy(images).float().div(255).split(DEFORMED)
     return torch.cat([deform(part, generator) for part in parts]).numpy()
@@ -231,17 +234,18 @@ def _graphs(
 ) -> Iterator[Data]:
     """Yield encoded graphs without the data needed only for drawing, so that many fit in memory."""
     encode = StructureEncoding.from_config(config)
-    one = torch.ones(1)
+    weight = torch.ones(1)
     for graph in _tracked(images_to_data(images, labels), len(images), title, progress):
         graph = encode(graph)
         del graph.image, graph.segments, graph.edge_index
         n = int(graph.num_nodes or 0)  # edges have no features: every bag has one code
-        graph.bag_weights = one.expand(n * n)
-        graph.bag_sizes = one.short().expand(n, n)
+        graph.bag_weights = weight.expand(n * n)
+        graph.bag_sizes = weight.short().expand(n, n)
         yield graph
 
 
 def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> Iterable[Data]:
+    """Show a bar while items are taken, if progress is wanted."""
     if not progress:
         return items
     from rich.progress import track
@@ -250,7 +254,7 @@ def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> I
 
 
 def _checksums(root: str | os.PathLike[str] | None) -> dict[str, str]:
-    """Return the MD5 of the files read, the digests that are published with MNIST."""
+    """Return the MD5 of the files read, which are published with MNIST."""
     paths = [*mnist_files(root, "train"), *mnist_files(root, "test")]
     return {
         path.name: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
@@ -263,11 +267,12 @@ def uncertainty(coverage: dict[str, Any]) -> str:
     return f"""**Uncertainty.** Conformal sets of digits, made from the validation images. On test
 images:
 
-{conformal.coverage_text(coverage, {})}
+{coverage_text(coverage, {})}
 """
 
 
 def _card(model: Graphormer, metadata: dict[str, Any]) -> str:
+    """Return the model card."""
     test, config = metadata["test"], model.config
     low, high = test["interval"]
     training = metadata["training"]

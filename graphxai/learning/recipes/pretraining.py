@@ -28,9 +28,9 @@ from graphxai.datasets.pretraining import (
     without,
 )
 from graphxai.datasets.recombine import recombine
+from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import FitResult, fit, initialise, require_lightning
-from graphxai.learning.loading import encode_all
-from graphxai.learning.recipes.molecules import molecule_config
+from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.minimol import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, GraphormerConfig, save_checkpoint
@@ -55,7 +55,13 @@ ENVIRONMENTS, OF_DESCRIPTORS, OF_MINIMOL = 30.0, 1.0, 1.0
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What n molecules should teach: `tasks`, their values (n, tasks), and a weight for each."""
+    """What is learned from n molecules.
+
+    Attributes:
+        tasks: the tasks.
+        values: their values (n, tasks), NaN where one is missing.
+        weights: weight of each task in the loss.
+    """
 
     tasks: list[Task]
     values: FloatArray
@@ -80,9 +86,9 @@ def pretrain(
     minimol: int = 24_000,
     settings: TrainingSettings = PRETRAINING,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Pre-train on the structures in CSV tables; their labels are never read.
+    """Pre-train on the structures in CSV tables, whose labels are never read.
 
     Targets: the `count` most frequent atom environments (total weight 30), descriptors (total
     weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
@@ -99,7 +105,7 @@ def pretrain(
             extra `minimol`.
         settings: settings of the training; its seed also chooses the molecules.
         resume: continue an interrupted run in `out`.
-        say: called with a line of text at each stage.
+        log: called with a line of text at each stage.
 
     Raises:
         ImportError: the extra `train`, or `minimol` if it is needed, is not installed.
@@ -108,14 +114,14 @@ def pretrain(
     require_lightning()
     out = Path(out)
     exclude = list(exclude)
-    say("collecting molecules")
+    log("collecting molecules")
     smiles = collect(tables, exclude=exclude, per_table=per_table, seed=settings.seed)
     read = len(smiles)
-    say(f"recombining {recombined:,} of {read:,} molecules")
+    log(f"recombining {recombined:,} of {read:,} molecules")
     some = random.Random(settings.seed).sample(smiles, min(read, recombined))
     new = recombine(some, recombined, seed=settings.seed, max_atoms=60)
     smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
-    say(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
+    log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
     targets = describe(smiles, out / "targets", count, minimol, settings)
     result = _fit(smiles, targets, settings, out / "run", resume)
     folder = save_checkpoint(
@@ -140,20 +146,20 @@ def describe(
 ) -> Targets:
     """Compute the targets of molecules.
 
-    Descriptors and fingerprints take minutes: the folder `cache` keeps them for a resumed run.
+    Descriptors and fingerprints take minutes, so the folder `cache` keeps them for a resumed run.
     """
 
     def descriptors_of() -> NDArray[np.float64]:
         chunks = in_chunks(list(smiles), "descriptors", show=settings.show)
         return np.concatenate([descriptors(part) for part in chunks])
 
-    learned, tasks = learned_descriptors(_kept(cache / "descriptors.npy", descriptors_of))
-    found = Targets(tasks, learned.astype(np.float32), _shares(OF_DESCRIPTORS, len(tasks)))
+    learned, tasks = learned_descriptors(_cached(cache / "descriptors.npy", descriptors_of))
+    targets = Targets(tasks, learned.astype(np.float32), _shares(OF_DESCRIPTORS, len(tasks)))
     if minimol:
         chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
-        found += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
+        targets += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
     names = [f"environment {k}" for k in range(count)]
-    return found + Targets(
+    return targets + Targets(
         [Task(name, "binary", ("absent", "present")) for name in names],
         environments(smiles, count).astype(np.float32),
         _shares(ENVIRONMENTS, count),
@@ -163,7 +169,7 @@ def describe(
 def learned_descriptors(
     values: NDArray[np.float64], limit: float = 4
 ) -> tuple[NDArray[np.float64], list[Task]]:
-    """Clip values (n, 21) at `limit` deviations from their means; return them and their tasks."""
+    """Clip values (n, 21) at `limit` deviations from their means, and make their tasks."""
     mean, deviation = values.mean(0), values.std(0) + 1e-6
     tasks = [
         Task(name, "regression", offset=float(middle), scale=float(scale))
@@ -175,22 +181,22 @@ def learned_descriptors(
 def _minimol_targets(
     smiles: Sequence[str], chosen: NDArray[np.intp], cache: Path, settings: TrainingSettings
 ) -> Targets:
-    """Fingerprints of the chosen molecules, standardised; NaN for the others."""
+    """Return standardised fingerprints of the chosen molecules, and NaN for the others."""
 
     def fingerprints() -> FloatArray:
         texts = [smiles[k] for k in chosen]
         chunks = in_chunks(texts, "MiniMol's fingerprints", show=settings.show)
         return np.concatenate([minimol_fingerprints(part) for part in chunks])
 
-    found = _kept(cache, fingerprints)
-    found = (found - found.mean(0)) / (found.std(0) + 1e-6)
-    values = np.full((len(smiles), found.shape[1]), np.nan, dtype=np.float32)
-    values[chosen] = np.clip(found, -4, 4)
-    tasks = [Task(f"MiniMol {k}", "regression") for k in range(found.shape[1])]
+    numbers = _cached(cache, fingerprints)
+    numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
+    values = np.full((len(smiles), numbers.shape[1]), np.nan, dtype=np.float32)
+    values[chosen] = np.clip(numbers, -4, 4)
+    tasks = [Task(f"MiniMol {k}", "regression") for k in range(numbers.shape[1])]
     return Targets(tasks, values, _shares(OF_MINIMOL, len(tasks)))
 
 
-def _kept(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+def _cached(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     """Return the array in the file `path`, or compute it and keep it there."""
     if path.exists():
         return np.asarray(np.load(path, allow_pickle=False))
@@ -202,12 +208,14 @@ def _kept(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
 
 
 def _shares(total: float, count: int) -> list[float]:
+    """Divide a weight evenly among targets."""
     return [total / count] * count
 
 
 def _fit(
     smiles: Sequence[str], targets: Targets, settings: TrainingSettings, out: Path, resume: bool
 ) -> FitResult:
+    """Fit a network to the targets, with at most a thousand molecules for validation."""
     config = molecule_config(targets.tasks, dropout=0.0, attention_dropout=0.0)
     graphs = _encoded(smiles, config, settings)
     for graph, y in zip(graphs, torch.from_numpy(targets.values), strict=True):
@@ -228,6 +236,7 @@ def _fit(
 def _encoded(
     smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
 ) -> list[Data]:
+    """Encode molecules, some hundreds at a time."""
     graphs: list[Data] = []
     for part in in_chunks(list(smiles), "encoding", show=settings.show):
         graphs += encode_all(require_graphs(part), config)
@@ -235,18 +244,19 @@ def _encoded(
 
 
 def _with_tasks(model: Graphormer, count: int) -> Graphormer:
-    """Return the network with the read-outs of its first `count` tasks alone."""
+    """Return a copy of the network that has only the read-outs of its first `count` tasks."""
     small = Graphormer(molecule_config(model.config.tasks[:count]))
     initialise(small, model)
     with torch.no_grad():
-        for own, whole in zip(small.head.parameters(), model.head.parameters(), strict=True):
-            own.copy_(whole[:count])
+        for part, whole in zip(small.head.parameters(), model.head.parameters(), strict=True):
+            part.copy_(whole[:count])
     return small
 
 
 def _card(
     molecules: int, recombined: int, count: int, minimol: int, settings: TrainingSettings
 ) -> str:
+    """Return the card of the checkpoint."""
     from_minimol = (
         f"""
 * For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights

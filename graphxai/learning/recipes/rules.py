@@ -19,16 +19,10 @@ from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dat
 from graphxai.datasets.rule_tables import RuleTable
 from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.learning.conformal import calibrate
-from graphxai.learning.fit import (
-    evaluate,
-    fit,
-    initialise,
-    predict,
-    require_hardware,
-)
-from graphxai.learning.loading import encode_all
+from graphxai.learning.finetuning import molecule_config, start_at_frequencies
+from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
 from graphxai.learning.objectives import score_task
-from graphxai.learning.recipes.molecules import molecule_config, start_at_frequencies
+from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -51,7 +45,7 @@ def rule_task(dataset: RuleDataset) -> Task:
 
 
 def _task_of(rule: RuleTask, values: NDArray[np.float64]) -> Task:
-    """A rule's task; values (n,): the labels of the training molecules."""
+    """Return a rule's task, given the labels (n,) of the training molecules."""
     if rule.kind == "presence":
         return Task(rule.name, "binary", ("no", "yes"))
     scale = float(values.std()) or 1.0
@@ -65,7 +59,7 @@ def train_rule(
     molecules: Sequence[str] | None = None,
     size: int = 4000,
     seed: int = 0,
-    start: str | os.PathLike[str] | None = None,
+    init_weights: str | os.PathLike[str] | None = None,
     epochs: int | None = None,
     resume: bool = False,
     accelerator: str = "auto",
@@ -82,8 +76,8 @@ def train_rule(
         size: total number of molecules: 80 % training, 10 % validation, 10 % test.
         seed: seed for choosing and splitting the molecules, the weights and the order of the
             graphs.
-        start: None trains a small Graphormer from scratch; else weights to start from, by name
-            (the bundled "molecules") or folder, in a Graphormer of their size.
+        init_weights: weights to start from, by name (the bundled "molecules") or folder, in a
+            Graphormer of their size; None trains a small one from scratch.
         epochs: None means the recipe's.
         resume: continue an interrupted run in `out`.
         accelerator: Lightning's.
@@ -106,7 +100,7 @@ def train_rule(
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     task = rule_task(dataset)
-    recipe = FROM_SCRATCH if start is None else FROM_WEIGHTS
+    recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
     settings = recipe.changed(
         seed=seed,
         epochs=epochs,
@@ -116,7 +110,7 @@ def train_rule(
         progress=progress,
     )
     torch.manual_seed(seed)
-    model = _untrained(task) if start is None else _pretrained(start, task)
+    model = _untrained(task) if init_weights is None else _pretrained(init_weights, task)
     graphs = encode_all(_graphs(dataset.smiles, dataset.labels[:, None]), model.config)
     split = dataset.split
     train, valid, test = (
@@ -148,7 +142,7 @@ def train_rules(
     table: RuleTable,
     *,
     seed: int = 0,
-    start: str | os.PathLike[str] | None = "molecules",
+    init_weights: str | os.PathLike[str] | None = "molecules",
     epochs: int | None = None,
     resume: bool = False,
     accelerator: str = "auto",
@@ -158,10 +152,24 @@ def train_rules(
 ) -> Path:
     """Train one Graphormer on all rules of a table, a task for each.
 
-    out: folder of the run; the checkpoint is its sub-folder `model`. start, epochs, resume,
-    accelerator, devices, precision, progress: as for `train_rule`. Returns the checkpoint folder,
-    whose `metadata` has the scores on the test molecules. Raises ImportError without the extra
-    `train`, and ValueError if `out` already contains a run and `resume` is False.
+    Args:
+        out: folder of the run; the checkpoint is its sub-folder `model`.
+        table: the rules, and molecules with their answers.
+        seed: seed of the weights and the order of the graphs.
+        init_weights: weights to start from, by name or folder; None trains from scratch.
+        epochs: None means the recipe's.
+        resume: continue an interrupted run in `out`.
+        accelerator: Lightning's.
+        devices: Lightning's.
+        precision: Lightning's; None means the recipe's.
+        progress: whether to show progress bars.
+
+    Returns:
+        The checkpoint folder, whose `metadata` has the scores on the test molecules.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        ValueError: `out` already contains a run and `resume` is False.
     """
     require_hardware(accelerator, devices, precision)
     out = Path(out)
@@ -179,7 +187,7 @@ def train_rules(
         _task_of(rule, table.of(rule.name)[list(split.train)].astype(np.float64))
         for rule in table.rules
     )
-    model = _untrained(*tasks) if start is None else _pretrained(start, *tasks)
+    model = _untrained(*tasks) if init_weights is None else _pretrained(init_weights, *tasks)
     graphs = encode_all(_graphs(table.smiles, table.labels), model.config)
     train, valid, test = (
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
@@ -204,22 +212,26 @@ training, {len(valid)} for validation, {len(test)} for testing. Test, ROC-AUC or
 
 
 def _untrained(*tasks: Task) -> Graphormer:
-    """3 layers of width 64, without dropout: labels from a rule have no noise to overfit."""
+    """Make a Graphormer of 3 layers of width 64.
+
+    It has no dropout, because labels from a rule have no noise to overfit.
+    """
     sizes = {"num_layers": 3, "hidden_dim": 64, "ffn_dim": 128}
     return Graphormer(molecule_config(tasks, **sizes, dropout=0.0, attention_dropout=0.0))
 
 
-def _pretrained(start: str | os.PathLike[str], *tasks: Task) -> Graphormer:
-    source = load_checkpoint(locate(Path(start)))
+def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphormer:
+    """Make a Graphormer of the size of given weights, which starts from them."""
+    source = load_checkpoint(locate(Path(init_weights)))
     config = replace(source.config, tasks=tasks, dropout=0.0, attention_dropout=0.0)
     return initialise(Graphormer(config), source)
 
 
 def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
-    """Labelled graphs; labels (n, rules).
+    """Return graphs with labels (n, rules), without their SMILES.
 
-    Without their SMILES: checkpoints of rules keep no training molecules, so how near a molecule is
-    to them is not known to `calibrate` either.
+    Checkpoints of rules keep no training molecules. So `calibrate` must not use how near a molecule
+    is to them either.
     """
     graphs = require_graphs(smiles, canonical=True)
     for graph, row in zip(graphs, labels, strict=True):
@@ -229,6 +241,7 @@ def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
 
 
 def _card(dataset: RuleDataset, task: Task, score: str) -> str:
+    """Return the model card."""
     split = dataset.split
     answers = "no or yes" if task.kind == "binary" else "a number"
     return f"""# {dataset.rule.name}

@@ -10,7 +10,7 @@ import torch
 from graphxai.contract.tasks import Task
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.learning.fit import evaluate, fit, require_hardware
-from graphxai.learning.loading import encode_all
+from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -25,7 +25,10 @@ SETTINGS = TrainingSettings(epochs=25, batch_size=32, learning_rate=2e-3, ema_de
 
 
 def shape_config() -> GraphormerConfig:
-    """3 layers of width 64 without dropout, one yes or no for every shape; nodes look alike."""
+    """Return the configuration of a Graphormer that answers yes or no for every shape.
+
+    It has 3 layers of width 64 and no dropout. All nodes look alike.
+    """
     return GraphormerConfig(
         tuple(Task(name, "binary", ("no", "yes")) for name in SHAPES),
         num_layers=3,

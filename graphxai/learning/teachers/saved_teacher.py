@@ -17,10 +17,10 @@ from safetensors.numpy import save
 from graphxai.contract.tasks import Task
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.gaussian_process import Process
-from graphxai.learning.teachers.stacking import Forests, Processes, Stack
+from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
 from graphxai.runtime.writing import atomic_write
 
-__all__ = ["kept_teacher", "save_teacher"]
+__all__ = ["save_teacher", "saved_teacher"]
 
 FILE = "teacher.safetensors"
 Arrays = dict[str, NDArray[Any]]
@@ -28,10 +28,17 @@ NODES = ("feature", "threshold", "left", "right", "value")
 
 
 @dataclass(frozen=True, eq=False)
-class Trees:
-    """The trees of a forest as arrays over all their nodes; a leaf is its own child.
+class StoredTrees:
+    """The trees of a forest as arrays over all their nodes. A leaf is its own child.
 
-    roots (T,), feature, threshold, left and right (nodes,), value (nodes, columns); classes_ (C,).
+    Attributes:
+        roots: positions of the roots (T,).
+        feature: position of the feature that a node compares (nodes,).
+        threshold: what it is compared with (nodes,).
+        left: the next node if the feature is not larger (nodes,).
+        right: the next node if it is larger (nodes,).
+        value: what a node holds: a value, or the shares of classes (nodes, columns).
+        classes_: numbers of the classes (C,); empty for a regression.
     """
 
     roots: NDArray[np.int64]
@@ -43,18 +50,18 @@ class Trees:
     classes_: NDArray[np.float64]
 
     @classmethod
-    def of(cls, forest: Any) -> Trees:
-        """Take the arrays of a forest of scikit-learn."""
+    def of(cls, forest: Any) -> StoredTrees:
+        """Take the arrays from a forest of scikit-learn."""
         trees = [each.tree_ for each in forest.estimators_]
         starts = np.cumsum([0, *(tree.node_count for tree in trees)])
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in NODES}
         for start, tree in zip(starts, trees, strict=False):
-            own = np.arange(tree.node_count)
+            itself = np.arange(tree.node_count)
             leaf = tree.children_left < 0
             parts["feature"].append(np.where(leaf, 0, tree.feature))
             parts["threshold"].append(tree.threshold)
-            parts["left"].append(start + np.where(leaf, own, tree.children_left))
-            parts["right"].append(start + np.where(leaf, own, tree.children_right))
+            parts["left"].append(start + np.where(leaf, itself, tree.children_left))
+            parts["right"].append(start + np.where(leaf, itself, tree.children_right))
             value = tree.value[:, 0]  # (nodes, classes), or (nodes, 1)
             shares = hasattr(forest, "classes_")
             parts["value"].append(value / value.sum(1, keepdims=True) if shares else value)
@@ -80,19 +87,19 @@ class Trees:
         return self.predict_proba(inputs)[:, 0]
 
 
-def save_teacher(stack: Stack, folder: Path) -> Path:
-    """Write `teacher.safetensors` into a checkpoint's folder; returns its path.
+def save_teacher(teacher: Teacher, folder: Path) -> Path:
+    """Write `teacher.safetensors` into a checkpoint's folder, and return its path.
 
-    It has the sources with a weight: the trees, and the training fingerprints of the processes.
+    The file has the sources with a weight: the trees, and the training fingerprints of processes.
     """
     arrays: Arrays = {}
     tasks: dict[str, list[int]] = {}
-    for name in sorted({name for weights in stack.weights for name in weights or ()}):
-        source = stack.sources[name]
-        wanted = [k for k, weights in enumerate(stack.weights) if name in (weights or {})]
-        if isinstance(source, Forests):
+    for name in sorted({name for weights in teacher.weights for name in weights or ()}):
+        source = teacher.sources[name]
+        wanted = [k for k, weights in enumerate(teacher.weights) if name in (weights or {})]
+        if isinstance(source, ForestSource):
             for k in wanted:
-                trees = Trees.of(source.forests[k].trees)
+                trees = StoredTrees.of(source.forests[k].trees)
                 arrays |= {f"{name}/{k}/{field}": v for field, v in vars(trees).items()}
         else:
             wanted = list(source.tasks)
@@ -102,8 +109,8 @@ def save_teacher(stack: Stack, folder: Path) -> Path:
             for i, part in enumerate(source.carriers):
                 arrays[f"{name}/carriers/{i}"] = part
         tasks[name] = wanted
-    about: dict[str, Any] = {"tasks": [asdict(task) for task in stack.tasks], "sources": tasks}
-    about |= {"weights": stack.weights, "metrics": stack.metrics}
+    about: dict[str, Any] = {"tasks": [asdict(task) for task in teacher.tasks], "sources": tasks}
+    about |= {"weights": teacher.weights, "metrics": teacher.metrics}
     path = folder / FILE
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with atomic_write(path, "wb") as file:
@@ -111,8 +118,8 @@ def save_teacher(stack: Stack, folder: Path) -> Path:
     return path
 
 
-def kept_teacher(folder: Path | None) -> Stack | None:
-    """Read the teacher beside a checkpoint; None if there is none.
+def saved_teacher(folder: Path | None) -> Teacher | None:
+    """Read the teacher beside a checkpoint, or return None if there is none.
 
     Raises:
         ValueError: the file is damaged.
@@ -124,7 +131,8 @@ def kept_teacher(folder: Path | None) -> Stack | None:
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, modified: int) -> Stack:
+def _read(path: Path, modified: int) -> Teacher:
+    """Read a file, again only if it was modified since."""
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()["teacher"])
@@ -138,21 +146,23 @@ def _read(path: Path, modified: int) -> Stack:
         }
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}): delete it, or train again.") from error
-    return Stack(tasks, sources, tuple(about["weights"]), (), tuple(about["metrics"]))
+    return Teacher(tasks, sources, tuple(about["weights"]), (), tuple(about["metrics"]))
 
 
-def _forests(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> Forests:
-    fields = Trees.__dataclass_fields__
+def _forests(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> ForestSource:
+    """Make a source of forests from stored arrays."""
+    fields = StoredTrees.__dataclass_fields__
     forests = {
-        k: Forest(task, Trees(**{f: arrays[f"{name}/{k}/{f}"] for f in fields}), np.empty(0))
+        k: Forest(task, StoredTrees(**{f: arrays[f"{name}/{k}/{f}"] for f in fields}), np.empty(0))
         for k, task in tasks.items()
     }
-    return Forests(name, forests, {})
+    return ForestSource(name, forests, {})
 
 
-def _processes(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> Processes:
+def _processes(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> ProcessSource:
+    """Make a source of processes from stored arrays."""
     weights = arrays[f"{name}/weights"]
     process = Process(weights, arrays[f"{name}/means"], np.empty((0, weights.shape[1])))
     count = sum(key.startswith(f"{name}/carriers/") for key in arrays)
     carriers = tuple(arrays[f"{name}/carriers/{i}"] for i in range(count))
-    return Processes(name, tasks, process, carriers, float(arrays[f"{name}/width"][0]))
+    return ProcessSource(name, tasks, process, carriers, float(arrays[f"{name}/width"][0]))

@@ -1,0 +1,340 @@
+"""A run in words: the model card in Markdown, and tables of scores for it and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphxai.datasets.labels import with_unit
+from graphxai.datasets.splits import Split
+from graphxai.datasets.standardise import STEPS
+from graphxai.learning.cleaned_table import CleanTable, TargetColumn
+from graphxai.learning.teachers.forests import trees_for
+from graphxai.learning.teachers.stacking import FOLDS, SOURCES
+
+__all__ = [
+    "PREDICTORS",
+    "coverage_text",
+    "mean_scores",
+    "overview_rows",
+    "score_rows",
+    "score_tables",
+    "shares_text",
+    "summary",
+    "table_card",
+]
+
+PREDICTORS = {
+    "graphormer": "this model",
+    "teacher": "its teacher",
+    "forest": "forest, ECFP4",
+    "descriptor_forest": "forest, + descriptors",
+    "dummy": "dummy",
+}
+MANY = 3  # targets; more are listed in one table
+
+
+def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
+    """Return the model card.
+
+    Args:
+        table: the table that was learned.
+        parts: how it was split.
+        metadata: what is stored with the model, see `writing.write_run`.
+        command: how the run was started; "" if that is not known.
+    """
+    names = ", ".join(target.heading for target in table.targets)
+    sizes = f"{len(parts.train):,} / {len(parts.valid):,} / {len(parts.test):,}"
+    checks = [
+        f"* {finding.check}{f' ({finding.target})' if finding.target else ''}:"
+        f" {finding.count:,} ({finding.done})"
+        for finding in table.findings
+    ]
+    init_weights = metadata["init_weights"]
+    text = [
+        f"# {names}",
+        "A Graphormer (4 layers, width 128, 8 heads) trained with graphxai on a table.",
+        f"**Data.** `{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
+        f" {len(table.graphs):,} different molecules with labels.",
+        "\n".join(f"* {target}" for target in table.targets),
+        "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
+        f"**Split.** {sizes} molecules to train, calibrate and test, {_split_text(parts)}. The row"
+        " numbers are in `config.json`.",
+        "**Standardised.** Salts, charges and tautomers were standardised with RDKit's"
+        f" MolStandardize ({', '.join(STEPS)}), and every molecule to predict is."
+        if table.standardise
+        else "",
+        f"**Training.** {metadata['epochs']} epochs "
+        + (f"from the weights `{init_weights}`" if init_weights else "from scratch")
+        + f", seed {metadata['seed']}. {_teaching_text(metadata)}The weights of the last epoch were"
+        " kept. The test molecules were not used for any choice."
+        f" {_temperature_text(metadata['temperature'])}",
+        f"    {command}" if command else "",
+        _teacher_text(metadata["teacher"]),
+        *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
+        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest:"
+        f" {_trees_text(table)} trees on 2,048-bit ECFP4, and"
+        " on these with 313 RDKit descriptors. Dummy: predicts the training"
+        " mean, or the class frequencies. Minus: this model minus the other; if the interval"
+        " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
+        *(_markdown(rows) for rows in score_tables(metadata["scores"])),
+        _uncertainty_text(metadata["coverage"], table.targets),
+        _curve_text(metadata["learning_curve"]),
+        "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
+        " training structures, and `held_out.csv` the others: if they are confidential, delete"
+        " both before you share the model (how near a molecule is to them is then unknown).",
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _trees_text(table: CleanTable) -> str:
+    """Say how many trees the forests have, which depends on the kind of the target."""
+    count = len(table.targets)
+    kinds = dict.fromkeys(target.kind for target in table.targets)
+    each = [
+        (trees_for("regression" if kind == "regression" else "binary", count), kind)
+        for kind in kinds
+    ]
+    return " or ".join(f"{n}" + (f" ({kind})" if len(each) > 1 else "") for n, kind in each)
+
+
+def _split_text(parts: Split) -> str:
+    """Say how the test molecules were chosen."""
+    return {
+        "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
+        "clusters": "by clusters of similar molecules: those of test molecules were never trained"
+        " on",
+        "time": "by time: test molecules are the newest",
+        "column": "as the table says",
+    }.get(
+        parts.kind,
+        f"at random with seed {parts.seed}: test molecules may resemble training molecules",
+    )
+
+
+def _teaching_text(metadata: dict[str, Any]) -> str:
+    """Say what was learned from a teacher, or return "" if there was none."""
+    shares = metadata["teacher_share"]
+    if not shares:
+        return ""
+    text = shares_text(shares)
+    if not any(shares.values()):
+        return (
+            "A teacher was fitted to the training molecules, but its share, chosen on the"
+            f" calibration molecules, is {text}. So the network was kept as it was. "
+        )
+    return (
+        "The network then learned from the weighted mean of a teacher and itself. Its labels were"
+        " the measured ones, moved towards the teacher's predictions, and that mean for"
+        f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
+        f" teacher's share was chosen on the calibration molecules: {text}. The teacher and the new"
+        " molecules are based only on the training molecules. "
+    )
+
+
+def _teacher_text(teacher: dict[str, Any] | None) -> str:
+    """Say what the teacher is made of and what its sources scored, or return "" without one."""
+    if teacher is None:
+        return ""
+    rows = [["target", "score", *SOURCES.values(), "stack"]]
+    for name, of_target in teacher.items():
+        cells = [
+            "–" if score is None else f"{score:.3f}" + (f" (weight {weight:.2f})" if weight else "")
+            for score, weight in (
+                (of_target["scores"].get(source), (of_target["weights"] or {}).get(source))
+                for source in (*SOURCES, "stack")
+            )
+        ]
+        rows.append([name, of_target["metric"], *cells])
+    minimol = any("minimol" in (each["weights"] or {}) for each in teacher.values())
+    return (
+        "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
+        f" {FOLDS} scaffold folds of the training molecules: each molecule was predicted without"
+        f" the molecules of its fold (forests with a quarter of their trees).\n\n"
+        + _markdown(rows)
+        + (
+            "\n\nMiniMol was pre-trained by its authors on public measurements (LargeMix), which"
+            " may include this table's."
+            if minimol
+            else ""
+        )
+    )
+
+
+def shares_text(shares: dict[str, float | None]) -> str:
+    """List the teacher's share for every task, even if it is 0."""
+    return ", ".join(
+        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
+        for name, share in shares.items()
+    )
+
+
+def _temperature_text(temperatures: dict[str, float | None]) -> str:
+    """Say by which temperatures logits are divided."""
+    fitted = [f"{name} {value:.2f}" for name, value in temperatures.items() if value is not None]
+    if not fitted:
+        return "Nothing was calibrated."
+    return (
+        "Class logits are divided by a temperature fitted on the calibration molecules:"
+        f" {', '.join(fitted)}."
+    )
+
+
+def _uncertainty_text(coverage: dict[str, Any], targets: Sequence[TargetColumn]) -> str:
+    """Say how often intervals and sets of classes held, or return "" if there are none."""
+    if not coverage:
+        return ""
+    with_teacher = any(len(of_task["made_from"]) > 1 for of_task in coverage.values())
+    from_teacher = " and from training molecules as the teacher predicted them from other scaffolds"
+    return (
+        "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
+        f" made from the calibration molecules{from_teacher if with_teacher else ''}. On the test"
+        " molecules:\n\n"
+        + coverage_text(coverage, {target.name: target.unit for target in targets})
+    )
+
+
+def _curve_text(points: Sequence[dict[str, Any]]) -> str:
+    """Return the learning curve of every target, or "" if there is none."""
+    if not points:
+        return ""
+    shown = ("graphormer", "forest", "descriptor_forest")
+    rows = [["target", "training molecules", "score", *(PREDICTORS[key] for key in shown)]]
+    for name in points[0]["targets"]:
+        for point in points:
+            scores = point["targets"][name]
+            if scores["n"]:
+                metric = next(iter(scores["scores"]["graphormer"]))
+                cells = [_cell(scores["scores"][key][metric]) for key in shown]
+                rows.append([name, f"{point['n']:,}", metric, *cells])
+    return "**Learning curve.** All points use the same test molecules.\n\n" + _markdown(rows)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, whose first row is its header."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> str:
+    """Say how often intervals and sets of classes held, a line per task.
+
+    Args:
+        coverage: by task, what `conformal.coverage` returns.
+        units: by task, unit of the values.
+    """
+    lines = []
+    for name, of_task in coverage.items():
+        outcome = "intervals" if "width" in of_task else "sets of classes"
+        parts = [
+            f"{name}: {_percent(of_task['level'])} {outcome} held {_percent(of_task['held'])}"
+            f" of {of_task['n']:,}"
+        ]
+        if "width" in of_task:
+            unit = f" {units[name]}" if units.get(name) else ""
+            width = of_task["width"]
+            parts.append("most have no end" if width is None else f"median width {width:.2f}{unit}")
+        else:
+            by_class = of_task["held_by_class"].items()
+            parts += [f"{c} {_percent(share)} of {n:,}" for c, (share, n) in by_class]
+            parts.append(f"{_percent(of_task['single'])} have a single class")
+        if "far" in of_task:
+            share, n = of_task["far"]
+            parts.append(f"far from the training set {_percent(share)} of {n:,}")
+        lines.append("* " + "; ".join(parts))
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * share:.0f} %"
+
+
+def score_tables(scores: dict[str, Any]) -> list[list[list[str]]]:
+    """Return a table of scores for each target, or one for all of more than three."""
+    if len(scores) > MANY:
+        return [overview_rows(scores)]
+    return [score_rows(name, of_target) for name, of_target in scores.items()]
+
+
+def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
+    """Return a table of one target: a header, a row per predictor, differences from the forests."""
+    if not scores["n"]:
+        return [[name], ["no labels among the test molecules, or none to train on"]]
+    metrics = list(scores["scores"]["graphormer"])
+    positives = f", {scores['positives']} positive" if "positives" in scores else ""
+    heading = with_unit(name, scores.get("unit", ""))
+    rows = [[f"{heading}, n = {scores['n']}{positives}", *metrics]]
+    rows += [
+        [PREDICTORS[key], *(_cell(values[metric]) for metric in metrics)]
+        for key, values in scores["scores"].items()
+    ]
+    return rows + [
+        [f"minus {PREDICTORS[key]}", *(_cell(difference[metric], "+") for metric in metrics)]
+        for key, difference in scores["differences"].items()
+        if key != "dummy"
+    ]
+
+
+def summary(scores: dict[str, Any]) -> str:
+    """Return the leading score in words, for a list of models.
+
+    Of several targets, it is the mean over those of a kind.
+    """
+    (name, *others) = scores
+    return ", ".join(
+        f"{_mean_of(count) if others else name}: {metric} {values['graphormer']:.3f}"
+        for metric, count, values in mean_scores(scores)
+    )
+
+
+def _mean_of(count: int) -> str:
+    """Name a mean over targets."""
+    return f"mean of {count} target{'s' if count > 1 else ''}"
+
+
+def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
+    """Return the mean leading score of each predictor over the targets of a kind.
+
+    Targets for which a predictor has no score do not count.
+
+    Returns:
+        For each kind the metric, the number of targets, and the means by predictor.
+    """
+    kinds: dict[str, list[dict[str, float]]] = {}
+    for of_target in scores.values():
+        leading = {name: next(iter(each.items())) for name, each in of_target["scores"].items()}
+        values = {name: value[0] for name, (_, value) in leading.items()}
+        if values and None not in values.values():
+            kinds.setdefault(next(iter(leading.values()))[0], []).append(values)
+    return [
+        (metric, len(each), {n: sum(v[n] for v in each) / len(each) for n in common})
+        for metric, each in kinds.items()
+        if (common := [name for name in PREDICTORS if all(name in v for v in each)])
+    ]
+
+
+def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
+    """Return a table of many targets: the means first, then the leading score of each target."""
+    shown = [name for name in PREDICTORS if any(name in s["scores"] for s in scores.values())]
+    rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
+    for metric, count, values in mean_scores(scores):
+        cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
+        rows.append([_mean_of(count), "", metric, *cells])
+    for name, of_target in scores.items():
+        by_predictor = of_target["scores"]
+        metric = next(iter(by_predictor.get("graphormer", {"": None})))
+        cells = [_cell(by_predictor[p][metric]) if p in by_predictor else "–" for p in shown]
+        heading = with_unit(name, of_target.get("unit", ""))
+        rows.append([heading, f"{of_target['n']:,}", metric, *cells])
+    return rows
+
+
+def _cell(value: Sequence[float | None], sign: str = "") -> str:
+    """Format a score with its interval, or a dash if it is undefined."""
+    middle, low, high = value
+    if middle is None:
+        return "–"
+    if low is None or high is None:
+        return f"{middle:{sign}.3f}"
+    return f"{middle:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"

@@ -1,0 +1,116 @@
+"""The settings of a training run on your own table, for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from graphxai.runtime.options import documented, option
+
+__all__ = ["TableSettings"]
+
+TABLE = ("table",)
+
+
+@documented
+@dataclass(frozen=True)
+class TableSettings:
+    """How to split a table of molecules, what to train on it, and on which hardware.
+
+    `progress` (of Python alone): whether to show bars on a terminal, and elsewhere a line every
+    30 seconds.
+
+    Raises:
+        ValueError: options that exclude each other, or an impossible number of networks.
+    """
+
+    split: Literal["scaffold", "random", "clusters"] | None = option(
+        None,
+        "How test molecules are chosen [default: scaffold; bace: random].",
+        applies_to=("table", "bace"),
+    )
+    split_column: str | None = option(
+        None,
+        "Column that says train, valid or test for each molecule.",
+        applies_to=TABLE,
+    )
+    time_column: str | None = option(
+        None,
+        "Column with dates or years; the newest molecules are tested.",
+        applies_to=TABLE,
+    )
+    ensemble: int = option(
+        1,
+        "Number of networks to average; relevance then has a spread over them.",
+        applies_to=TABLE,
+        minimum=1,
+    )
+    init_weights: str | Path | None = option(
+        "molecules",
+        "Weights to start from: a model's name, a folder or 'none'.",
+        applies_to=TABLE,
+    )
+    teacher: bool = option(
+        True, "Do not learn from a teacher (half the time, usually worse).", applies_to=TABLE
+    )
+    keep_teacher: bool = option(
+        False,
+        "Store the teacher too; predictions then show the teacher's as well.",
+        applies_to=TABLE,
+    )
+    learning_curve: bool = option(
+        False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=TABLE
+    )
+    seed: int = option(0, "Seed for weights, batches and random split.", applies_to=None)
+    epochs: int | None = option(
+        None,
+        "Epochs [default: the recipe's; for a table 20, from scratch 40].",
+        applies_to=None,
+        minimum=1,
+    )
+    resume: bool = option(False, "Continue after an interruption.", applies_to=None)
+    accelerator: str = option(
+        "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
+    )
+    devices: int | str = option(
+        1,
+        "Lightning's devices: a number or 'auto'.",
+        applies_to=None,
+        command_line_default="auto",
+    )
+    precision: str | None = option(
+        None,
+        "Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's].",
+        applies_to=None,
+    )
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        ways = {
+            "--split": self.split,
+            "--split-column": self.split_column,
+            "--time-column": self.time_column,
+        }
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} cannot be combined: give one of them.")
+        if self.keep_teacher and not self.teacher:
+            raise ValueError("without a teacher (--no-teacher) there is no teacher to keep.")
+        if self.ensemble != 1:
+            from graphxai.models.graphormer.ensemble import MOST  # brings torch
+
+            if not 1 <= self.ensemble <= MOST:
+                raise ValueError(f"an ensemble has 1 to {MOST} networks, not {self.ensemble}.")
+
+    @property
+    def split_kind(self) -> str:
+        """The way to split: "column", "time", "scaffold", "random" or "clusters"."""
+        if self.split_column is not None:
+            return "column"
+        return "time" if self.time_column is not None else self.split or "scaffold"
+
+    @property
+    def named_column(self) -> str | None:
+        """The column that the split reads, if there is one."""
+        return self.split_column if self.time_column is None else self.time_column

@@ -1,0 +1,318 @@
+"""Choose a table's teacher: weigh its sources by how well they predict unseen scaffolds.
+
+Forests and Gaussian processes predict each molecule of the training part from the other scaffold
+folds. Their weights are the non-negative ones, summing to 1, with the least squared error on these
+predictions (Breiman 1996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.splits import scaffold_folds
+from graphxai.learning.conformal import Unseen, nearest_of_other_folds
+from graphxai.learning.scores import METRICS
+from graphxai.learning.teachers.forests import Forest, trees_for
+from graphxai.learning.teachers.gaussian_process import Kernel, Positions, Process, carriers_of
+from graphxai.learning.teachers.labels import MIN_LABELS
+from graphxai.learning.teachers.minimol import minimol_installed
+from graphxai.learning.teachers.stacking import (
+    FOLDS,
+    SOURCES,
+    ForestSource,
+    MoleculeFeatures,
+    ProcessSource,
+    Teacher,
+    kernel_of,
+    process_readings,
+    squared_distances,
+)
+from graphxai.runtime.progress import Progress, progress_bar
+
+__all__ = ["choose_teacher", "fit_forests", "simplex_weights"]
+
+FloatArray = NDArray[np.float64]
+NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
+LEAST = 0.1  # a source with less weight is not worth its time
+MAX_FEATURES = {"forest": 1 / 3, "descriptor_forest": 0.2}
+
+
+def choose_teacher(
+    tasks: Sequence[Task],
+    smiles: Sequence[str],
+    y: FloatArray,
+    *,
+    seed: int = 0,
+    show: bool | None = False,
+) -> Teacher:
+    """Choose the weights on scaffold folds of the training molecules, then fit to all of them.
+
+    Both forests are fitted for every task, as baselines, whatever their weight.
+
+    Args:
+        tasks: the tasks.
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+        seed: seed of the forests.
+        show: as for `progress_bar`.
+    """
+    enough = [k for k in range(len(tasks)) if _has_enough_labels(y[:, k])]
+    names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
+    folds = scaffold_folds(smiles, FOLDS) if enough else []
+    similarity = nearest_of_other_folds(smiles, folds)
+    steps = 2 * len(tasks) + (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
+    weights: list[dict[str, float] | None] = [None] * len(tasks)
+    scores: list[dict[str, float]] = [{} for _ in tasks]
+    unseen: dict[str, Unseen] = {}
+    with progress_bar("fitting teachers", steps, show=show) as advance:
+        fitter = _SourceFitter(tuple(tasks), MoleculeFeatures(tuple(smiles)), y, seed, advance)
+        by_source = {
+            name: fitter.predict_folds_by_process(name, folds, enough)
+            if name not in MAX_FEATURES
+            else (fitter.predict_folds_by_forests(name, folds, enough), {})
+            for name in (names if enough else ())
+        }
+        for k in enough:
+            predicted = {name: readings[k] for name, (readings, _) in by_source.items()}
+            weights[k], scores[k], stack = _stacked(tasks[k], predicted, y[:, k])
+            unseen[tasks[k].name] = Unseen(stack, y[:, k].copy(), similarity)
+        sources: dict[str, ForestSource | ProcessSource] = {
+            name: fitter.fit_forests(name) for name in MAX_FEATURES
+        }
+        for name, (_, noises) in by_source.items():
+            wanted = {k: noises[k] for k in enough if name in (weights[k] or {}) and noises}
+            if wanted:
+                sources[name] = fitter.fit_process(name, wanted)
+    metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
+    return Teacher(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
+
+
+def fit_forests(
+    tasks: Sequence[Task],
+    smiles: Sequence[str],
+    y: FloatArray,
+    *,
+    seed: int = 0,
+    show: bool | None = False,
+) -> dict[str, ForestSource]:
+    """Fit the two forests alone, to compare a model with.
+
+    Args:
+        tasks: the tasks.
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+        seed: seed of the forests.
+        show: as for `progress_bar`.
+    """
+    with progress_bar("fitting forests", 2 * len(tasks), show=show) as advance:
+        fitter = _SourceFitter(tuple(tasks), MoleculeFeatures(tuple(smiles)), y, seed, advance)
+        return {name: fitter.fit_forests(name) for name in MAX_FEATURES}
+
+
+@dataclass(frozen=True, eq=False)
+class _SourceFitter:
+    """Fits the sources of a teacher to training molecules with labels y (n, tasks).
+
+    `advance` is called with 1 for every step done.
+    """
+
+    tasks: tuple[Task, ...]
+    features: MoleculeFeatures
+    y: FloatArray
+    seed: int
+    advance: Progress
+
+    def predict_folds_by_forests(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> dict[int, FloatArray]:
+        """Predict each molecule from the other folds with fewer trees, by position of the task."""
+        inputs = getattr(self.features, name)
+        readings = {k: _gaps(self.tasks[k], len(self.y)) for k in enough}
+        for fold in folds:
+            for k in enough:
+                rest = _labelled(self.y[:, k], fold)
+                if len(np.unique(self.y[rest, k])) > 1:
+                    forest = self._forest(name, k, rest, share=0.25)
+                    readings[k][fold] = forest.predict(inputs[fold])
+            self.advance(1)
+        return readings
+
+    def fit_forests(self, name: str) -> ForestSource:
+        """Fit a forest to every task that has labels."""
+        forests, left_out = {}, {}
+        for k, column in enumerate(self.y.T):
+            rows = _labelled(column)
+            if len(rows):
+                forests[k] = self._forest(name, k, rows, out_of_bag=_has_enough_labels(column))
+                left_out[k] = np.full(len(column), np.nan)
+                left_out[k][rows] = forests[k].out_of_bag
+            self.advance(1)
+        return ForestSource(name, forests, left_out)
+
+    def _forest(
+        self, name: str, k: int, rows: Positions, share: float = 1.0, out_of_bag: bool = False
+    ) -> Forest:
+        """Fit a forest with a share of the usual number of trees to some rows of a task."""
+        return Forest.fit(
+            self.tasks[k],
+            getattr(self.features, name)[rows],
+            self.y[rows, k],
+            trees=max(1, round(share * trees_for(self.tasks[k].kind, len(self.tasks)))),
+            max_features=MAX_FEATURES[name],
+            out_of_bag=out_of_bag,
+            seed=self.seed,
+        )
+
+    def predict_folds_by_process(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> tuple[dict[int, FloatArray], dict[int, float]]:
+        """Predict each molecule from the other folds, with the better of two noises.
+
+        Returns:
+            The predictions and the noise, both by position of the task.
+        """
+        tasks = {k: self.tasks[k] for k in enough}
+        labels, kernel, carriers = (
+            _process_columns(tasks, self.y),
+            *self._kernel_to_carriers(name)[:2],
+        )
+        best: dict[int, FloatArray] = {}
+        noises: dict[int, float] = {}
+        errors = dict.fromkeys(enough, np.inf)
+        for noise in NOISES:
+            predicted = np.full(labels.shape, np.nan)
+            for fold in folds:
+                rest = labels.copy()
+                rest[fold] = np.nan
+                process = Process.fit(kernel, carriers, rest, noise, left_out=False)
+                predicted[fold] = process.predict(kernel[fold])
+                self.advance(1)
+            for k, readings in process_readings(tasks, predicted).items():
+                error = _squared_error(readings, self.y[:, k])
+                if k not in best or error < errors[k]:
+                    best[k], noises[k], errors[k] = readings, noise, error
+        return best, noises
+
+    def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
+        """Fit a process to the tasks for which a noise is given."""
+        tasks = {k: self.tasks[k] for k in noises}
+        kernel, carriers, width = self._kernel_to_carriers(name)
+        each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
+        process = Process.fit(kernel, carriers, _process_columns(tasks, self.y), each)
+        self.advance(1)
+        fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
+        return ProcessSource(name, tasks, process, fingerprints, width)
+
+    @cached_property
+    def _kernels(self) -> dict[str, tuple[Kernel, Positions, float]]:
+        """What `_kernel_to_carriers` has computed so far, by source."""
+        return {}
+
+    def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions, float]:
+        """Return the kernel (n, m) to the carriers, their positions (m,), and its width."""
+        if name not in self._kernels:
+            fingerprints = getattr(self.features, name)
+            carriers = carriers_of(len(self.y), self.seed)
+            chosen = tuple(part[carriers] for part in fingerprints)
+            width = _width(chosen[0]) if name == "minimol" else 1.0
+            self._kernels[name] = kernel_of(name, fingerprints, chosen, width), carriers, width
+        return self._kernels[name]
+
+
+def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatArray:
+    """Find weights (S,), not negative and summing to 1, with the least squared error.
+
+    Predictions are readings (n,) or (n, C) for labels y (n,), NaN where missing.
+    """
+    complete = _complete(predictions, y)
+    if not complete.any():
+        return np.full(len(predictions), 1 / len(predictions))
+    # With weights that sum to 1, the error of the mean is the mean of the errors.
+    errors = np.stack([_errors(p[complete], y[complete]).ravel() for p in predictions], axis=1)
+    triangle = np.linalg.qr(errors, mode="r")  # the same squares in few rows
+    bound = 1e4 * max(float(np.abs(triangle).max()), 1e-12)  # the last row makes the sum 1
+    rows = np.vstack([triangle, np.full(len(predictions), bound)])
+    weights, _ = nnls(rows, np.append(np.zeros(len(triangle)), bound))
+    return weights / weights.sum()
+
+
+def _stacked(
+    task: Task, predicted: Mapping[str, FloatArray], y: FloatArray
+) -> tuple[dict[str, float], dict[str, float], FloatArray]:
+    """Return weights of a task's sources, scores of out-of-fold predictions, and their mean."""
+    kept = dict(predicted)
+    weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
+    while min(weights.values()) < LEAST:
+        kept = {name: kept[name] for name, weight in weights.items() if weight >= LEAST}
+        weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
+    stack: FloatArray = sum(w * predicted[name] for name, w in weights.items())
+    score = next(iter(METRICS[task.kind].values()))
+    judged = {**predicted, "stack": stack}
+    complete = _complete(list(judged.values()), y)
+    scores = {
+        name: float(score(readings[complete], y[complete])) if complete.any() else np.nan
+        for name, readings in judged.items()
+    }
+    return weights, scores, stack
+
+
+def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:
+    """Return which molecules (n,) have a label y (n,) and all predictions."""
+    missing = [np.isnan(p.reshape(len(p), -1)).any(1) for p in predictions]
+    return ~np.isnan(y) & ~np.any(missing, axis=0)
+
+
+def _has_enough_labels(y: FloatArray) -> bool:
+    """Whether labels y (n,) are enough to choose a teacher."""
+    labels = y[~np.isnan(y)]
+    return len(labels) >= MIN_LABELS and len(np.unique(labels)) > 1
+
+
+def _labelled(y: FloatArray, without: Positions | None = None) -> Positions:
+    """Return the positions of labels y (n,), except those in `without`."""
+    present = ~np.isnan(y)
+    if without is not None:
+        present[without] = False
+    return np.flatnonzero(present)
+
+
+def _gaps(task: Task, n: int) -> FloatArray:
+    """Return readings of a task for n molecules, all missing."""
+    return np.full((n, len(task.classes)) if task.kind == "multiclass" else n, np.nan)
+
+
+def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
+    """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
+    return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
+
+
+def _squared_error(readings: FloatArray, y: FloatArray) -> float:
+    """Return the mean squared error of readings (n,) or (n, C) over the labels in y (n,)."""
+    labelled = ~np.isnan(y)
+    return float((_errors(readings[labelled], y[labelled]) ** 2).mean())
+
+
+def _process_columns(tasks: Mapping[int, Task], y: FloatArray) -> FloatArray:
+    """Return the columns that a process learns, (n, columns): a task of C classes has C."""
+    columns = []
+    for k, task in tasks.items():
+        if task.kind == "multiclass":
+            numbers = np.arange(len(task.classes), dtype=np.float64)
+            one_hot = (y[:, k, None] == numbers).astype(np.float64)
+            columns.append(np.where(np.isnan(y[:, k, None]), np.nan, one_hot))
+        else:
+            columns.append(y[:, k, None])
+    return np.concatenate(columns, axis=1)
+
+
+def _width(fingerprints: NDArray[np.float32]) -> float:
+    """Return the median distance between fingerprints, of the first thousand."""
+    squares = squared_distances(fingerprints[:1000], fingerprints[:1000])
+    return float(np.sqrt(np.median(squares))) or 1.0

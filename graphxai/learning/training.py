@@ -1,0 +1,227 @@
+"""The stages of a table's training in which networks learn: from labels, then from a teacher.
+
+The second stage is distillation (Hinton 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.learning.finetuning import FINETUNING, finetune, labelled, recombined
+from graphxai.learning.predicting import task_readings
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.splitting import SplitTable
+from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.teachers.choosing import choose_teacher, fit_forests
+from graphxai.learning.teachers.labels import joint_labels, labels_with_teacher, teacher_shares
+from graphxai.learning.teachers.stacking import (
+    ForestSource,
+    MoleculeFeatures,
+    ProcessSource,
+    Teacher,
+)
+from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
+
+__all__ = [
+    "TaughtModel",
+    "fit_networks",
+    "teach_network",
+    "teach_networks",
+    "training_settings",
+]
+
+FloatArray = NDArray[np.float64]
+FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
+SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
+RECOMBINED = 8000  # molecules for the teacher to label
+
+
+@dataclass(frozen=True, eq=False)
+class TaughtModel:
+    """What learning from a teacher gives.
+
+    Attributes:
+        model: a network, or an ensemble of several.
+        forests: two forests to compare with, by name; a teacher has them among its sources.
+        teacher: the teacher; None if the networks learned from the labels alone.
+        shares: by task, the teacher's weight in what was taught; the rest is the network's own. It
+            is None for a task with too few labels for a teacher.
+        recombined: number of recombined molecules that the network learned from.
+        teacher_on_valid: by task, the teacher's predictions for the validation part; None for a
+            task with too few labels. Empty without a teacher or a validation part.
+    """
+
+    model: LoadedModel
+    forests: Mapping[str, ForestSource | ProcessSource]
+    teacher: Teacher | None = None
+    shares: dict[str, float | None] = field(default_factory=dict)
+    recombined: int = 0
+    teacher_on_valid: list[FloatArray | None] = field(default_factory=list)
+
+
+def training_settings(settings: TableSettings, network: int = 0) -> TrainingSettings:
+    """Return the settings for fitting one of the networks, which have consecutive seeds."""
+    recipe = FROM_SCRATCH if settings.init_weights is None else FINETUNING
+    return recipe.changed(
+        seed=settings.seed + network,
+        epochs=settings.epochs,
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        precision=settings.precision,
+        progress=settings.progress,
+    )
+
+
+def fit_networks(
+    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
+) -> list[Graphormer]:
+    """Fit one Graphormer, or several from consecutive seeds, to the labels of the training part."""
+    networks = []
+    for network in range(settings.ensemble):
+        training = training_settings(settings, network)
+        if network:
+            log(f"network {network + 1} of {settings.ensemble}, seed {training.seed}")
+        networks.append(
+            finetune(
+                split.graphs,
+                split.tasks,
+                split.parts,
+                _network_folder(out, network),
+                init_weights=settings.init_weights,
+                settings=training,
+                resume=settings.resume,
+                at_frequencies=True,
+            )
+        )
+    return networks
+
+
+def teach_networks(
+    networks: Sequence[Graphormer],
+    split: SplitTable,
+    settings: TableSettings,
+    out: Path,
+    log: Callable[[str], None],
+) -> TaughtModel:
+    """Choose a teacher, and train each network on what it and the teacher predict together.
+
+    The teacher is a weighted mean of forests and Gaussian processes, chosen on scaffold folds of
+    the training part. All networks share it. If no teacher is wanted, the networks stay as they
+    are, and only the forests are fitted that the network is compared with.
+
+    Args:
+        networks: networks fitted to the training part.
+        split: the table.
+        settings: settings of the run.
+        out: folder of the run.
+        log: called with a line of text at each step.
+    """
+    train, show = split.train, training_settings(settings).show
+    if not settings.teacher:
+        log("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
+        forests = fit_forests(split.tasks, train.smiles, train.y, seed=settings.seed, show=show)
+        return TaughtModel(_joined(networks), forests)
+    log("choosing a teacher by scaffold folds of the training part")
+    teacher = choose_teacher(split.tasks, train.smiles, train.y, seed=settings.seed, show=show)
+    for line in teacher.describe():
+        log(line)
+    students = [
+        teach_network(
+            model,
+            teacher,
+            split,
+            _network_folder(out, network) / "distilled",
+            _student_settings(settings, network),
+            molecules=RECOMBINED,
+            resume=settings.resume,
+            log=log,
+        )
+        for network, model in enumerate(networks)
+    ]
+    return replace(students[0], model=_joined([student.model for student in students]))  # type: ignore[misc]
+
+
+def _network_folder(out: Path, network: int) -> Path:
+    """Return the folder for the state of a network: for the first, that of the run."""
+    return out / "networks" / str(network) if network else out
+
+
+def _joined(networks: Sequence[Graphormer]) -> LoadedModel:
+    """Return the only network, or an ensemble of several."""
+    return networks[0] if len(networks) == 1 else Ensemble(networks)
+
+
+def teach_network(
+    model: Graphormer,
+    teacher: Teacher,
+    split: SplitTable,
+    out: Path,
+    training: TrainingSettings,
+    *,
+    molecules: int = RECOMBINED,
+    resume: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> TaughtModel:
+    """Train a fitted network on what it and its teacher predict together (Hinton 2015).
+
+    What is taught is s teacher + (1 - s) network. The share s of a task is the best one for the
+    validation part (`stacking_share`). These predictions label molecules recombined from the
+    training part and fill gaps in the training labels. The measured labels are moved towards the
+    teacher's predictions without them (`mixed_labels`), which keeps the network from memorising
+    them. Validation and test molecules are neither recombined nor learned from, and recombined
+    molecules identical to one of them are dropped. If no task has a share, the network is returned
+    unchanged.
+
+    Args:
+        model: network fitted to the training part.
+        teacher: teacher fitted to the training part.
+        split: the table.
+        out: folder for the state of this training.
+        training: settings of this training.
+        molecules: number of recombined molecules wanted; fewer if no more combinations exist.
+        resume: continue an interrupted run in `out`.
+        log: called with a line of text at each step.
+    """
+    train, valid = split.train, split.valid
+    shares: list[float | None] = [None if w is None else 0.5 for w in teacher.weights]
+    on_valid: list[FloatArray | None] = []
+    if valid.smiles:
+        on_valid = teacher.predict(MoleculeFeatures(valid.smiles))
+        shares = teacher_shares(on_valid, task_readings(model, valid.graphs), valid.y)
+    by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
+    if not any(shares):
+        return TaughtModel(model, teacher.sources, teacher, by_task, 0, on_valid)
+    held_out = [*valid.smiles, *split.test.smiles]
+    new_smiles, new_graphs = recombined(train.smiles, molecules, held_out, model.config, training)
+    log(f"learning from the network and its teacher on {len(new_smiles):,} recombined molecules")
+    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
+    by_teacher = teacher.predict_in_chunks([*train.smiles, *new_smiles], training.show)
+    by_network = task_readings(model, [*train.graphs, *new_graphs])
+    taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
+    y = split.y.copy()
+    size = len(train.smiles)
+    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, taught[:size])
+    student = finetune(
+        labelled(split.graphs, y),
+        split.tasks,
+        split.parts,
+        out,
+        init_weights=model,
+        settings=training,
+        resume=resume,
+        extra=labelled(new_graphs, taught[size:]),
+    )
+    return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles), on_valid)
+
+
+def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:
+    """Return the settings for teaching a network, which takes fewer epochs than fitting it."""
+    fitting = training_settings(settings, network)
+    shared = {name: getattr(fitting, name) for name in SHARED_SETTINGS}
+    return replace(STUDENT, epochs=min(STUDENT.epochs, fitting.epochs), **shared)

@@ -1,0 +1,238 @@
+"""Everything that a run on your own table writes: what it is, and then what came of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.labels import with_unit
+from graphxai.datasets.training_set import write_held_out
+from graphxai.learning.calibration import Calibration
+from graphxai.learning.card import summary, table_card
+from graphxai.learning.cleaned_table import TargetColumn
+from graphxai.learning.splitting import SplitTable
+from graphxai.learning.table_scores import TableScores
+from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.teachers.saved_teacher import save_teacher
+from graphxai.learning.training import TaughtModel, training_settings
+from graphxai.models.graphormer import Ensemble, LoadedModel, save_checkpoint, save_ensemble
+from graphxai.runtime.writing import json_text, write_whole
+
+__all__ = ["begin_run", "write_run"]
+
+FloatArray = NDArray[np.float64]
+SCORES = (  # the parts of the metadata that go into `scores.json`
+    "file",
+    "sha256",
+    "seed",
+    "split",
+    "teacher_share",
+    "teacher",
+    "temperature",
+    "scores",
+    "coverage",
+    "learning_curve",
+    "notes",
+)
+
+
+def begin_run(out: Path, split: SplitTable, settings: TableSettings) -> None:
+    """Make a run's folder with what is known before training, or check that it has the same run.
+
+    It gets `run.json`, `hygiene.json` and `hygiene.csv`.
+
+    Raises:
+        ValueError: the folder has a run that is not to be continued, or one of another table or
+            with other settings.
+    """
+    stored = out / "run.json"
+    text = json.dumps(_identity(split, settings), indent=1) + "\n"
+    if stored.exists() and (out / "state").exists():
+        if not settings.resume:
+            raise ValueError(
+                f"{out} already contains a run: continue it with --resume, or choose another"
+                " folder."
+            )
+        before = json.loads(stored.read_text(encoding="utf-8"))
+        differing = [name for name, value in json.loads(text).items() if before.get(name) != value]
+        if differing:
+            raise ValueError(
+                f"{out} contains a run with different settings ({', '.join(differing)}): choose"
+                " another folder."
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(stored, text)
+    split.table.save(out)
+
+
+def write_run(
+    out: Path,
+    split: SplitTable,
+    taught: TaughtModel,
+    calibration: Calibration,
+    scores: TableScores,
+    settings: TableSettings,
+    command: str,
+) -> Path:
+    """Write the checkpoint with its card, scores and molecules, and the test predictions.
+
+    Args:
+        out: folder of the run.
+        split: the table.
+        taught: the calibrated model, and its teacher.
+        calibration: temperatures and coverage.
+        scores: scores on the test part.
+        settings: settings of the run.
+        command: how the run was started, for the card; "" if that is not known.
+
+    Returns:
+        The checkpoint folder, `out / "model"`.
+    """
+    table, parts = split.table, split.parts
+    training, test = _training_csv(split), _test_csv(split, calibration.test_readings)
+    metadata = _metadata(split, taught, calibration, scores, settings)
+    card = table_card(table, parts, metadata, command)
+    folder = _save_model(taught.model, out / "model", card, metadata)
+    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
+        save_teacher(taught.teacher, folder)
+    held_out = {"validation": parts.valid, "test": parts.test}
+    write_held_out(
+        folder, {name: [table.canonical[k] for k in part] for name, part in held_out.items()}
+    )
+    write_whole(folder / "scores.json", json_text({name: metadata[name] for name in SCORES}))
+    write_whole(folder / "training.csv", training)
+    write_whole(out / "test.csv", test)
+    return folder
+
+
+def _save_model(model: LoadedModel, folder: Path, card: str, metadata: dict[str, Any]) -> Path:
+    """Write the checkpoint of a network or an ensemble."""
+    if isinstance(model, Ensemble):
+        return save_ensemble(model, folder, card=card, metadata=metadata)
+    return save_checkpoint(model, folder, card=card, metadata=metadata)
+
+
+def _identity(split: SplitTable, settings: TableSettings) -> dict[str, Any]:
+    """Return what must be the same when a run is resumed, as JSON values."""
+    table, weights = split.table, settings.init_weights
+    return {
+        "file": table.path.name,
+        "sha256": table.sha256,
+        "smiles_column": table.smiles_column,
+        "targets": [asdict(target) for target in table.targets],
+        "split": settings.split_kind,
+        "split_column": settings.named_column,
+        "standardise": table.standardise,
+        "seed": settings.seed,
+        "epochs": training_settings(settings).epochs,
+        "teacher": settings.teacher,
+        "ensemble": settings.ensemble,
+        "init_weights": None if weights is None else str(weights),
+    }
+
+
+def _metadata(
+    split: SplitTable,
+    taught: TaughtModel,
+    calibration: Calibration,
+    scores: TableScores,
+    settings: TableSettings,
+) -> dict[str, Any]:
+    """Return what is stored with the model, as JSON values."""
+    table = split.table
+    return _identity(split, settings) | {
+        "data": table.path.name,
+        "split": _split_rows(split),
+        "rows": table.read,
+        "molecules": len(table.graphs),
+        "teacher_share": taught.shares,
+        "teacher": None if taught.teacher is None else taught.teacher.to_dict(),
+        "recombined": taught.recombined,
+        "temperature": calibration.temperatures,
+        "scores": scores.by_target,
+        "coverage": calibration.coverage,
+        "learning_curve": scores.learning_curve,
+        "notes": [*split.warnings, *scores.notes],
+        "summary": summary(scores.by_target),
+    }
+
+
+def _split_rows(split: SplitTable) -> dict[str, Any]:
+    """Return the split as row numbers of the file (the first after the header is 1).
+
+    The keys are `train_rows` and so on, to tell row numbers from positions.
+    """
+    parts, rows = split.parts, split.table.rows
+    by_part = {
+        f"{name}_rows": [rows[k] for k in getattr(parts, name)]
+        for name in ("train", "valid", "test")
+    }
+    return {"kind": parts.kind, "seed": parts.seed, **by_part}
+
+
+def _training_csv(split: SplitTable) -> str:
+    """Return row, canonical SMILES and labels of the training molecules, to find neighbours in."""
+    table, numbers = split.table, split.table.rows
+    header = ["row", "smiles", *(target.heading for target in table.targets)]
+    rows = (
+        [numbers[k], table.canonical[k], *_label_cells(table.targets, split.y[k])]
+        for k in split.parts.train
+    )
+    return _csv_text(header, rows)
+
+
+def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
+    """Return the test molecules as in the file, with their labels and predictions.
+
+    readings: one array per task, for the test part; see `predicting.readings`.
+    """
+    table, numbers = split.table, split.table.rows
+    predicted = [
+        column
+        for task, values in zip(split.tasks, readings, strict=True)
+        for column in _prediction_columns(task, values)
+    ]
+    header = ["row", "smiles", *(target.heading for target in table.targets)]
+    rows = (
+        [numbers[k], table.graphs[k].smiles, *_label_cells(table.targets, split.y[k])]
+        + [f"{values[position]:.6g}" for _, values in predicted]
+        for position, k in enumerate(split.parts.test)
+    )
+    return _csv_text([*header, *(name for name, _ in predicted)], rows)
+
+
+def _prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
+    """Return the named columns of a task's readings."""
+    if task.kind == "regression":
+        return [(with_unit(f"{task.name}: predicted", task.unit), values)]
+    if task.kind == "binary":
+        return [(f"{task.name}: probability of {task.classes[1]}", values)]
+    return [
+        (f"{task.name}: probability of {name}", values[:, c]) for c, name in enumerate(task.classes)
+    ]
+
+
+def _label_cells(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
+    """Format labels as in a table: class names, values, empty if missing."""
+    return [
+        "" if np.isnan(v) else target.classes[int(v)] if target.classes else f"{v:.7g}"
+        for target, v in zip(targets, y, strict=True)
+    ]
+
+
+def _csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a CSV file as text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
