@@ -3,13 +3,24 @@
 import re
 from importlib.resources import files
 
+# The script of the view, in this order, as each file uses constants of those before it.
+VIEW_SCRIPTS = (
+    *("state.js", "choices.js", "molecule.js", "history.js"),
+    *("search.js", "table.js", "basket.js", "controls.js"),
+)
 
-def part_of(name: str) -> str:
+
+def text_of(name: str) -> str:
     """The text of a file in this folder; draw.js is shared with the report."""
     folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
     return (folder / name).read_text(encoding="utf-8")
 
 
+def view_script() -> str:
+    """The script of the view, which expects `root` and `host` to be defined before it."""
+    return "".join(map(text_of, VIEW_SCRIPTS))
+
+
 def filled(name: str, **parts: str) -> str:
     """The text of a file with its {{PLACES}} filled."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], part_of(name))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text_of(name))

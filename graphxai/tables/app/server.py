@@ -30,7 +30,7 @@ from graphxai.explanation.html import security_policy
 from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
 from .guard import Guard
 from .models import Models
-from .page import filled, part_of
+from .page import filled, text_of, view_script
 
 ARRIVAL = 10.0  # seconds for a request to arrive
 PATIENCE = 30.0  # seconds that a request waits for its turn
@@ -179,8 +179,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _page() -> tuple[str, str]:
     """The page and its content security policy, which allows this style and script alone."""
-    style = part_of("app.css")
-    script = part_of("draw.js") + part_of("page.js") + part_of("app.js")
+    style = text_of("app.css")
+    script = text_of("draw.js") + text_of("page.js") + view_script()
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
     policy = security_policy(style, script, rest=f"{rest}; require-trusted-types-for 'script'")
-    return filled("page.html", STYLE=style, VIEW=part_of("view.html"), SCRIPT=script), policy
+    return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy

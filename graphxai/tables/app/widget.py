@@ -20,7 +20,7 @@ from graphxai.explanation.compute.models import LoadedModel
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import Models
 from .molecules import read
-from .page import filled, part_of
+from .page import filled, text_of, view_script
 
 # Molecules are explained one at a time, in the order requested; the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
@@ -35,9 +35,9 @@ class Explorer(anywidget.AnyWidget):
 
     _esm = filled(
         "widget.js",
-        SCRIPT=part_of("draw.js") + part_of("app.js"),
-        STYLE=json.dumps(part_of("app.css")),
-        VIEW=json.dumps(part_of("view.html")),
+        SCRIPT=text_of("draw.js") + view_script(),
+        STYLE=json.dumps(text_of("app.css")),
+        VIEW=json.dumps(text_of("view.html")),
     )
     link = traitlets.Unicode().tag(sync=True)
 

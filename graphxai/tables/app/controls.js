@@ -1,0 +1,69 @@
+/* ---- mouse, keys, files ---- */
+
+function enter(text) {
+  const named = text.match(/^\s*(?:https?:\/\/[^#]*)?#(.*)$/);
+  if (named) return restore(named[1]);
+  const [smiles, ...name] = text.trim().split(/\s+/);
+  return smiles && add(smiles, name.join(" "), -1);
+}
+
+const undo = () => current() && current().parent >= 0 && go(current().parent);
+const redo = () => {
+  const children = state.nodes.map((node, i) => (node.parent === state.at ? i : -1)).filter((i) => i >= 0);
+  return children.length && go(children.at(-1));
+};
+const cancel = () => running.suggest?.abort();
+
+byId("enter").addEventListener("submit", (event) => {
+  event.preventDefault();
+  enter(byId("smiles").value);
+});
+byId("file").addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  if (file) open(file.name, await file.slice(0, 4_000_000).text());
+  event.target.value = "";
+});
+host.frame.addEventListener("dragover", (event) => { event.preventDefault(); host.frame.classList.add("dropping"); });
+host.frame.addEventListener("dragleave", (event) => host.frame.contains(event.relatedTarget) || host.frame.classList.remove("dropping"));
+host.frame.addEventListener("drop", async (event) => {
+  event.preventDefault();
+  host.frame.classList.remove("dropping");
+  const [file] = event.dataTransfer.files;
+  if (file) open(file.name, await file.slice(0, 4_000_000).text());
+  else enter(event.dataTransfer.getData("text/plain"));
+});
+byId("model").addEventListener("change", async (event) => (await choose(event.target.value)) && chosen());
+byId("method").addEventListener("change", (event) => { state.method = event.target.value; chosen(); });
+byId("target").addEventListener("change", (event) => { [state.task, state.label] = JSON.parse(event.target.value); chosen(); });
+byId("picture").addEventListener("keydown", arrow);
+byId("suggest").addEventListener("submit", suggest);
+byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
+byId("beside").addEventListener("toggle", drawSides);
+byId("column").addEventListener("change", (event) => event.target.value && open(table.file.name, table.file.text, event.target.value));
+for (const button of root.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
+const CLICKS = {
+  undo, redo, cancel, more: moreRows, keep: keepCurrent,
+  lock: () => lock(place),
+  "lock-part": () => lock(partOf(current().card, place)),
+  unlock: () => { current().locked = []; drawPicture(); pick(place); remember(); },
+  link: () => trying(async () => {
+    await navigator.clipboard.writeText(host.address(link()));
+    byId("link").textContent = "Copied";
+    setTimeout(() => { byId("link").textContent = "Copy link"; }, 2000);
+  }),
+};
+for (const id in CLICKS) byId(id).addEventListener("click", CLICKS[id]);
+const KEYS = {
+  "/": () => byId("smiles").focus(),
+  p: () => byId("picture").querySelector('[tabindex="0"]')?.focus(),
+  l: () => place.length && lock(place),
+  u: undo, r: redo, s: suggest, b: keepCurrent, Escape: cancel,
+};
+host.frame.addEventListener("keydown", (event) => {
+  const writing = event.target.matches("input, select, textarea") && event.key !== "Escape";
+  const pressed = event.ctrlKey || event.metaKey ? (event.key === "z" ? "u" : "") : event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (writing || event.altKey || !KEYS[pressed]) return;
+  event.preventDefault();
+  KEYS[pressed]();
+});
+host.begin(restore);

@@ -1,0 +1,43 @@
+/* ---- tables ---- */
+
+async function open(name, text, column) {
+  if (text.length > 3_500_000) return say(`${name} is larger than 3.5 MB: open a part of it, or use graphxai report.`);
+  await trying(async () => {
+    const found = await ask("read", { name, text, column: column || "" }, "read");
+    say("");
+    table = { rows: found.rows, shown: 0, file: { name, text, column: column || "" } };
+    byId("table").hidden = false;
+    byId("table-name").textContent = `${name}: ${found.rows.length} molecules${found.more ? `, ${found.more} more not read` : ""}`;
+    byId("column-label").hidden = !found.columns.length;
+    byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...found.columns.map((one) => element("option", { value: one }, one)));
+    byId("rows").replaceChildren();
+    moreRows();
+  });
+}
+
+function moreRows() {
+  const first = table.shown;
+  const part = table.rows.slice(first, first + 100);
+  table.shown += part.length;
+  byId("rows").append(...part.map(([name, smiles], k) => element("tr", {},
+    element("td", {}, element("button", { onclick: () => add(smiles, name || `row ${first + k + 1}`, -1) }, name || smiles.slice(0, 80) || "empty")),
+    element("td", { class: "number" }))));
+  byId("more").hidden = table.shown >= table.rows.length;
+  predictRows(first);
+}
+
+async function predictRows(first) {
+  const mine = table;
+  await trying(async () => {
+    for (let k = first; k < mine.shown && mine === table; k += STEP) {
+      const part = mine.rows.slice(k, Math.min(k + STEP, mine.shown));
+      const found = await ask("predict", { ...choice(), smiles: part.map(([, smiles]) => smiles) }, "rows");
+      if (mine !== table) return;
+      found.forEach((one, i) => {
+        byId("rows").children[k + i].lastChild.textContent = one ? one.text : "not readable";
+        byId("rows").children[k + i].querySelector("button").disabled = !one;
+      });
+    }
+  });
+}
+
