@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from graphxai.runtime.options import CommandLineOption
+from graphxai.runtime.options import SAME, CommandLineOption
 
 __all__ = [
     "APPLIES_ALWAYS",
@@ -35,6 +35,7 @@ __all__ = [
     "applies_to",
     "options_from",
     "refuse_inapplicable",
+    "was_given",
 ]
 
 # The kinds of source that commands tell apart, in the words of their messages.
@@ -46,13 +47,16 @@ SOURCES = {
     "ray": "--engine ray",
     "bace": "bace",
     "mnist-superpixels": "mnist-superpixels",
+    "rules": "rules",
+    "checkpoint": "a checkpoint folder",
+    "training": "the training compounds",
 }
 NONE = "none"  # the word for None where the default is another value
 
 
 @dataclass(frozen=True)
 class AppliesTo:
-    """The kinds of source for which an option means something, or None for all of them."""
+    """The kinds of source for which an option means something; None for all of them."""
 
     kinds: tuple[str, ...] | None
 
@@ -91,8 +95,7 @@ def refuse_inapplicable(context: typer.Context, kind: str) -> None:
             continue  # --help is an option without an argument of the function
         name = max(parameter.opts + parameter.secondary_opts, key=len)
         kinds = _applicability(signature.parameters[parameter.name], name).kinds
-        source = context.get_parameter_source(parameter.name)
-        given = source is not None and source.name == "COMMANDLINE"
+        given = was_given(context, parameter.name)
         if given and kinds is not None and kind not in kinds:
             refused.setdefault(kinds, []).append(name)
     if refused:
@@ -102,6 +105,12 @@ def refuse_inapplicable(context: typer.Context, kind: str) -> None:
             for kinds, names in refused.items()
         ]
         raise typer.BadParameter(f"{'; '.join(reasons)}, not for {SOURCES[kind]}.")
+
+
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave an option on the command line, even if its value is the default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _applicability(parameter: inspect.Parameter, name: str) -> AppliesTo:
@@ -118,10 +127,12 @@ def _listed(names: list[str], conjunction: str = "and") -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-def options_from(settings_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def options_from(
+    settings_class: type, argument: str = "settings"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that the fields of a frozen dataclass declare.
 
-    The decorated function has an argument `settings`, in whose place the options appear. It
+    The decorated function has an argument of this name, in whose place the options appear. It
     receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
     keep their defaults.
 
@@ -137,7 +148,7 @@ def options_from(settings_class: type) -> Callable[[Callable[..., None]], Callab
         parameters: list[inspect.Parameter] = []  # keywords, whose order is that of the help page
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            parameters += made if parameter.name == "settings" else [keyword]
+            parameters += made if parameter.name == argument else [keyword]
 
         @wraps(command)
         def with_settings(**arguments: Any) -> None:
@@ -145,7 +156,7 @@ def options_from(settings_class: type) -> Callable[[Callable[..., None]], Callab
                 name: _from_text(arguments.pop(name), field, hints[name])
                 for name, field in declared.items()
             }
-            command(**arguments, settings=settings_class(**values))
+            command(**arguments, **{argument: settings_class(**values)})
 
         with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -160,8 +171,11 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     if field.default is MISSING:
         raise TypeError(f"the option {field.name!r} needs a default.")
     dashed = field.name.replace("_", "-")
-    default = field.default if declared.default is None else declared.default
-    names: tuple[str, ...] = ()
+    default = field.default if declared.default is SAME else declared.default
+    names: tuple[str, ...] = (declared.name,) if declared.name else ()
+    if declared.parse is not None:
+        hint = list[str] | None if declared.repeat else str | None
+        default = ",".join(default) if isinstance(default, tuple) else default
     if hint is bool:  # the flag says the opposite of the default
         names, default = ((f"--no-{dashed}" if default else f"--{dashed}"),), False
     kinds, help = declared.applies_to or (), declared.help
@@ -195,6 +209,13 @@ def _typer_type(name: str, hint: Any) -> Any:
 
 def _from_text(value: Any, field: Field[Any], hint: Any) -> Any:
     """Return what typer read as the value of a field."""
+    declared: CommandLineOption = field.metadata["option"]
+    if declared.parse is not None:
+        try:
+            return field.default if value is None else declared.parse(value)
+        except ValueError as error:
+            name = declared.name or f"--{field.name.replace('_', '-')}"
+            raise typer.BadParameter(f"{name}: {error}") from error
     if hint is bool:
         return value != field.default  # whether the flag was given, or not given
     if isinstance(value, Enum):

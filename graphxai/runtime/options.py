@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["CommandLineOption", "documented", "option", "with_options"]
+__all__ = ["SAME", "CommandLineOption", "documented", "option", "with_options"]
 
+SAME: Any = object()  # as the default of an option: that of Python
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
@@ -23,13 +24,19 @@ class CommandLineOption:
         help: text of the help page.
         applies_to: kinds of source for which the option means something; None for all of them.
         minimum: smallest number allowed.
-        default: default of the command line, where it differs from that of Python; else None.
+        default: default of the command line, or SAME where it is that of Python.
+        name: name of the option, such as "--format", or None where it is that of the field.
+        parse: makes the value of what the user wrote, which is text; raises ValueError.
+        repeat: whether the option may be given several times; `parse` then takes a list.
     """
 
     help: str
     applies_to: tuple[str, ...] | None
     minimum: float | None = None
-    default: Any = None
+    default: Any = SAME
+    name: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    repeat: bool = False
 
 
 def option(
@@ -38,7 +45,10 @@ def option(
     *,
     applies_to: tuple[str, ...] | None,
     minimum: float | None = None,
-    command_line_default: Any = None,
+    command_line_default: Any = SAME,
+    name: str | None = None,
+    parse: Callable[[Any], Any] | None = None,
+    repeat: bool = False,
 ) -> Any:
     """Declare a field of a settings class that is also an option of a command.
 
@@ -51,8 +61,13 @@ def option(
         applies_to: kinds of source for which the option means something; None for all of them.
         minimum: smallest number allowed.
         command_line_default: default of the command line, where it differs from `default`.
+        name: name of the option, where it is not that of the field.
+        parse: makes the value of the text that the user wrote; raises ValueError.
+        repeat: whether the option may be given several times; `parse` then takes a list.
     """
-    declared = CommandLineOption(help, applies_to, minimum, command_line_default)
+    declared = CommandLineOption(
+        help, applies_to, minimum, command_line_default, name, parse, repeat
+    )
     return field(default=default, metadata={"option": declared})
 
 
@@ -77,13 +92,18 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
 
 
 def documented(settings_class: type[Settings]) -> type[Settings]:
-    """Add the help of every declared option to the docstring of a settings class."""
+    """Add the help of every field, and its default, to the docstring of a settings class.
+
+    A field that is not an option of a command has its `help` in its metadata.
+    """
     lines = []
     for each in fields(settings_class):
-        if declared := each.metadata.get("option"):
-            text = declared.help
-            if each.default is True:  # the help is that of the flag that makes it false
-                text = f"if False: {text[0].lower()}{text[1:]}"
-            lines.append(f"    {each.name}: {text}")
+        declared = each.metadata.get("option")
+        text = each.metadata.get("help") if declared is None else declared.help
+        if text is None:
+            continue
+        if each.default is True:  # the help is that of the flag that makes it false
+            text = f"if False: {text[0].lower()}{text[1:]}"
+        lines.append(f"    {each.name}: {text} By default {each.default!r}.")
     settings_class.__doc__ = "\n".join([f"{settings_class.__doc__}\n\nAttributes:", *lines])
     return settings_class

@@ -32,6 +32,8 @@ from graphxai.models.graphormer import locate
 from graphxai.models.graphormer.inputs import reading_of
 from graphxai.runtime.threads import one_thread
 
+from .settings import Pictures
+
 if TYPE_CHECKING:
     from graphxai.learning.teachers.stacking import Teacher
 
@@ -69,27 +71,17 @@ class NamedRejectedRow(RejectedRow):
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """How the pictures for a table look: suffix (".svg", ".png"), palette, colour scale.
-
-    `limit`: relevance at the ends of the colour bar; None fits the scale to each picture;
-    `atom_numbers`: whether they are written.
-    """
-
-    suffix: str = ".svg"
-    palette: str = "red-blue"
-    limit: float | None = None
-    atom_numbers: bool = False
-
-
-@dataclass(frozen=True)
 class ExplainBatch:
-    """Explains batches of molecules; makes the rows of `explanations.csv`.
+    """Explain batches of molecules, and make the rows of `explanations.csv`.
 
-    model: the name of a bundled model or a checkpoint folder, which every process loads once, or a
-    loaded model. method: see `graphxai.methods()`, or an explainer. target: see `Target`. pictures:
-    what each row's picture looks like, if there is to be one. sdf: whether each row gets a record
-    of an SD file. level: how often the predictions' intervals and sets of classes should hold.
+    Attributes:
+        model: the name of a bundled model or a checkpoint folder, which every process loads once,
+            or a loaded model.
+        method: a name, see `graphxai.methods()`, or an explainer.
+        target: the output to explain, see `Target`.
+        pictures: what each row's picture looks like, or None for no pictures.
+        sdf: whether each row gets a record of an SD file.
+        level: how often the predictions' intervals and sets of classes should hold.
     """
 
     model: LoadedModel | str | Path
@@ -107,10 +99,10 @@ class ExplainBatch:
         list(explanations_or_errors(model, probe, explainer, target=self.target))
 
     def columns(self, named: bool = False) -> dict[str, type]:
-        """The columns of a row with their types; `list`: numbers separated by spaces."""
+        """The columns of a row with their types, where `list` is numbers separated by spaces."""
         return {
             "row": int,
-            **_named({}, str, named),
+            **_with_name({}, str, named),
             "smiles": str,
             **predicted_columns(loaded(self.model)),
             "target": str,
@@ -122,7 +114,7 @@ class ExplainBatch:
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
-        """Explain molecules; returns a row for each, in the order of the numbers.
+        """Explain molecules, and return a row for each, in the order of the numbers.
 
         A row has the cells of `columns`, those of numbers as text. `picture` is the path for the
         picture, whose SVG or PNG is in a further cell, `drawing`; a record of an SD file is in
@@ -131,15 +123,15 @@ class ExplainBatch:
         """
         training = training_set_of(loaded(self.model))
         explained = self.explanations(smiles, numbers, names)
-        for found in explained:
-            if isinstance(found, ExplainedRow):
-                set_nearness(found.explanation, training)
-        return [self._row(found, names is not None) for found in explained]
+        for row in explained:
+            if isinstance(row, ExplainedRow):
+                set_nearness(row.explanation, training)
+        return [self._row(row, names is not None) for row in explained]
 
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[ExplainedRow | NamedRejectedRow]:
-        """Explain molecules as a call does; returns explanations instead of their cells.
+        """Explain molecules as a call does, but return explanations instead of their cells.
 
         They do not know how near their molecules are to the training set, see `set_nearness`.
         """
@@ -149,42 +141,42 @@ class ExplainBatch:
             return explain_prepared(model, rows, explainer, target=self.target)
 
         with one_thread():
-            good, bad = _encoded(model, smiles, numbers)
-            explained = _tried(work, good, bad)
-        called = dict(zip(numbers, names or [""] * len(numbers), strict=True))
-        found: list[ExplainedRow | NamedRejectedRow] = [
-            *(NamedRejectedRow(**vars(row), name=called[row.row]) for row in bad),
-            *(ExplainedRow(row, explanation, called[row]) for row, explanation in explained),
+            encoded, rejected = _encoded(model, smiles, numbers)
+            explained, failed = _all_that_work(work, encoded)
+        name_of = dict(zip(numbers, names or [""] * len(numbers), strict=True))
+        rows: list[ExplainedRow | NamedRejectedRow] = [
+            *(NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in [*rejected, *failed]),
+            *(ExplainedRow(row, explanation, name_of[row]) for row, explanation in explained),
         ]
-        return sorted(found, key=lambda one: one.row)
+        return sorted(rows, key=lambda row: row.row)
 
-    def _row(self, found: ExplainedRow | NamedRejectedRow, named: bool) -> dict[str, Any]:
-        if isinstance(found, ExplainedRow):
+    def _row(self, row: ExplainedRow | NamedRejectedRow, named: bool) -> dict[str, Any]:
+        if isinstance(row, ExplainedRow):
             try:
-                return self._cells(found, named)
+                return self._cells(row, named)
             except Exception as error:  # RDKit raises errors of any type
-                smiles, what = found.explanation.smiles or "", "cannot be written: "
-                refused = _refused(found.row, smiles, error, what)
-                found = NamedRejectedRow(**vars(refused), name=found.name)
-        return rejected_cells(found, named)
+                smiles, what = row.explanation.smiles or "", "cannot be written: "
+                rejected = _rejected_for(row.row, smiles, error, what)
+                row = NamedRejectedRow(**vars(rejected), name=row.name)
+        return rejected_cells(row, named)
 
-    def _cells(self, found: ExplainedRow, named: bool) -> dict[str, Any]:
-        explanation, pictures = found.explanation.at(self.level), self.pictures
+    def _cells(self, row: ExplainedRow, named: bool) -> dict[str, Any]:
+        explanation, pictures = row.explanation.at(self.level), self.pictures
         ledger = vars(explanation.ledger) | {
             "structure": sum(explanation.ledger.structure.values()),
             "unexplained": explanation.ledger.unexplained,
         }
         cells = {
-            "row": found.row,
+            "row": row.row,
             "smiles": one_line(explanation.smiles or ""),
-            **_predicted(explanation.predictions),
+            **_prediction_cells(explanation.predictions),
             "target": explanation.target,
             **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},
             "relevance": " ".join(f"{value:.7g}" for value in explanation.relevance),
-            "picture": f"pictures/{found.row:06d}{pictures.suffix}" if pictures else "",
+            "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
         }
         if self.sdf:
-            cells["record"] = explanation.to_sdf(title=found.name, Row=found.row)
+            cells["record"] = explanation.to_sdf(title=row.name, Row=row.row)
         if pictures:
             draw = explanation.png if pictures.suffix == ".png" else explanation.svg
             cells["drawing"] = draw(
@@ -192,14 +184,16 @@ class ExplainBatch:
                 palette=pictures.palette,
                 atom_numbers=pictures.atom_numbers,
             )
-        return _named(cells, found.name, named)
+        return _with_name(cells, row.name, named)
 
 
 @dataclass(frozen=True)
 class PredictBatch:
-    """Predicts batches of molecules; makes the rows of a table of predictions.
+    """Predict batches of molecules, and make the rows of a table of predictions.
 
-    model, level: as for `ExplainBatch`.
+    Attributes:
+        model: a name, a folder or a loaded model, as for `ExplainBatch`.
+        level: how often the predictions' intervals and sets of classes should hold.
     """
 
     model: LoadedModel | str | Path
@@ -207,13 +201,13 @@ class PredictBatch:
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """The columns of a row with their types."""
-        found = _named({"row": int}, str, named)
-        return found | {"smiles": str} | predicted_columns(loaded(self.model))
+        columns = _with_name({"row": int}, str, named)
+        return columns | {"smiles": str} | predicted_columns(loaded(self.model))
 
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
-        """Predict molecules; returns rows as `ExplainBatch` does, with the cells of `columns`."""
+        """Predict molecules, and return rows, as `ExplainBatch` does."""
         model = loaded(self.model)
         training = training_set_of(model)
 
@@ -221,23 +215,26 @@ class PredictBatch:
             return predict_prepared(model, rows, training=training)
 
         with one_thread():
-            good, bad = _encoded(model, smiles, numbers)
-            predicted = _tried(work, good, bad)
-            taught = dict(zip(*_taught(model, good), strict=True))
-        text = {row: one_line(item.smiles or "") for row, item in good}
+            encoded, rejected = _encoded(model, smiles, numbers)
+            predicted, failed = _all_that_work(work, encoded)
+            teacher_cells = _teacher_cells(model, encoded)
+        text = {row: one_line(item.smiles or "") for row, item in encoded}
         cells = {
             row: {"row": row, "smiles": text[row]}
-            | _predicted([p.at(self.level) for p in predictions])
-            | taught.get(row, {})
+            | _prediction_cells([p.at(self.level) for p in predictions])
+            | teacher_cells.get(row, {})
             for row, predictions in predicted
         }
-        cells |= {row.row: rejected_cells(NamedRejectedRow(**vars(row)), False) for row in bad}
+        cells |= {
+            row.row: rejected_cells(NamedRejectedRow(**vars(row)), False)
+            for row in [*rejected, *failed]
+        }
         pairs = zip(numbers, names or [""] * len(numbers), strict=True)
-        return [_named(cells[row], name, names is not None) for row, name in sorted(pairs)]
+        return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
 def loaded(model: LoadedModel | str | Path) -> LoadedModel:
-    """The model itself, or the one with this name or folder, which a process loads once."""
+    """A model as it is, or the one with this name or folder, which a process loads once."""
     if not isinstance(model, str | Path):
         return model
     folder = locate(model)
@@ -246,12 +243,12 @@ def loaded(model: LoadedModel | str | Path) -> LoadedModel:
 
 @lru_cache(maxsize=2)
 def _load(folder: Path, written: int) -> LoadedModel:
-    """The model in a folder; written: its date, so that a retrained model is loaded again."""
+    """Load the model in a folder again if its date, `written`, has changed."""
     return load(folder)
 
 
 def require_molecules(model: LoadedModel) -> None:
-    """Raise ValueError if the model reads something else."""
+    """Raise ValueError if the model does not read molecules."""
     if not model.config.reads_molecules:
         raise ValueError(
             f"model {model.origin.name!r} reads images, not molecules: for a table of SMILES,"
@@ -259,13 +256,13 @@ def require_molecules(model: LoadedModel) -> None:
         )
 
 
-def rejected_cells(found: NamedRejectedRow, named: bool) -> dict[str, Any]:
-    """The cells of a row that was left out; named: whether the table has names."""
-    cells = {"row": found.row, "smiles": one_line(found.smiles), "reason": one_line(found.reason)}
-    return _named(cells, found.name, named)
+def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
+    """The cells of a row that was left out. named: whether the table has names."""
+    cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
+    return _with_name(cells, row.name, named)
 
 
-def _named(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
+def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
     """The cells with a further one, `name`, if the table has names."""
     return cells | {"name": name} if named else cells
 
@@ -273,7 +270,7 @@ def _named(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 def _encoded(
     model: LoadedModel, smiles: Sequence[str], numbers: Sequence[int]
 ) -> tuple[Encoded, list[RejectedRow]]:
-    """Usable molecules, numbered and encoded; rejected rows."""
+    """Encode molecules with their row numbers, apart from the rows that cannot be read."""
     graphs: dict[int, Graph] = {}
     rejected: list[RejectedRow] = []
     read = molecule_graphs(smiles, **reading_of(model.config))
@@ -282,33 +279,34 @@ def _encoded(
             rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(graph)))
         else:
             graphs[row] = graph
-    prepared: Encoded = []
+    encoded: Encoded = []
     # errors of any type: one row must not stop the others
-    found = prepare_each(model, list(graphs.values()), Exception)
-    for (row, graph), item in zip(graphs.items(), found, strict=True):
+    prepared = prepare_each(model, list(graphs.values()), Exception)
+    for (row, graph), item in zip(graphs.items(), prepared, strict=True):
         if isinstance(item, Exception):
-            rejected.append(_refused(row, str(graph.get("smiles") or ""), item))
+            rejected.append(_rejected_for(row, str(graph.get("smiles") or ""), item))
         else:
-            prepared.append((row, item))
-    return prepared, rejected
+            encoded.append((row, item))
+    return encoded, rejected
 
 
-def _tried(
-    work: Callable[[Encoded], Iterable[Result]], rows: Encoded, refused: list[RejectedRow]
-) -> list[Result]:
-    """The results of encoded rows; rows that fail by themselves too are added to `refused`."""
+def _all_that_work(
+    work: Callable[[Encoded], Iterable[Result]], rows: Encoded
+) -> tuple[list[Result], list[RejectedRow]]:
+    """The results of encoded rows, and the rows that fail even when they are alone."""
     try:
-        return list(work(rows))
+        return list(work(rows)), []
     except Exception as error:  # of any type: one row must not stop the others
         if len(rows) == 1:
             ((row, item),) = rows
-            refused.append(_refused(row, item.smiles or "", error))
-            return []
+            return [], [_rejected_for(row, item.smiles or "", error)]
         half = len(rows) // 2
-        return _tried(work, rows[:half], refused) + _tried(work, rows[half:], refused)
+        first, first_failed = _all_that_work(work, rows[:half])
+        second, second_failed = _all_that_work(work, rows[half:])
+        return first + second, first_failed + second_failed
 
 
-def _refused(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
+def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
     """A row that failed, with the error in one line."""
     reason = shortened(one_line(str(error)) or type(error).__name__, 300)
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
@@ -329,7 +327,7 @@ def predicted_columns(model: LoadedModel) -> dict[str, type]:
 
 
 def teacher_of(model: LoadedModel) -> "Teacher | None":
-    """The teacher stored beside a model; None if there is none."""
+    """The teacher stored beside a model, or None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
         return None
@@ -338,20 +336,20 @@ def teacher_of(model: LoadedModel) -> "Teacher | None":
     return saved_teacher(folder)
 
 
-def _taught(model: LoadedModel, rows: Encoded) -> tuple[list[int], list[dict[str, Any]]]:
-    """The rows whose molecules the teacher beside a model predicts, and its cells for each."""
-    found = teacher_columns(model, [item for _, item in rows]) if rows else []
-    return [row for row, _ in rows][: len(found)], found
+def _teacher_cells(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
+    """What the teacher beside a model predicts for each row. It is empty without a teacher."""
+    cells = teacher_columns(model, [item for _, item in rows]) if rows else []
+    return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))
 
 
 def teacher_columns(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
-    """What the teacher stored beside a model predicts for molecules, in cells; [] without one."""
+    """What the teacher beside a model predicts for molecules, as cells. It is [] without one."""
     teacher = teacher_of(model)
     if teacher is None:
         return []
-    found = teacher.columns([item.smiles or "" for item in items])
+    columns = teacher.columns([item.smiles or "" for item in items])
     return [
-        {name: f"{values[k]:z.6g}" for name, values in found.items()} for k in range(len(items))
+        {name: f"{values[k]:z.6g}" for name, values in columns.items()} for k in range(len(items))
     ]
 
 
@@ -362,7 +360,8 @@ def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
     return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
 
 
-def _predicted(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def _prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """The cells of a row's predictions, and of how near it is to the training set."""
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:

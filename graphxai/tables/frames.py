@@ -1,7 +1,8 @@
 """Explain data frames: the callable that Ray, Spark and Dask map over their parts.
 
-It can be pickled, takes an Arrow table or a pandas frame, and returns the same with one row for
-each row that came in. Nothing in a cell stops it: a row that cannot be explained has a `reason`.
+It can be pickled. It takes an Arrow table or a pandas frame, and returns one of that type, with one
+row for each row that came in. Nothing in a cell stops it: a row that cannot be explained has a
+`reason`.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pandas as pd
 from graphxai.datasets.molecule_reading import shortened
 
 from .batches import ExplainBatch
-from .run import CHUNK
+from .rows import CHUNK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplainFrame:
-    """Explains the rows of a data frame.
+    """Explain the rows of a data frame.
 
-    batch: the model, the method and the target. row_column: integers that number the rows;
-    name_column: compound names. Without them the result has no column `row` or `name`.
+    Attributes:
+        batch: the model, the method and the target.
+        smiles_column: column with SMILES.
+        row_column: column with integers that number the rows. Without it, the result has none.
+        name_column: column with compound names. Without it, the result has none.
     """
 
     batch: ExplainBatch
@@ -52,18 +56,19 @@ class ExplainFrame:
 
         Raises ValueError if a column is missing.
         """
-        wanted = [self.smiles_column, self.row_column, self.name_column]
-        there = list(
-            map(str, frame.columns if isinstance(frame, pd.DataFrame) else frame.schema.names)
-        )
-        for name in wanted:
-            if name is not None and name not in there:
+        columns = [self.smiles_column, self.row_column, self.name_column]
+        is_pandas = isinstance(frame, pd.DataFrame)
+        existing = list(map(str, frame.columns if is_pandas else frame.schema.names))
+        for name in columns:
+            if name is not None and name not in existing:
                 raise ValueError(
-                    f"there is no column {name!r}; the columns are: {', '.join(there)}."
+                    f"there is no column {name!r}; the columns are: {', '.join(existing)}."
                 )
-        values, numbers, names = (None if name is None else _values(frame[name]) for name in wanted)
-        found = self.explain(values or [], numbers, names)
-        return found.to_pandas() if isinstance(frame, pd.DataFrame) else found
+        values, numbers, names = (
+            None if name is None else _values(frame[name]) for name in columns
+        )
+        table = self.explain(values or [], numbers, names)
+        return table.to_pandas() if is_pandas else table
 
     def explain(
         self, values: Sequence[Any], numbers: Sequence[int] | None, names: Sequence[Any] | None
@@ -75,13 +80,12 @@ class ExplainFrame:
         for first in range(0, len(values), CHUNK):
             chunk = range(first, min(first + CHUNK, len(values)))
             text = [k for k in chunk if values[k] is None or isinstance(values[k], str)]
-            called = (
+            chunk_names = (
                 None if names is None else ["" if names[k] is None else str(names[k]) for k in text]
             )
-            found = {
-                row["row"]: row for row in self.batch([values[k] or "" for k in text], text, called)
-            }
-            rows += [found.get(k) or _not_text(k, values[k]) for k in chunk]
+            results = self.batch([values[k] or "" for k in text], text, chunk_names)
+            row_of = {row["row"]: row for row in results}
+            rows += [row_of.get(k) or _not_text(k, values[k]) for k in chunk]
         for k, row in enumerate(rows):
             row["row"] = None if numbers is None else numbers[k]
         columns = [
@@ -92,12 +96,13 @@ class ExplainFrame:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column in plain Python; None where a value is missing."""
-    found = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
-    return [None if isinstance(value, float) and value != value else value for value in found]
+    """The values of a column in plain Python, with None where one is missing."""
+    values = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
+    return [None if isinstance(value, float) and value != value else value for value in values]
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:
+    """A row that was left out because its cell is not text."""
     reason = f"{type(value).__name__} is not text: a SMILES is."
     return {"row": row, "smiles": shortened(repr(value)), "reason": reason}
 
@@ -109,5 +114,5 @@ def _cell(value: Any, kind: "pa.DataType") -> Any:
     if value is None or types.is_string(kind) or types.is_integer(kind):
         return value
     if types.is_list(kind):
-        return [float(one) for one in value.split()]
+        return [float(number) for number in value.split()]
     return float(value) if value != "" else None

@@ -39,7 +39,8 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.layers import joined
 from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
 from graphxai.rules.conservative import record
-from graphxai.tables.run import Pictures, explain_table
+from graphxai.tables.run import explain_table
+from graphxai.tables.settings import Pictures
 from toy import random_graphormer
 
 OF_GATES = re.compile(r"no rule covers;.*to the output: ([\w.]+: (hard)?sigmoid(; )?)+\.$")

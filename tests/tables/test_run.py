@@ -17,8 +17,9 @@ from graphxai.explainers import get_explainer
 from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
 from graphxai.runtime.writing import exclusive_lock
-from graphxai.tables import batches, run
-from graphxai.tables.run import Pictures, explain_table, predict_table
+from graphxai.tables import batches
+from graphxai.tables.run import explain_table, predict_table
+from graphxai.tables.settings import Pictures
 from toy import random_graphormer
 
 
@@ -105,7 +106,7 @@ def test_results_that_are_not_finite_are_rejected(tmp_path):
 def test_a_resumed_run_equals_an_uninterrupted_one_byte_for_byte(
     model, smiles, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(run, "CHUNK", 5)
+    monkeypatch.setattr("graphxai.tables.rows.CHUNK", 5)
     table = write_table(tmp_path / "t.csv", *smiles[:6], "C1CC", *smiles[6:9], "C[*+]", "CCO")
     options = {"formats": ["sdf"], "pictures": Pictures()}
     explained(model, table, tmp_path / "whole", **options)

@@ -17,8 +17,8 @@ import graphxai as gx
 from graphxai.contract import batching
 from graphxai.explainers import get_explainer
 from graphxai.runtime.workers import LostItem, PieceResult
-from graphxai.tables import run
-from graphxai.tables.run import Pictures, explain_rows, explain_table, predict_table
+from graphxai.tables.run import explain_rows, explain_table, predict_table
+from graphxai.tables.settings import Pictures
 from toy import random_graphormer
 
 SMILES = ["CCO", "C1CC", "c1ccccc1O", "", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO", "CCC", "N"]
@@ -41,7 +41,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_files_are_those_of_one_process(model, tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(run, "CHUNK", 4)
+    monkeypatch.setattr("graphxai.tables.rows.CHUNK", 4)
     table = write_table(tmp_path / "t.csv", SMILES)
     options = {"pictures": Pictures(suffix), "formats": ["sdf"], "name_column": "name"}
     counts = [
@@ -72,7 +72,7 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
     without = write_table(tmp_path / "u.csv", ["" if one == "CN" else one for one in SMILES])
     options = {"pictures": Pictures(), "name_column": "name"}
     one = explain_table(model, without, tmp_path / "one", get_explainer("lrp"), **options)
-    monkeypatch.setattr(run, "map_in_processes", dying)
+    monkeypatch.setattr("graphxai.tables.rows.map_in_processes", dying)
     many = explain_table(model, table, tmp_path / "many", get_explainer("lrp"), **options)
     assert (many.done, many.rejected) == (one.done, one.rejected) == (6, 3)
     found, expected = contents(tmp_path / "many"), contents(tmp_path / "one")
@@ -90,7 +90,7 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
 
 
 def test_predictions_are_those_of_one_process(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "CHUNK", 4)
+    monkeypatch.setattr("graphxai.tables.rows.CHUNK", 4)
     table = write_table(tmp_path / "t.csv", SMILES)
     refused = []
     for count in (1, 2):

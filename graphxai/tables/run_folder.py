@@ -1,0 +1,154 @@
+"""The folder of a run over a table: what was run, what is finished, and files that grow.
+
+Rows that are in `explanations.csv` or `rejected.csv` are finished. They are written last, so that
+the picture and the structure of a finished row are always complete.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphxai.explanation.files import require_pyarrow
+from graphxai.runtime.writing import (
+    Appended,
+    exclusive_lock,
+    folder_at,
+    synced_together,
+    write_whole,
+)
+
+from .files import AppendedCsv, appended_sdf, csv_to_parquet, rows_in
+from .settings import FORMATS, ExplanationSettings
+
+REJECTED_COLUMNS = ("row", "name", "smiles", "reason")
+TABLES = ("explanations.csv", "rejected.csv")
+WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
+RUN = {"table", "smiles_column", "model", "method"}  # settings that every run.json of ours has
+NOT_CELLS = ("record", "drawing")  # of a row: they go to files of their own
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The open files of a run.
+
+    Attributes:
+        folder: where they are.
+        columns: columns of the table of explanations, with their types.
+        finished: numbers of the rows that an earlier run wrote.
+        explanations: the table of explanations.
+        rejected: the table of rows that were left out.
+        structures: the SD file, or None without one.
+        pictures: whether rows have pictures.
+    """
+
+    folder: Path
+    columns: Mapping[str, type]
+    finished: frozenset[int]
+    explanations: AppendedCsv
+    rejected: AppendedCsv
+    structures: Appended | None
+    pictures: bool
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows of an `ExplainBatch`, and sync them to the disk."""
+        explained = [row for row in rows if "reason" not in row]
+        with synced_together():
+            for row in explained if self.pictures else ():
+                write_whole(self.folder / row["picture"], row["drawing"])
+        if self.structures is not None:
+            self.structures.write("".join(row.get("record", "") for row in explained))
+            self.structures.sync()
+        self.explanations.write(
+            {name: cell for name, cell in row.items() if name not in NOT_CELLS} for row in explained
+        )
+        self.rejected.write(row for row in rows if "reason" in row)
+
+    def write_parquet(self) -> None:
+        """Convert the table of explanations, at the end of a run."""
+        table = self.folder / "explanations.csv"
+        csv_to_parquet(table, self.folder / "explanations.parquet", self.columns)
+
+
+@contextmanager
+def open_run(
+    folder: Path,
+    description: Mapping[str, Any],
+    columns: Mapping[str, type],
+    settings: ExplanationSettings,
+) -> Iterator[RunFolder]:
+    """Open the files of a run within the block, in which no other run may use the folder.
+
+    description: what must agree when a run is resumed. Raises FileExistsError if there are results
+    and the settings do not resume them, or files of another origin, and ValueError if the results
+    come from a different run.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(exclusive_lock(folder))
+        finished = _begin(folder, description, settings.resume)
+        if settings.pictures is not None:
+            folder_at(folder / "pictures")
+        excel_safe, named = settings.excel_safe, settings.name_column is not None
+        table = AppendedCsv(stack, folder / "explanations.csv", columns, excel_safe)
+        rejected_columns = [name for name in REJECTED_COLUMNS if named or name != "name"]
+        rejected = AppendedCsv(stack, folder / "rejected.csv", rejected_columns, excel_safe)
+        structures = None
+        if "sdf" in settings.formats:
+            explained = rows_in(folder / "explanations.csv")
+            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
+        pictures = settings.pictures is not None
+        yield RunFolder(folder, columns, frozenset(finished), table, rejected, structures, pictures)
+
+
+def require_formats(formats: Collection[str]) -> None:
+    """Raise ValueError for an unknown format, and ImportError for Parquet without pyarrow."""
+    for name in formats:
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
+    if "parquet" in formats:
+        require_pyarrow(Path("explanations.parquet"))
+
+
+def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[int]:
+    """Make the folder, or check that it holds the same run; returns the rows already done."""
+    stored = folder / "run.json"
+    before = _description_in(stored)
+    for name in WRITTEN if before is None else ():
+        if os.path.lexists(folder / name):
+            raise FileExistsError(
+                f"{folder / name} is not from a run of this command: choose another folder."
+            )
+    tables = [folder / name for name in TABLES]
+    finished = rows_in(tables[0]) | rows_in(tables[1])
+    if before is None or not finished:  # a new run, or one that failed before its first row
+        for table in tables:
+            table.unlink(missing_ok=True)
+        write_whole(stored, json.dumps(description, indent=1) + "\n")
+        return set()
+    if not resume:
+        raise FileExistsError(
+            f"{folder} already holds results: continue with --resume, or choose another folder."
+        )
+    for name, value in description.items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{folder} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
+                " another folder."
+            )
+    return finished
+
+
+def _description_in(stored: Path) -> dict[str, Any] | None:
+    """The description of the run that a folder holds, or None if it holds none."""
+    if not os.path.lexists(stored):
+        return None
+    try:
+        content = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{stored} cannot be read ({error}); choose another folder.") from error
+    if not isinstance(content, dict) or not content.keys() >= RUN:
+        raise FileExistsError(f"{stored} is not from a run of this command: choose another folder.")
+    return content

@@ -1,0 +1,209 @@
+"""What can be chosen for a run over a table, declared once for Python and the command line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from graphxai.contract.intervals import LEVEL
+from graphxai.runtime.options import option
+from graphxai.runtime.settings import as_in, documented
+
+FORMATS = ("csv", "parquet", "sdf")
+COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # methods side by side in a report
+SHARD_ROWS = 8192  # half a minute of LRP on one core
+LARGEST_REPORT = 5000  # molecules by default: a page of 10,000 does not scroll smoothly
+
+TABLE = ("table", "ray")  # what is read row by row, here or by Ray
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a text, separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _columns(texts: Sequence[str]) -> dict[str, str]:
+    """The column of each task, from TASK=COLUMN."""
+    columns = dict(text.partition("=")[::2] for text in texts)
+    if not all(columns.values()):
+        raise ValueError("write TASK=COLUMN.")
+    return columns
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How the pictures for a table look.
+
+    Attributes:
+        suffix: ".svg" or ".png".
+        palette: name of the colours.
+        limit: relevance at the ends of the colour bar, or None to fit the scale to each picture.
+        atom_numbers: whether each atom's number is written beside it.
+    """
+
+    suffix: str = ".svg"
+    palette: Literal["red-blue", "orange-purple"] = option(
+        "red-blue",
+        "Colours of the pictures; the second is colour-blind safe.",
+        applies_to=("smiles", "table", "image"),
+    )
+    limit: float | None = None
+    atom_numbers: bool = option(
+        False,
+        "Write each atom's number, as in tables, beside it.",
+        applies_to=("smiles", "table"),
+    )
+
+
+@documented
+@dataclass(frozen=True)
+class PredictionSettings:
+    """What can be chosen when a table is predicted."""
+
+    smiles_column: str = option("smiles", "Column with SMILES.", applies_to=TABLE)
+    name_column: str | None = option(None, "Column with compound names.", applies_to=TABLE)
+    level: float = option(
+        LEVEL,
+        "Share of molecules whose interval or set of classes should hold.",
+        applies_to=("smiles", "table", "image"),
+    )
+    excel_safe: bool = option(
+        False, "Put ' before text that spreadsheets would read as formulas.", applies_to=("table",)
+    )
+    workers: int | None = option(
+        1,
+        "Processes for a table, whose results are the same for any number; without a number, all"
+        " free cores if that is faster than one.",
+        applies_to=TABLE,
+        minimum=1,
+        command_line_default=None,
+    )
+
+
+@documented
+@dataclass(frozen=True)
+class ExplanationSettings(PredictionSettings):
+    """What can be chosen when a table is explained."""
+
+    target: Any = option(
+        None,
+        "Class or task to explain; without one, the predicted class, or the second of two.",
+        applies_to=None,
+        parse=str,
+    )
+    pictures: Pictures | None = field(
+        default=None, metadata={"help": "How pictures look, or None for no pictures."}
+    )
+    formats: Sequence[str] = option(
+        ("csv",),
+        "Files for a table: csv (always written), parquet, sdf.",
+        applies_to=("table",),
+        name="--format",
+        parse=_names,
+    )
+    resume: bool = option(False, "Continue an interrupted run over a table.", applies_to=TABLE)
+
+
+@documented
+@dataclass(frozen=True)
+class RowSettings:
+    """What can be chosen when the rows of a table are explained one after another."""
+
+    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    name_column: str | None = field(default=None, metadata={"help": "Column with compound names."})
+    target: Any = as_in(ExplanationSettings, "target")
+    workers: int | None = as_in(PredictionSettings, "workers")
+
+
+@documented
+@dataclass(frozen=True)
+class ReportSettings:
+    """What can be chosen for a report."""
+
+    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    name_column: str | None = as_in(PredictionSettings, "name_column")
+    names: Sequence[str] | None = field(
+        default=None, metadata={"help": "Names of the molecules of a list, one for each."}
+    )
+    measured: Mapping[str, str] | None = option(
+        None,
+        "TASK=COLUMN with measured values; without it, columns named after a task.",
+        applies_to=("table",),
+        parse=_columns,
+        repeat=True,
+    )
+    compared: Sequence[str] = field(
+        default=COMPARED, metadata={"help": "Methods shown side by side on a full card."}
+    )
+    target: Any = as_in(ExplanationSettings, "target")
+    limit: int | None = option(
+        None,
+        f"Read at most this many rows; without a limit, up to {LARGEST_REPORT:,} are allowed.",
+        applies_to=("table",),
+        minimum=1,
+    )
+    detailed: int = option(
+        50,
+        "Full cards (other methods, every sign of trust) for this many molecules: those with the"
+        " strongest atoms, the least trust, activity cliffs and outliers.",
+        applies_to=("table",),
+    )
+    counterfactuals: int = option(
+        0,
+        "Find this many changes that alter the prediction for each full card, which takes about 5 s"
+        " a molecule.",
+        applies_to=("table",),
+        minimum=0,
+    )
+    towards: str | None = option(
+        None,
+        "What these changes should lead to: a class, '>6.5' or '<6.5'; without it, the most"
+        " probable other class, or one unit more.",
+        applies_to=("table",),
+    )
+    level: float = as_in(PredictionSettings, "level")
+    title: str = option("", "Title of the report.", applies_to=("table",))
+    workers: int | None = as_in(PredictionSettings, "workers")
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Where Ray explains a table, and in pieces of what size."""
+
+    address: str | None = option(
+        None,
+        "Address of a Ray cluster; without one, Ray runs on this machine.",
+        applies_to=("ray",),
+        name="--ray-address",
+    )
+    shard_rows: int = option(
+        SHARD_ROWS, "Largest number of rows of a shard.", applies_to=("ray",), minimum=1
+    )
+
+
+@documented
+@dataclass(frozen=True)
+class RaySettings(ClusterSettings):
+    """What can be chosen when Ray explains a table."""
+
+    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    name_column: str | None = as_in(PredictionSettings, "name_column")
+    target: Any = as_in(ExplanationSettings, "target")
+    resume: bool = as_in(ExplanationSettings, "resume")
+    workers: int | None = as_in(PredictionSettings, "workers", None)
+
+
+@documented
+@dataclass(frozen=True)
+class DatasetSettings:
+    """What can be chosen when a Ray dataset is explained."""
+
+    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    row_column: str | None = field(
+        default=None, metadata={"help": "Column with integers to carry along as `row`."}
+    )
+    name_column: str | None = field(
+        default=None, metadata={"help": "Column with names to carry along as `name`."}
+    )
+    target: Any = as_in(ExplanationSettings, "target")
+    workers: int | None = as_in(PredictionSettings, "workers", None)
+    batch_size: int = field(default=1024, metadata={"help": "Rows that a process takes at a time."})
