@@ -7,9 +7,8 @@ import pytest
 import graphxai as gx
 from graphxai.evaluation import benchmark
 from graphxai.runtime import workers
-from graphxai.runtime.pickling import as_bytes
-from graphxai.runtime.workers import PieceResult
-from graphxai.tables.report import build
+from graphxai.runtime.workers import Part
+from graphxai.tables.report import cards, full_cards, report
 from toy import random_graphormer
 
 SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
@@ -45,10 +44,10 @@ def test_a_benchmark_has_the_same_values(model, monkeypatch):
 
 
 def test_a_report_is_the_same_page(model, monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "CHUNK", 2)
-    monkeypatch.setattr(build, "IN_FULL", 2)
+    monkeypatch.setattr(cards, "CHUNK", 2)
+    monkeypatch.setattr(full_cards, "AT_A_TIME", 2)
     pages = [
-        build.report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k)
+        report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k)
         for k in (1, 2)
     ]
     assert pages[0].read_bytes() == pages[1].read_bytes()

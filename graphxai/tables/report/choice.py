@@ -16,10 +16,10 @@ DOUBTS = ("warning", "caution", "unknown")  # levels of trust, the worst first
 def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str]:
     """Positions of at most `count` records, each with the reason why it is opened first.
 
-    Four lists take turns: the strongest atom; the least trust; activity cliffs, which are pairs of
-    similar molecules more than a standard deviation apart; and outliers, which are the largest
-    errors, or the predictions farthest from the median if nothing was measured. Without measured
-    values, cliffs are those of the prediction.
+    Molecules are taken in turn from four lists. The first has the strongest atoms and the second
+    the least trust. The third has activity cliffs, which are pairs of similar molecules more than a
+    standard deviation apart. The last has outliers, which are the largest errors. Without measured
+    values, cliffs are those of the prediction, and outliers are farthest from the median.
     """
     if count >= len(molecules):
         return dict.fromkeys(range(len(molecules)), "")
@@ -38,8 +38,8 @@ def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str
     return chosen
 
 
-def said(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, str]) -> str:
-    """What the page says about them, in one sentence; empty if every card is full."""
+def sentence_about(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, str]) -> str:
+    """What the page says about the full cards, in one sentence, or "" if every card is full."""
     if len(chosen) == len(molecules):
         return ""
     which = (
@@ -67,8 +67,8 @@ def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
     if not spread:
         return []
     smiles = [m["smiles"] for m in molecules]
-    found = activity_cliffs(smiles, values, difference=spread, matched=False)
-    return list(dict.fromkeys(end for cliff in found for end in (cliff.a, cliff.b)))
+    cliffs = activity_cliffs(smiles, values, difference=spread, matched=False)
+    return list(dict.fromkeys(end for cliff in cliffs for end in (cliff.a, cliff.b)))
 
 
 def _strangeness(molecules: Sequence[Mapping[str, Any]]) -> Iterable[float]:

@@ -30,8 +30,10 @@ LISTED = 3  # tasks that are named
 class MeasuredTable:
     """What a table says was measured, by task.
 
-    columns: where; values: by row number, class numbers or values; notes: which cells were not
-    understood, in words.
+    Attributes:
+        columns: the column of each task.
+        values: values, or numbers of classes, by task and row number.
+        notes: which cells were not understood, in words.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -46,22 +48,20 @@ class MeasuredTable:
 def measured_columns(
     path: Path, smiles_column: str, tasks: Sequence[Task], named: Mapping[str, str]
 ) -> dict[str, str]:
-    """The column with the measured values of each task: as named, or named after the task.
+    """The column with the measured values of each task, by default one named after the task.
 
     Raises ValueError if a named task or column does not exist.
     """
-    known = [task.name for task in tasks]
+    names = [task.name for task in tasks]
     for name, column in named.items():
-        if name not in known:
-            raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(known)}.")
+        if name not in names:
+            raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(names)}.")
         next(iter_records(path, (smiles_column, column)), None)
-    found = {name: name for name in known if name not in named}
-    return dict(named) | {
-        name: name for name in found if path.is_file() and _has(path, smiles_column, name)
-    }
+    others = [name for name in names if name not in named] if path.is_file() else []
+    return dict(named) | {name: name for name in others if _has_column(path, smiles_column, name)}
 
 
-def _has(path: Path, smiles_column: str, column: str) -> bool:
+def _has_column(path: Path, smiles_column: str, column: str) -> bool:
     with suppress(ValueError):
         next(iter_records(path, (smiles_column, column)), None)
         return True
@@ -84,15 +84,15 @@ def measured_table(
         if task.name not in columns:
             continue
         cells = [cells[columns[task.name]] for _, cells in rows]
-        found, odd = read_measured(cells, task.classes)
-        known = zip(rows, found.tolist(), strict=True)
-        values[task.name] = {row: value for (row, _), value in known if not math.isnan(value)}
+        measured, odd = read_measured(cells, task.classes)
+        numbered = zip(rows, measured.tolist(), strict=True)
+        values[task.name] = {row: value for (row, _), value in numbered if not math.isnan(value)}
         notes.append(not_understood(columns[task.name], cells, odd))
     return MeasuredTable(columns, values, tuple(filter(None, notes)))
 
 
-def beside(table: MeasuredTable, explained: str) -> str:
-    """Say which measured tasks are not explained, and how to compare them; empty without any."""
+def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
+    """Say which measured tasks are not explained and how to compare them, or "" without any."""
     others = [task for task, values in table.values.items() if values and task != explained]
     if not others:
         return ""
@@ -115,19 +115,19 @@ def shown(task: Task, value: float) -> str:
 def agreement(
     task: Task, column: str, target: str | None, molecules: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """What the page says about measured and predicted values; None if nothing was measured.
+    """What the page says about measured and predicted values, or None if nothing was measured.
 
-    target: the explained class, if it is one and the same for all molecules. molecules: records
-    with `measured`, the number and the text, and `value`, the predicted value or probability.
+    target: the explained class, if it is the same for all molecules. molecules: records with
+    `measured`, the number and the text, and `value`, the predicted value or probability.
     """
-    known = [m for m in molecules if m.get("measured")]
-    if not known:
+    measured = [m for m in molecules if m.get("measured")]
+    if not measured:
         return None
     groups = []
     for part, words in PARTS.items():
-        chosen = [m for m in known if m["part"] == part]
-        if chosen:
-            groups.append([part, words, len(chosen), _scores(task, target, chosen)])
+        members = [m for m in measured if m["part"] == part]
+        if members:
+            groups.append([part, words, len(members), _scores(task, target, members)])
     return {
         "task": task.name,
         "column": column,
@@ -137,17 +137,18 @@ def agreement(
     }
 
 
-def _scores(task: Task, target: str | None, chosen: Sequence[Mapping[str, Any]]) -> str:
-    truth = np.array([m["measured"][0] for m in chosen])
+def _scores(task: Task, target: str | None, molecules: Sequence[Mapping[str, Any]]) -> str:
+    """How well measured and predicted values of molecules agree, in words."""
+    truth = np.array([m["measured"][0] for m in molecules])
     if not task.classes:
-        predicted = np.array([m["value"] for m in chosen], dtype=float)
+        predicted = np.array([m["value"] for m in molecules], dtype=float)
         coefficient = r2(predicted, truth) if len(truth) > 1 else math.nan
         text = "" if math.isnan(coefficient) else f"R2 {coefficient:.2f}, "
         return f"{text}RMSE {rmse(predicted, truth):.3g} {task.unit}".rstrip()
-    right = np.mean([m["label"] == m["measured"][1] for m in chosen])
+    right = np.mean([m["label"] == m["measured"][1] for m in molecules])
     area = math.nan
     if target in task.classes:
         is_target = (truth == task.classes.index(target)).astype(float)
-        area = roc_auc(np.array([m["value"] for m in chosen], dtype=float), is_target)
+        area = roc_auc(np.array([m["value"] for m in molecules], dtype=float), is_target)
     text = "" if math.isnan(area) else f"ROC-AUC {area:.2f}, "
     return f"{text}{right:.0%} predicted right"

@@ -1,0 +1,156 @@
+"""All that the page of a report shows, as JSON values."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from graphxai.chemistry.fragment_table import FragmentTable
+from graphxai.evaluation.trust.signs import Sign, score_sign
+from graphxai.evaluation.trust.trust import RULE
+from graphxai.explainers import Explainer, get_explainer
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.glossary import about_output, about_terms
+from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.provenance import versions
+from graphxai.visualization.color import PALETTES, Scale
+
+from .cards import Cards, MoleculeCard
+from .choice import sentence_about
+from .drawing import UNIT
+from .full_cards import FullCards
+from .measured import MeasuredTable, agreement
+from .projection import similarity_map
+from .records import colour_limit, rounded
+from .summary import fragment_ranking
+
+
+def page_data(
+    model: Model,
+    explainer: Explainer,
+    cards: Cards,
+    full: FullCards,
+    chosen: Mapping[int, str],
+    *,
+    title: str,
+    source: str,
+    notes: Sequence[str],
+    measured: MeasuredTable,
+) -> dict[str, Any]:
+    """All data for the page's script.
+
+    chosen: the molecules with a full card, see `choice.in_full`. notes: about what was measured.
+    """
+    records = [
+        card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
+    ]
+    value_names = {molecule.pop("value_name") for molecule in records}
+    explanations = [card.explanation for card in cards.molecules]
+    targets = {explanation.target for explanation in explanations}
+    prediction = explanations[0].prediction
+    (task,) = (task for task in model.config.tasks if task.name == prediction.task)
+    score = score_sign(model.origin.metadata, prediction)
+    limit = colour_limit(records, SATURATED)
+    compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
+    shown = [explainer, *map(get_explainer, compared)]
+    # the relevance of a fragment for different classes cannot be averaged
+    fragments = _fragment_table(cards.molecules) if len(targets) == 1 else None
+    target = next(iter(targets)) if len(targets) == 1 else None
+    return {
+        "title": title,
+        "source": source,
+        "model": {
+            "name": model.origin.name,
+            "sha256": model.origin.sha256,
+            "summary": _summary(model, task.name, score),
+            "score": _objection(score),
+            "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
+        },
+        "versions": versions(),
+        "method": explainer.name,
+        "additive": explainer.additive,
+        "unsigned": {e.name: e.unsigned for e in shown if e.unsigned},
+        "titles": {e.name: e.title for e in shown},
+        "words": {
+            "intro": _intro(explainer, {about_output(e) for e in explanations}),
+            "full": sentence_about(records, chosen),
+            "notes": list(notes),
+            "terms": _terms(explanations),
+        },
+        "features": list(getattr(model, "feature_names", ())),
+        "rule": RULE,
+        "value": value_names.pop() if len(value_names) == 1 else "Probability",
+        "unit": UNIT,
+        "limit": rounded([limit])[0],
+        "quantile": SATURATED,
+        "ticks": list(Scale(limit, one_sided=bool(explainer.unsigned)).ticks()),
+        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
+        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
+        "molecules": records,
+        "neighbours": dict(full.neighbours),
+        "map": similarity_map([explanation.atoms() for explanation in explanations]),
+        "fragments": None if fragments is None else fragment_ranking(fragments, records),
+        "rejected": cards.rejected,
+        "refused": dict(full.refused),
+        "measured": agreement(task, measured.columns.get(task.name, ""), target, records),
+    }
+
+
+def model_card(model: Model) -> str:
+    """The model card beside the checkpoint, or "" if there is none."""
+    folder = getattr(model.origin, "folder", None)
+    with suppress(OSError, UnicodeDecodeError):
+        if folder is not None and (Path(folder) / "README.md").is_file():
+            return (Path(folder) / "README.md").read_text(encoding="utf-8")
+    return ""
+
+
+def _fragment_table(molecules: Sequence[MoleculeCard]) -> FragmentTable:
+    """The fragments of all molecules."""
+    table = FragmentTable()
+    for card in molecules:
+        table.add(card.fragments)
+    return table
+
+
+def _terms(explanations: Sequence[Explanation]) -> dict[str, str]:
+    """The words of the ledgers with their meaning."""
+    terms: dict[str, str] = {}
+    for explanation in explanations:
+        terms |= about_terms(explanation)
+    return terms
+
+
+def _summary(model: Model, task: str, score: Sign) -> str:
+    """The test score of the explained task, or that of the model if it has one task or none."""
+    if len(model.config.tasks) > 1 and score.level != "unknown":
+        return f"{task}: {score.figures}"
+    return str(model.origin.metadata.get("summary", ""))
+
+
+def _objection(score: Sign) -> str:
+    """What is wrong with the model as a whole, said once on the page, or "" if nothing is."""
+    if score.level == "good":
+        return ""
+    return f"{score.sentence[0].upper()}{score.sentence[1:]}."
+
+
+def _intro(explainer: Explainer, outputs: set[str]) -> str:
+    """What the colours mean, in two sentences: relevance, then output and target.
+
+    outputs: what the explained outputs are, in words.
+    """
+    relevance = "how much each atom raises or lowers the model's output"
+    if not explainer.additive:
+        relevance = "the score that the method gives each atom"
+    if explainer.unsigned:
+        relevance += f", which has no sign ({explainer.unsigned})"
+    if len(outputs) == 1:
+        (output,) = outputs
+    else:
+        output = (
+            "The output for the target, the class predicted for each molecule, is a logit: +0.7"
+            " doubles the odds."
+        )
+    return f"Colours show relevance: {relevance}. {output}"

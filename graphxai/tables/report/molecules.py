@@ -1,0 +1,118 @@
+"""The molecules of a report, from a file or a list, with what was measured of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from graphxai.contract.inputs import as_list
+from graphxai.contract.tasks import Task
+from graphxai.datasets.csv_files import CONVERSIONS, iter_records
+from graphxai.tables.rows import count_rows
+from graphxai.tables.settings import LARGEST_REPORT, ReportSettings
+
+from .measured import MeasuredTable, measured_columns, measured_table
+
+TABLES = (".csv", ".tsv", ".txt")
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """A molecule to report.
+
+    Attributes:
+        number: its row number.
+        name: name of the compound, or "".
+        value: the model's input.
+        measured: measured values by task.
+    """
+
+    number: int
+    name: str
+    value: Any
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """The molecules to report.
+
+    Attributes:
+        rows: the molecules, which are read as they are needed.
+        total: roughly how many there are.
+        name: the file, or the number of molecules in words.
+        is_file: whether they come from a file.
+        measured: what the file says was measured.
+    """
+
+    rows: Iterable[ReportRow]
+    total: int
+    name: str
+    is_file: bool
+    measured: MeasuredTable
+
+
+def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
+    """The molecules to report, of which the settings may limit the number.
+
+    Raises ValueError if there are too many, or if the settings do not fit a file or a list.
+    """
+    if is_file(inputs):
+        source = _source_of_file(Path(inputs), tasks, settings)
+    elif settings.measured:
+        raise ValueError("measured values are columns of a file.")
+    else:
+        source = _source_of_list(inputs, settings.names)
+    limit = settings.limit
+    if limit is not None:
+        rows, total = islice(source.rows, limit), min(limit, source.total)
+        return ReportSource(rows, total, source.name, source.is_file, source.measured)
+    if source.total > LARGEST_REPORT:
+        raise ValueError(
+            f"{source.name}: about {source.total:,} rows, and a report of more than"
+            f" {LARGEST_REPORT:,} is slow in a browser. Set a limit, such as {LARGEST_REPORT};"
+            " `graphxai explain` and `graphxai fragments` take tables of any length."
+        )
+    return source
+
+
+def is_file(inputs: Any) -> bool:
+    """Whether to read a file. A text is a SMILES unless it has the suffix of a file."""
+    if isinstance(inputs, str):
+        return Path(inputs).suffix.lower() in (*TABLES, *CONVERSIONS)
+    return isinstance(inputs, Path)
+
+
+def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
+    smiles_column, name_column = settings.smiles_column, settings.name_column
+    columns = measured_columns(path, smiles_column, tasks, settings.measured or {})
+    most = LARGEST_REPORT if settings.limit is None else settings.limit
+    measured = measured_table(path, smiles_column, tasks, columns, most)
+    if settings.names is not None:
+        raise ValueError("names go with a list; for a file, give name_column.")
+    read = (smiles_column,) if name_column is None else (smiles_column, name_column)
+    rows = (
+        ReportRow(
+            number,
+            cells[name_column] if name_column else "",
+            cells[smiles_column],
+            measured.of(number),
+        )
+        for number, cells in iter_records(path, read)
+    )
+    total = count_rows(path) if path.is_file() else 0
+    return ReportSource(rows, total, path.name, True, measured)
+
+
+def _source_of_list(inputs: Any, names: Sequence[str] | None) -> ReportSource:
+    values, _ = as_list(inputs)
+    if names is not None and len(names) != len(values):
+        raise ValueError(f"there are {len(names)} names for {len(values)} molecules.")
+    titles = [str(name) for name in names] if names is not None else [""] * len(values)
+    rows: Iterator[ReportRow] = (
+        ReportRow(number, name, value)
+        for number, (name, value) in enumerate(zip(titles, values, strict=True), start=1)
+    )
+    count = f"{len(values)} molecule{'s' if len(values) != 1 else ''}"
+    return ReportSource(rows, len(values), count, False, MeasuredTable())
