@@ -39,9 +39,9 @@ def app(
     from graphxai.tables.app.server import serve
 
     with suppress(KeyboardInterrupt):
-        serve(model or ["bace"], port, open_browser=browser, tell=_tell)
+        serve(model or ["bace"], port, open_browser=browser, log=_print_address)
 
 
-def _tell(address: str) -> None:
+def _print_address(address: str) -> None:
     echo(f"the page: {address}")
-    echo("Ctrl-C ends it; keep the address to yourself, it holds the key.")
+    echo("Ctrl-C ends it. Keep the address to yourself, as it holds the key.")

@@ -1,4 +1,4 @@
-"""What the commands share: loading a model, reading the source, the option for names."""
+"""What the commands share: options, loading a model, telling what a source is."""
 
 import multiprocessing
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import APPLIES_ALWAYS, applies_to, was_given
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -14,82 +15,65 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
-NameOption = Annotated[
-    str | None, typer.Option(help="Column with compound names, for a table [default: none].")
-]
+PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoint", "training")
+
 ModelOption = Annotated[
     str | None,
     typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
+    APPLIES_ALWAYS,
+]
+MoleculeModelOption = Annotated[
+    str, typer.Option(help="Name of a bundled model, or a checkpoint folder."), APPLIES_ALWAYS
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option(help="Where to compute, such as 'cuda' [default: cpu].")
+    str | None,
+    typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
+    applies_to(*PROCESSED),
 ]
-ExcelOption = Annotated[
-    bool,
-    typer.Option(
-        "--excel-safe", help="Put ' before text that spreadsheets would read as formulas."
-    ),
+SeedOption = Annotated[
+    int, typer.Option(help="Seed of everything that is drawn at random."), APPLIES_ALWAYS
 ]
 
 
-def _with_common_imports(workers: int | None) -> int | None:
+def share_imports() -> None:
     """Let all processes of this program fork from one that has torch, and share its memory."""
     if "forkserver" in multiprocessing.get_all_start_methods():
         multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
-    return workers
-
-
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        callback=_with_common_imports,
-        help="Processes for a table; the results are the same for any number [default: all free"
-        " cores, if that is faster than one].",
-    ),
-]
-LevelOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of molecules whose interval or set of classes should hold [default: 0.9]."
-    ),
-]
-ColumnOption = Annotated[str, typer.Option(help="Column with SMILES, for a table.")]
 
 
 def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "LoadedModel":
-    """Load a model to a device; warn on standard error if its test scores say it is of no use."""
+    """Load a model to a device, and warn on standard error if its test scores are of no use."""
     from graphxai.api import load
     from graphxai.learning.scores import useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 
     model = on_device(require_purpose(load(name_or_folder)), device)
-    found = useless_tasks(model.origin.metadata.get("scores"))
-    if found:
-        text = "; ".join(found)
+    useless = useless_tasks(model.origin.metadata.get("scores"))
+    if useless:
+        text = "; ".join(useless)
         echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
     return model
 
 
-def level_for(model: "LoadedModel", level: float | None) -> float:
-    """The level given, or 0.9; say so on standard error if the model has no intervals.
+def check_level(context: typer.Context, model: "LoadedModel", level: float) -> None:
+    """Say on standard error if a level was given, but the model has no intervals.
 
-    Raises ValueError unless it lies between 0 and 1.
+    Raises ValueError unless the level lies between 0 and 1.
     """
-    from graphxai.contract.intervals import LEVEL, require_level
+    from graphxai.contract.intervals import require_level
 
-    if level is not None and not model.conformal:
+    if was_given(context, "level") and not model.conformal:
         echo(
             f"model {model.origin.name!r} has no intervals: its weights come without its errors on"
             " molecules it did not learn from (`graphxai train` stores them)",
             err=True,
         )
-    return LEVEL if level is None else require_level(level)
+    require_level(level)
 
 
 def kind_of(source: str) -> str:
-    """What the source is, judged by its suffix: 'table', 'image' or 'smiles'.
+    """Tell what the source is by its suffix: 'table', 'image' or 'smiles'.
 
     Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
     """
@@ -105,15 +89,15 @@ def kind_of(source: str) -> str:
 
         if how := conversion(source):
             raise ValueError(f"{source} is not a CSV table with a column of SMILES: {how}.")
-        known = ", ".join(TABLES + IMAGES)
+        readable = ", ".join(TABLES + IMAGES)
         raise ValueError(
-            f"{source}: cannot read this type of file; use {known}, or --engine ray for Parquet."
+            f"{source}: cannot read this type of file; use {readable}, or --engine ray for Parquet."
         )
     return "smiles"
 
 
 def _exists(source: str) -> bool:
-    """Whether this is a file or folder; an empty string, which names the current folder, is not."""
+    """Whether this is a file or folder. An empty string, which is the current folder, is not."""
     try:
         return bool(source.strip()) and Path(source).exists()
     except OSError:  # a SMILES too long for a file name
@@ -121,7 +105,7 @@ def _exists(source: str) -> bool:
 
 
 def _is_smiles(source: str) -> bool:
-    """Whether RDKit can read it; a SMILES wins over a file with the same name."""
+    """Whether RDKit can read it. A SMILES takes precedence over a file with the same name."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -129,7 +113,10 @@ def _is_smiles(source: str) -> bool:
 
 
 def require_out(out: Path, source: str | Path) -> None:
-    """Make the folder of a file to write; OSError if it cannot be written, or is the source."""
+    """Make the folder of a file to write.
+
+    Raises OSError if the file cannot be written, or is the source.
+    """
     from graphxai.runtime.writing import place_of
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -145,14 +132,6 @@ def value_of(source: str, kind: str) -> str | Path:
 
 def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
-
     if model.config.reads_molecules != (kind in ("smiles", "table")):
         wanted = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
         raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
-
-
-def require_no_table_options(name_column: str | None, workers: int | None) -> None:
-    """Raise an error if names or processes are asked for where there is no table."""
-    for option, value in {"--name-column": name_column, "--workers": workers}.items():
-        if value is not None:
-            raise typer.BadParameter(f"{option} is for tables.")

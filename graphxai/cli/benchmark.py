@@ -7,13 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import DeviceOption, WorkersOption
+from .arguments import DeviceOption, SeedOption, share_imports
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo, printable
 
 NAMED = ("bace", "mnist-superpixels")
+MODELS = applies_to(*NAMED, "checkpoint")  # not for rules, for which models are trained
 
 
 def benchmark(
+    context: typer.Context,
     source: Annotated[
         str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
     ],
@@ -25,10 +28,12 @@ def benchmark(
         typer.Option(
             help="'all', or method names separated by commas [default: lrp,gradient_input]."
         ),
+        APPLIES_ALWAYS,
     ] = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(help="'all', or metric names separated by commas [default: auac,au_mse,srg]."),
+        MODELS,
     ] = None,
     operators: Annotated[
         list[str] | None,
@@ -36,43 +41,59 @@ def benchmark(
             help="How nodes are removed: 'all', or some of mask,zero,delete,resample [default:"
             " mask]. 'resample' draws other atoms in their place; see fit-masked-atoms."
         ),
+        MODELS,
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Points per curve; Ali 2022 takes 11 [default: all].")
+        int | None, typer.Option(help="Points per curve; Ali 2022 takes 11 [default: all]."), MODELS
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Measure at most this many graphs, drawn with the seed.")
+        int | None,
+        typer.Option(help="Measure at most this many graphs, drawn with the seed."),
+        APPLIES_ALWAYS,
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             help="'true' (the label), 'predicted', or a class [default: true if there are labels]."
         ),
+        MODELS,
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Task, if the model has several [default: the first].")
+        str | None,
+        typer.Option(help="Task, if the model has several [default: the first]."),
+        MODELS,
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
             help="Checkpoint to use instead of the bundled one; repeat for several seeds."
         ),
+        MODELS,
     ] = None,
     rule: Annotated[
         list[str] | None,
         typer.Option(help="Rule to train on; repeat, or 'all' [default: indole,halogen,logp]."),
+        applies_to("rules"),
     ] = None,
-    smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
+    smiles_column: Annotated[
+        str, typer.Option(help="Column with SMILES."), applies_to("checkpoint", "rules")
+    ] = "smiles",
     label_column: Annotated[
-        str | None, typer.Option(help="Column with the true class, as name or number.")
+        str | None,
+        typer.Option(help="Column with the true class, as name or number."),
+        applies_to("checkpoint"),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Data folder [default: $GRAPHXAI_DATA, or a cache].")
+        Path | None,
+        typer.Option(help="Data folder [default: $GRAPHXAI_DATA, or a cache]."),
+        applies_to(*NAMED, "rules"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for the sample and the checks.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Output folder [default: bench/SOURCE].")] = None,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder [default: bench/SOURCE]."), APPLIES_ALWAYS
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after an interruption.")
+        bool, typer.Option("--resume", help="Continue after an interruption."), APPLIES_ALWAYS
     ] = False,
     refit: Annotated[
         str | None,
@@ -80,15 +101,27 @@ def benchmark(
             help="Train on graphs with nodes removed before measuring: 'f-fidelity' (at random) or"
             " 'roar' (without each method's top share)."
         ),
+        MODELS,
     ] = None,
     training: Annotated[
         Path | None,
         typer.Option(help="CSV table of training molecules for --refit, with the same columns."),
+        MODELS,
     ] = None,
     refit_limit: Annotated[
-        int | None, typer.Option(help="Train on at most this many graphs, drawn with the seed.")
+        int | None,
+        typer.Option(help="Train on at most this many graphs, drawn with the seed."),
+        MODELS,
     ] = None,
-    workers: WorkersOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes; the results are the same for any number [default: all free cores, if"
+            " that is faster than one].",
+        ),
+        MODELS,
+    ] = None,
     device: DeviceOption = None,
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
@@ -113,17 +146,11 @@ def benchmark(
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
     """
+    kind = source if source in (*NAMED, "rules") else "checkpoint"
+    refuse_inapplicable(context, kind)
     if training is not None and refit is None:
         raise typer.BadParameter("--training is for --refit.")
-    if source == "rules":
-        if refit is not None:
-            raise typer.BadParameter("--refit is not for rules, where the truth is known.")
-        if device is not None:
-            raise typer.BadParameter(
-                "--device is for checkpoints; models of rules train on the CPU."
-            )
-        if workers is not None:
-            raise typer.BadParameter("--workers is not for rules: one process trains and scores.")
+    if kind == "rules":
         _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
         return
     if table is not None and source in NAMED:
@@ -135,6 +162,7 @@ def benchmark(
             f"{source!r} is not one of {', '.join(NAMED)}; after a checkpoint folder, give a table"
             " of molecules."
         )
+    share_imports()
     from graphxai.api import load
     from graphxai.contract.target import Target
     from graphxai.evaluation import Refit, evaluate, merged

@@ -1,12 +1,13 @@
-"""The command `graphxai counterfactuals`: what to change so that the model says something else."""
+"""The command `graphxai counterfactuals`: what to change so that the prediction changes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments import ColumnOption, kind_of, load_with_warning, require_out
-from .terminal import echo, printable
+from .arguments import MoleculeModelOption, SeedOption, kind_of, load_with_warning, require_out
+from .options import APPLIES_ALWAYS, refuse_inapplicable
+from .terminal import echo, echo_left_out, printable
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
@@ -15,25 +16,35 @@ if TYPE_CHECKING:
 
 
 def counterfactuals(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A SMILES or a CSV table.")],
     towards: Annotated[
-        str, typer.Option(help="What the model should say: a class, '>6.5' or '<6.5'.")
+        str,
+        typer.Option(help="What the model should say: a class, '>6.5' or '<6.5'."),
+        APPLIES_ALWAYS,
     ],
-    n: Annotated[int, typer.Option("-n", min=1, help="How many to find for a molecule.")] = 12,
-    keep: Annotated[str, typer.Option(help="SMARTS pattern to leave unchanged.")] = "",
-    model: Annotated[
-        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
-    ] = "bace",
+    n: Annotated[
+        int, typer.Option("-n", min=1, help="How many to find for a molecule."), APPLIES_ALWAYS
+    ] = 12,
+    keep: Annotated[
+        str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
+    ] = "",
+    model: MoleculeModelOption = "bace",
     sources: Annotated[
         str,
         typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
+        APPLIES_ALWAYS,
     ] = "transformations,fragments",
     predictions: Annotated[
-        int, typer.Option(min=1, help="Predict at most this many neighbours of a molecule.")
+        int,
+        typer.Option(min=1, help="Predict at most this many neighbours of a molecule."),
+        APPLIES_ALWAYS,
     ] = 1000,
-    steps: Annotated[int, typer.Option(min=1, help="At most this many changes in a row.")] = 2,
+    steps: Annotated[
+        int, typer.Option(min=1, help="At most this many changes in a row."), APPLIES_ALWAYS
+    ] = 2,
     sure: Annotated[
-        bool, typer.Option("--sure", help="Only those that the model is sure of.")
+        bool, typer.Option("--sure", help="Only those that the model is sure of."), APPLIES_ALWAYS
     ] = False,
     measured: Annotated[
         Path | None,
@@ -41,17 +52,25 @@ def counterfactuals(
             help="Table with measured values, to compare the changes with [default: the table of"
             " molecules, if it has a column named after a task]."
         ),
+        APPLIES_ALWAYS,
     ] = None,
     measured_column: Annotated[
-        str | None, typer.Option(help="Column of these values [default: named after a task].")
+        str | None,
+        typer.Option(help="Column of these values [default: named after a task]."),
+        APPLIES_ALWAYS,
     ] = None,
-    smiles_column: ColumnOption = "smiles",
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    smiles_column: Annotated[
+        str,
+        typer.Option(help="Column with SMILES, for a table of molecules or of measured values."),
+        APPLIES_ALWAYS,
+    ] = "smiles",
+    seed: SeedOption = 0,
     out: Annotated[
         Path,
         typer.Option(
             help="Table (.csv), structures (.sdf); of one molecule also a picture or page."
         ),
+        APPLIES_ALWAYS,
     ] = Path("counterfactuals.csv"),
 ) -> None:
     """Find what to change in a molecule so that the model predicts something else.
@@ -70,69 +89,110 @@ def counterfactuals(
 
     `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
     """
-    from graphxai.chemistry.counterfactuals import counterfactuals as find
-    from graphxai.chemistry.goal import Goal
-    from graphxai.chemistry.measurements import Measurements, NoNumbersError
-    from graphxai.runtime.progress import progress_bar
-    from graphxai.runtime.writing import exclusive_lock
-
     kind = kind_of(source)
     if kind == "image":
         raise ValueError("counterfactuals needs molecules: a SMILES or a CSV table.")
+    refuse_inapplicable(context, kind)
+    if measured_column and measured is None and kind == "smiles":
+        raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
     suffixes = (".csv", ".sdf") + (() if kind == "table" else (".svg", ".png", ".pdf", ".html"))
     if out.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
+    from graphxai.chemistry.goal import Goal
+
     require_out(out, source)
     loaded = load_with_warning(model)
-    options: dict[str, Any] = {"keep": keep or (), "predictions": predictions, "steps": steps}
-    options |= {
+    options: dict[str, Any] = {
+        "keep": keep or (),
+        "predictions": predictions,
+        "steps": steps,
         "sources": [name.strip() for name in sources.split(",")],
         "seed": seed,
         "sure": sure,
     }
-    columns = [measured_column] if measured_column else Goal.of(towards, loaded).columns(loaded)
+    wish = Goal.of(towards, loaded)
+    columns = [measured_column] if measured_column else wish.columns(loaded)
+    measurements = None
     if measured is not None or measured_column:
-        if measured is None and kind == "smiles":
-            raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
-        options["measured"] = Measurements.read(measured or source, columns, smiles_column)
+        measurements = _measurements(measured or source, columns, smiles_column)
     elif kind == "table":
-        try:
-            options["measured"] = Measurements.read(source, columns, smiles_column)
-        except NoNumbersError as error:
-            echo(f"warning: {error}", err=True)
-        except ValueError:
-            pass  # nothing was measured
-    if doubt := _doubt(loaded, Goal.of(towards, loaded).task, options.get("measured")):
+        measurements = _measurements_if_any(source, columns, smiles_column)
+    if doubt := _doubt(loaded, wish.task, measurements):
         echo(f"warning: {doubt}", err=True)
+    if measurements is not None:
+        options["measured"] = measurements
     if kind == "smiles":
-        found = find(loaded, source, towards, n, **options)
-        found.save(out)
-        _print(found)
-        echo(f"{found.summary}.")
-        echo(f"written: {out}")
-        return
-    rows = _rows(Path(source), smiles_column)
-    options["progress"] = False
+        _find_for_molecule(loaded, source, towards, n, options, out)
+    else:
+        _find_for_table(loaded, Path(source), smiles_column, towards, n, options, out)
+
+
+def _measurements(path: str | Path, columns: list[str], smiles_column: str) -> "Measurements":
+    from graphxai.chemistry.measurements import Measurements
+
+    return Measurements.read(path, columns, smiles_column)
+
+
+def _measurements_if_any(
+    path: str | Path, columns: list[str], smiles_column: str
+) -> "Measurements | None":
+    """What the table of molecules says was measured, or None if it has no such values."""
+    from graphxai.chemistry.measurements import NoNumbersError
+
+    try:
+        return _measurements(path, columns, smiles_column)
+    except NoNumbersError as error:
+        echo(f"warning: {error}", err=True)
+    except ValueError:
+        pass  # nothing was measured
+    return None
+
+
+def _find_for_molecule(
+    model: "LoadedModel", smiles: str, towards: str, n: int, options: dict[str, Any], out: Path
+) -> None:
+    from graphxai.chemistry.counterfactuals import counterfactuals as find
+
+    results = find(model, smiles, towards, n, **options)
+    results.save(out)
+    _print(results)
+    echo(f"{results.summary}.")
+    echo(f"written: {out}")
+
+
+def _find_for_table(
+    model: "LoadedModel",
+    path: Path,
+    smiles_column: str,
+    towards: str,
+    n: int,
+    options: dict[str, Any],
+    out: Path,
+) -> None:
+    from graphxai.chemistry.counterfactuals import counterfactuals as find
+    from graphxai.runtime.progress import progress_bar
+    from graphxai.runtime.writing import exclusive_lock
+
+    rows = _rows(path, smiles_column)
     results, left_out = [], []
     with exclusive_lock(out), progress_bar("finding counterfactuals", len(rows)) as advance:
         for row, smiles in rows:
             try:
-                results.append((row, smiles, find(loaded, smiles, towards, n, **options)))
+                changes = find(model, smiles, towards, n, progress=False, **options)
             except ValueError as error:
                 left_out.append(f"row {row}: {error}")
+            else:
+                results.append((row, smiles, changes))
             advance(1)
         if not results:
-            raise ValueError(f"no molecule in {source} has counterfactuals: {left_out[0]}")
+            raise ValueError(f"no molecule in {path} has counterfactuals: {left_out[0]}")
         _save(results, out)
-    for line in left_out[:10]:
-        echo(f"left out: {line}", err=True)
-    if len(left_out) > 10:
-        echo(f"left out: {len(left_out) - 10} more rows", err=True)
+    echo_left_out(left_out, len(left_out))
     echo(f"counterfactuals of {len(results):,} molecules: {out}")
 
 
 def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -> str:
-    """Say so if measured values hardly look like the task they stand for; else empty.
+    """Say so if measured values hardly look like the task they stand for, or else return "".
 
     The task is the one that names their column, or else the goal's.
     """
@@ -143,17 +203,21 @@ def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -
 
 
 def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:
-    """One file of the counterfactuals of several molecules: row, SMILES, what was found."""
+    """Write the counterfactuals of several molecules to one file.
+
+    results: row number, SMILES and counterfactuals of each molecule.
+    """
     import pandas as pd
 
     from graphxai.explanation.files import write_csv, write_text
 
     if out.suffix.lower() == ".sdf":
-        write_text((record for row, _, found in results for record in found.to_sdf(row=row)), out)
+        records = (record for row, _, changes in results for record in changes.to_sdf(row=row))
+        write_text(records, out)
         return
     tables = []
-    for row, smiles, found in results:
-        frame = found.to_frame()
+    for row, smiles, changes in results:
+        frame = changes.to_frame()
         frame.insert(0, "row", row)
         frame.insert(1, "molecule", smiles)
         tables.append(frame)
@@ -169,14 +233,14 @@ def _rows(path: Path, column: str) -> list[tuple[int, str]]:
     return rows
 
 
-def _print(found: "Counterfactuals") -> None:
+def _print(results: "Counterfactuals") -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
     from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
 
-    title = f"{found.explanation.prediction.in_full}, towards {found.goal}"
+    title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
     shown = Table(
         Column("change", overflow="fold"),
         Column("SMILES", overflow="fold"),
@@ -184,13 +248,16 @@ def _print(found: "Counterfactuals") -> None:
         "predicted change",
         AT_CHANGE,
         "similarity",
-        *(["measured"] if any(one.measured for one in found) else []),
+        *(["measured"] if any(change.measured for change in results) else []),
         title=escape(printable(title)),
         title_justify="left",
     )
-    for one, share in zip(found, found.at_change, strict=True):
-        predicted = f"{one.prediction}, sure" if one.sure else str(one.prediction)
-        cells = [one.changes, one.smiles, predicted, one.change_in_full, percent(share)]
-        cells += [f"{one.similarity:.2f}", *([one.measured.sentence] if one.measured else [])]
+    for change, share in zip(results, results.at_change, strict=True):
+        predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
+        cells = [change.changes, change.smiles, predicted, change.change_in_full, percent(share)]
+        cells += [
+            f"{change.similarity:.2f}",
+            *([change.measured.sentence] if change.measured else []),
+        ]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)

@@ -13,19 +13,19 @@ from graphxai.models.graphormer import only_starts
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
-SEEN = "verubecestat"  # the molecule that every model explains
-FEW = 3  # tasks; of a model with more, the likeliest is shown
+EVERY_MODEL = "verubecestat"  # the molecule that every model explains
+FEW = 3  # tasks of a model; if it has more, only the likeliest is shown
 COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_last")
 
 
-def run(folder: str | Path, say: Callable[[str], None] = print) -> list[Path]:
+def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples; write pictures into `folder` and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    return [*_molecules(folder, say), *_every_model(folder, say), *_digits(folder, say)]
+    return [*_molecules(folder, log), *_every_model(folder, log), *_digits(folder, log)]
 
 
-def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
+def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
     model = load("bace")
     names = list(MOLECULES)
     explained: list[Explanation] = explain(model, list(MOLECULES.values()))
@@ -33,7 +33,7 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
     for name, explanation in zip(names, explained, strict=True):
         written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
         ledger = explanation.ledger
-        say(
+        log(
             f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f}"
             f" ({ledger.without_nodes:+.3f} without atoms) ="
             f" atoms {ledger.nodes:+.3f} + graph token {ledger.graph_token:+.3f}"
@@ -48,23 +48,23 @@ def _molecules(folder: Path, say: Callable[[str], None]) -> list[Path]:
     return written
 
 
-def _every_model(folder: Path, say: Callable[[str], None]) -> list[Path]:
+def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
     """Draw what each model of molecules sees in one molecule."""
-    smiles = MOLECULES[SEEN]
+    smiles = MOLECULES[EVERY_MODEL]
     explained: list[Explanation] = []
     titles: list[str] = []
     for name in pretrained_models():
         model = load(name)
         if only_starts(model) or not model.config.reads_molecules:
             continue
-        (found,) = predict(model, [smiles])
-        for task in _shown(found):
+        (predictions,) = predict(model, [smiles])
+        for task in _shown_tasks(predictions):
             explained.append(explain(model, smiles, target=task))
             titles.append(f"{task}: {explained[-1].prediction}")
-            say(f"{name:20s} {titles[-1]}")
+            log(f"{name:20s} {titles[-1]}")
     panels = grid(
         explained,
-        title=f"What each model sees in {SEEN} (LRP)",
+        title=f"What each model sees in {EVERY_MODEL} (LRP)",
         titles=titles,
         shared_scale=False,  # each model has an output of its own, in a unit of its own
         width=420,
@@ -73,22 +73,24 @@ def _every_model(folder: Path, say: Callable[[str], None]) -> list[Path]:
     return [write_pictures([panels], folder / "every-model.png")]
 
 
-def _shown(predictions: dict[str, Prediction]) -> list[str]:
-    """Return the tasks to show: all, or of many the one whose second class is likeliest."""
+def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
+    """Choose the tasks to show: all, or if there are many, that of the likeliest second class."""
 
     def of_second_class(task: str) -> float:
         return list(predictions[task].probabilities.values())[1]
 
-    classes = [task for task, found in predictions.items() if found.probabilities]
-    return list(predictions) if len(predictions) <= FEW else [max(classes, key=of_second_class)]
+    if len(predictions) <= FEW:
+        return list(predictions)
+    with_classes = [task for task, prediction in predictions.items() if prediction.probabilities]
+    return [max(with_classes, key=of_second_class)]
 
 
-def _digits(folder: Path, say: Callable[[str], None]) -> list[Path]:
+def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
     model = load("mnist-superpixels")
     explained: list[Explanation] = explain(model, list(digit_paths()))
     written = []
     for digit, explanation in enumerate(explained):
-        say(
+        log(
             f"digit {digit}: {explanation.prediction}, unexplained"
             f" {explanation.ledger.unexplained:+.0e}"
         )

@@ -1,5 +1,6 @@
 """`graphxai explain`: a molecule, a table of molecules, or a digit."""
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,29 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.runtime.progress import progress_bar
+from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
 
 from .arguments import (
-    ColumnOption,
     DeviceOption,
-    ExcelOption,
-    LevelOption,
     ModelOption,
-    NameOption,
-    WorkersOption,
+    check_level,
     kind_of,
-    level_for,
     load_with_warning,
     require_kind,
-    require_no_table_options,
     require_out,
+    share_imports,
     value_of,
 )
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import LoadedModel
     from graphxai.explanation.explanation import Explanation
-    from graphxai.tables.run import Counts
+    from graphxai.tables.run import TableCounts
 
 PICTURES = (".svg", ".png", ".pdf")
 WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
@@ -42,14 +40,19 @@ class Engine(StrEnum):
     ray = "ray"
 
 
-class Palette(StrEnum):
-    """Colours of the pictures; the second is colour-blind safe."""
+class PictureFormat(StrEnum):
+    """Pictures for a table."""
 
-    red_blue = "red-blue"
-    orange_purple = "orange-purple"
+    svg = "svg"
+    png = "png"
+    none = "none"
 
 
+@options_from(ClusterSettings, "cluster")
+@options_from(Pictures, "drawing")
+@options_from(ExplanationSettings)
 def explain(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -57,6 +60,7 @@ def explain(
             " or Lance table, a folder, or an address such as s3://bucket/molecules.parquet."
         ),
     ],
+    *,
     model: ModelOption = None,
     method: Annotated[
         list[str] | None,
@@ -64,12 +68,7 @@ def explain(
             help="Explanation method; see `graphxai methods`. `best` has the highest AUAC for its"
             " passes (learned: 4 forward, 4 backward). Repeat to compare several."
         ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Class or task to explain [default: the predicted class, or the second of two]."
-        ),
+        APPLIES_ALWAYS,
     ] = None,
     place: Annotated[
         str | None,
@@ -78,50 +77,32 @@ def explain(
             help="File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet,"
             " .json) or structure with values (.sdf, .smi); for a table, a folder.",
         ),
+        APPLIES_ALWAYS,
     ] = None,
-    smiles_column: ColumnOption = "smiles",
-    name_column: NameOption = None,
-    palette: Annotated[Palette, typer.Option(help="Colours of the pictures.")] = Palette.red_blue,
+    settings: ExplanationSettings,
+    drawing: Pictures,
     scale: Annotated[
         str,
         typer.Option(
             help="Colour scale: 'own' for each picture, 'shared' by the whole table, or a number:"
             " the relevance shown in full colour."
         ),
+        applies_to("smiles", "table", "image"),
     ] = "own",
-    atom_numbers: Annotated[
-        bool,
-        typer.Option("--atom-numbers", help="Write each atom's number, as in tables, beside it."),
-    ] = False,
     pictures: Annotated[
-        str, typer.Option(help="Pictures for a table: 'svg', 'png' or 'none'.")
-    ] = "svg",
-    formats: Annotated[
-        str,
-        typer.Option("--format", help="Files for a table: csv (always written), parquet, sdf."),
-    ] = "csv",
-    level: LevelOption = None,
-    excel_safe: ExcelOption = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run over a table.")
-    ] = False,
-    workers: WorkersOption = None,
+        PictureFormat, typer.Option(help="Pictures for a table."), applies_to("table")
+    ] = PictureFormat.svg,
     device: DeviceOption = None,
     engine: Annotated[
         Engine,
         typer.Option(
             help="What explains a table: 'ray' uses all cores of a machine or a cluster, and writes"
-            " Parquet shards and a manifest (`pip install 'graphxai[scale]'`)."
+            " Parquet shards and a manifest, with intervals at 0.9 and without pictures"
+            " (`pip install 'graphxai[scale]'`)."
         ),
+        applies_to("table", "ray"),
     ] = Engine.local,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster [default: Ray runs on this machine]."),
-    ] = None,
-    shard_rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --engine ray: largest number of rows of a shard."),
-    ] = None,
+    cluster: ClusterSettings,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
 
@@ -143,75 +124,45 @@ def explain(
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
     """
-    if engine is Engine.ray:
-        local = formats != "csv" or excel_safe or atom_numbers or scale != "own"
-        if local or device or level is not None:
-            raise typer.BadParameter(
-                "--engine ray writes Parquet shards without pictures, on CPUs, with intervals at"
-                " 0.9: leave out --format, --excel-safe, --atom-numbers, --scale, --device and"
-                " --level."
-            )
-        if method and len(method) > 1:
-            raise typer.BadParameter("a table takes one --method at a time.")
-        options: dict[str, Any] = {"target": target, "smiles_column": smiles_column}
-        options |= {"name_column": name_column}
-        options |= {"address": ray_address, "resume": resume, "workers": workers}
-        options |= {} if shard_rows is None else {"shard_rows": shard_rows}
-        _explain_on_ray(
-            source, model or "bace", (method or ["lrp"])[0], place or "results", options
-        )
-        return
-    if ray_address or shard_rows:
-        raise typer.BadParameter("--ray-address and --shard-rows are for --engine ray.")
-    out = None if place is None else Path(place)
-    kind = kind_of(source)
-    name = model or ("mnist-superpixels" if kind == "image" else "bace")
-    chosen = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
+    kind = "ray" if engine is Engine.ray else kind_of(source)
+    refuse_inapplicable(context, kind)
+    methods = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
-    if kind == "table":
-        if len(chosen) > 1:
+    model = model or ("mnist-superpixels" if kind == "image" else "bace")
+    if kind in ("table", "ray"):
+        if len(methods) > 1:
             raise typer.BadParameter("a table takes one --method at a time.")
-        if pictures not in ("svg", "png", "none"):
-            raise typer.BadParameter("--pictures is 'svg', 'png' or 'none'.")
-        if out is not None and out.suffix.lower() in WRITABLE and not out.is_dir():
-            raise typer.BadParameter(f"--out {out}: for a table, name a folder, not a file.")
-        files = [name.strip() for name in formats.split(",") if name.strip()]
-        _explain_table(
-            source, name, chosen[0], target, out, smiles_column, name_column, palette, scale,
-            atom_numbers, pictures, files, level, excel_safe, resume, workers, device,
-        )  # fmt: skip
-        return
-    require_no_table_options(name_column, workers)
-    if formats != "csv":
-        raise typer.BadParameter(
-            "--format is for tables; for one molecule, the suffix of --out sets the format."
-        )
-    if out is not None and out.suffix.lower() not in WRITABLE:
-        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
-    if out is not None and len(chosen) > 1 and out.suffix.lower() not in PICTURES:
-        allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(
-            f"several methods go into one picture: --out must end in {allowed}."
-        )
-    from .printing import print_explanation, print_glossary
-
-    loaded = load_with_warning(name, device)
-    require_kind(loaded, source, kind)
-    if atom_numbers and kind == "image":
-        raise typer.BadParameter("--atom-numbers is for molecules.")
-    if out is not None:
-        require_out(out, source if kind == "image" else "")
-    wanted = level_for(loaded, level)
-    found = [_explain_one(loaded, source, kind, m, target).at(wanted) for m in chosen]
-    for explanation in found:
-        print_explanation(explanation)
-    print_glossary(found)
-    if out is not None:
-        _save(found, out, palette, limit, {"atom_numbers": True} if atom_numbers else {})
-        echo(f"written: {out}")
+        share_imports()
+    if kind == "ray":
+        _explain_on_ray(source, model, methods[0], place or "results", settings, cluster)
+    elif kind == "table":
+        if pictures is not PictureFormat.none:
+            look = replace(drawing, suffix=f".{pictures.value}", limit=limit)
+            settings = replace(settings, pictures=look)
+        folder = _folder(place)
+        loaded = load_with_warning(model, device)
+        check_level(context, loaded, settings.level)
+        _explain_table(loaded, source, methods[0], folder, settings, scale == "shared")
+    else:
+        out = None if place is None else Path(place)
+        _require_writable(out, methods)
+        loaded = load_with_warning(model, device)
+        require_kind(loaded, source, kind)
+        if out is not None:
+            require_out(out, source if kind == "image" else "")
+        check_level(context, loaded, settings.level)
+        explanations = [
+            _explain_one(loaded, source, kind, name, settings.target).at(settings.level)
+            for name in methods
+        ]
+        _print(explanations)
+        if out is not None:
+            _save(explanations, out, replace(drawing, limit=limit))
+            echo(f"written: {out}")
 
 
 def _limit(scale: str) -> float | None:
+    """The relevance shown in full colour, or None if it is that of the pictures."""
     if scale in ("own", "shared"):
         return None
     try:
@@ -223,73 +174,93 @@ def _limit(scale: str) -> float | None:
     return limit
 
 
+def _folder(place: str | None) -> Path:
+    """The folder for the results of a table."""
+    folder = Path(place or "results")
+    if folder.suffix.lower() in WRITABLE and not folder.is_dir():
+        raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
+    return folder
+
+
+def _require_writable(out: Path | None, methods: list[str]) -> None:
+    """Raise an error unless a molecule or digit can be written to this file."""
+    if out is None:
+        return
+    if out.suffix.lower() not in WRITABLE:
+        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    if len(methods) > 1 and out.suffix.lower() not in PICTURES:
+        allowed = ", ".join(PICTURES)
+        raise typer.BadParameter(
+            f"several methods go into one picture: --out must end in {allowed}."
+        )
+
+
 def _explain_one(
     model: "LoadedModel", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
-    from graphxai.api import explain as explain_one
+    from graphxai.api import explain as explain_input
 
-    found: Explanation = explain_one(model, value_of(source, kind), method, target=target)
-    return found
+    explanation: Explanation = explain_input(model, value_of(source, kind), method, target=target)
+    return explanation
 
 
-def _save(
-    found: "list[Explanation]",
-    out: Path,
-    palette: Palette,
-    limit: float | None,
-    options: dict[str, Any],
-) -> None:
-    options = options | {"scale": limit, "palette": palette.value}
-    if len(found) == 1:
-        found[0].save(out, **options if out.suffix.lower() in (*PICTURES, ".html") else {})
+def _print(explanations: "list[Explanation]") -> None:
+    from .printing import print_explanation, print_glossary
+
+    for explanation in explanations:
+        print_explanation(explanation)
+    print_glossary(explanations)
+
+
+def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
+    """Write one explanation to a file of any type, or several side by side to a picture."""
+    options: dict[str, Any] = {"scale": look.limit, "palette": look.palette}
+    if look.atom_numbers:
+        options["atom_numbers"] = True
+    if len(explanations) == 1:
+        is_drawn = out.suffix.lower() in (*PICTURES, ".html")
+        explanations[0].save(out, **options if is_drawn else {})
         return
     from graphxai.explanation.grid import side_by_side
 
-    side_by_side(found, **options).save(out)
+    side_by_side(explanations, **options).save(out)
 
 
 def _explain_table(
+    model: "LoadedModel",
     source: str,
-    name: str,
     method: str,
-    target: str | None,
-    out: Path | None,
-    smiles_column: str,
-    name_column: str | None,
-    palette: Palette,
-    scale: str,
-    atom_numbers: bool,
-    pictures: str,
-    formats: list[str],
-    level: float | None,
-    excel_safe: bool,
-    resume: bool,
-    workers: int | None,
-    device: str | None,
+    folder: Path,
+    settings: ExplanationSettings,
+    shared_scale: bool,
 ) -> None:
     from graphxai.explainers import get_explainer
-    from graphxai.tables.run import Pictures, count_rows, explain_table, largest_relevance
+    from graphxai.tables.rows import count_rows
+    from graphxai.tables.run import explain_table, largest_relevance
 
-    folder = out or Path("results")
-    model, explainer = load_with_warning(name, device), get_explainer(method)
-    common: dict[str, Any] = {"smiles_column": smiles_column, "target": target, "workers": workers}
+    explainer = get_explainer(method)
     rows = count_rows(source)
-    limit = _limit(scale)
-    if scale == "shared" and pictures != "none":
+    if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
-            limit = largest_relevance(model, source, explainer, progress=advance, **common) or None
-    wanted = (
-        None if pictures == "none" else Pictures(f".{pictures}", palette.value, limit, atom_numbers)
-    )
-    common |= {"name_column": name_column, "pictures": wanted, "formats": formats}
-    common |= {"excel_safe": excel_safe, "resume": resume, "level": level_for(model, level)}
+            limit = largest_relevance(
+                model,
+                source,
+                explainer,
+                smiles_column=settings.smiles_column,
+                target=settings.target,
+                workers=settings.workers,
+                progress=advance,
+            )
+        settings = replace(settings, pictures=replace(settings.pictures, limit=limit or None))
     with progress_bar("explaining", rows) as advance:
-        counts = explain_table(model, source, folder, explainer, progress=advance, **common)
+        counts = explain_table(
+            model, source, folder, explainer, settings=settings, progress=advance
+        )
     _print_counts(counts, folder, folder / "rejected.csv")
 
 
-def _print_counts(counts: "Counts", folder: Path | str, reasons: Path | str) -> None:
-    """Say what a run over a table did; exit status 1 if it explained nothing at all."""
+def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str) -> None:
+    """Say what a run over a table did. Exit with status 1 if it explained nothing at all."""
     from .printing import nearness_line
 
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
@@ -303,9 +274,23 @@ def _print_counts(counts: "Counts", folder: Path | str, reasons: Path | str) -> 
 
 
 def _explain_on_ray(
-    source: str, name: str, method: str, folder: str, options: dict[str, Any]
+    source: str,
+    model: str,
+    method: str,
+    folder: str,
+    settings: ExplanationSettings,
+    cluster: ClusterSettings,
 ) -> None:
     from graphxai.tables.cluster import explain_on_ray
+    from graphxai.tables.settings import RaySettings
 
-    counts = explain_on_ray(load_with_warning(name), source, folder, method, **options)
+    chosen = RaySettings(
+        smiles_column=settings.smiles_column,
+        name_column=settings.name_column,
+        target=settings.target,
+        resume=settings.resume,
+        workers=settings.workers,
+        **vars(cluster),
+    )
+    counts = explain_on_ray(load_with_warning(model), source, folder, method, settings=chosen)
     _print_counts(counts, folder, "column `reason`")

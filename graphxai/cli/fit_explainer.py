@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments import ColumnOption, DeviceOption, kind_of, load_with_warning
+from .arguments import (
+    DeviceOption,
+    MoleculeModelOption,
+    SeedOption,
+    kind_of,
+    load_with_warning,
+)
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -15,6 +22,7 @@ DIGITS = "mnist-superpixels"
 
 
 def fit_explainer(
+    context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -22,14 +30,16 @@ def fit_explainer(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
-    ] = "bace",
+    model: MoleculeModelOption = "bace",
     task: Annotated[
-        str | None, typer.Option(help="Task to explain [default: all with classes].")
+        str | None,
+        typer.Option(help="Task to explain [default: all with classes]."),
+        APPLIES_ALWAYS,
     ] = None,
     graphs: Annotated[
-        int, typer.Option(min=1, help="How many graphs to draw; a tenth is held out to measure.")
+        int,
+        typer.Option(min=1, help="How many graphs to draw; a tenth is held out to measure."),
+        APPLIES_ALWAYS,
     ] = 1000,
     shapley_orders: Annotated[
         int | None,
@@ -38,15 +48,21 @@ def fit_explainer(
             help="Learn first from Shapley values over so many orders [default: from"
             " path_marginals, at a fraction of the cost].",
         ),
+        APPLIES_ALWAYS,
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over the activation curves of the graphs.")
+        int,
+        typer.Option(min=1, help="Passes over the activation curves of the graphs."),
+        APPLIES_ALWAYS,
     ] = 6,
-    smiles_column: ColumnOption = "smiles",
-    seed: Annotated[int, typer.Option(help="Seed for the draw and the training.")] = 0,
+    smiles_column: Annotated[
+        str, typer.Option(help="Column with SMILES, for a table."), applies_to("table")
+    ] = "smiles",
+    seed: SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
+        APPLIES_ALWAYS,
     ] = None,
     device: DeviceOption = None,
 ) -> None:
@@ -68,6 +84,7 @@ def fit_explainer(
     from graphxai.explainers import fit_explainer as fit
     from graphxai.runtime.writing import exclusive_lock, folder_at
 
+    refuse_inapplicable(context, _kind_of(source))
     loaded = load_with_warning(model, device)
     inputs, data = _inputs(loaded, source, smiles_column)
     folder = folder_at(out or loaded.origin.folder or Path())
@@ -90,6 +107,13 @@ def fit_explainer(
             f" of lrp_path {measured['auac of lrp_path']:.3f}"
         )
     echo(f"written: {folder}; use it with --method learned")
+
+
+def _kind_of(source: str | None) -> str:
+    """Tell what the graphs are drawn from: 'training', 'mnist-superpixels' or 'table'."""
+    if source is None:
+        return "training"
+    return DIGITS if source == DIGITS else "table"
 
 
 def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[list[Any], str]:

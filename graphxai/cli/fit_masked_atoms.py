@@ -5,26 +5,31 @@ from typing import Annotated
 
 import typer
 
-from .arguments import ColumnOption, kind_of, load_with_warning
+from .arguments import MoleculeModelOption, SeedOption, kind_of, load_with_warning
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo
 
 
 def fit_masked_atoms(
+    context: typer.Context,
     source: Annotated[
         Path | None,
         typer.Argument(
             help="A CSV table of molecules [default: the training compounds].", show_default=False
         ),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
-    ] = "bace",
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the molecules.")] = 30,
-    smiles_column: ColumnOption = "smiles",
-    seed: Annotated[int, typer.Option(help="Seed for the training.")] = 0,
+    model: MoleculeModelOption = "bace",
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Passes over the molecules."), APPLIES_ALWAYS
+    ] = 30,
+    smiles_column: Annotated[
+        str, typer.Option(help="Column with SMILES, for a table."), applies_to("table")
+    ] = "smiles",
+    seed: SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the two files [default: beside the model's checkpoint]."),
+        APPLIES_ALWAYS,
     ] = None,
 ) -> None:
     """Fit a model that draws hidden atoms, for the removal operator `resample`.
@@ -45,6 +50,7 @@ def fit_masked_atoms(
     from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
     from graphxai.runtime.writing import exclusive_lock, folder_at
 
+    refuse_inapplicable(context, "training" if source is None else "table")
     loaded = load_with_warning(model)
     beside = loaded.origin.folder
     path = source or (beside / FILE if beside is not None else Path(FILE))

@@ -1,60 +1,77 @@
 """The command `graphxai fragments`: which fragments drive the predictions for a table."""
 
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.settings import as_in
+from graphxai.tables.settings import PredictionSettings, RowSettings
 
-from .arguments import ExcelOption, WorkersOption, load_with_warning, require_out
-from .terminal import echo, printable
+from .arguments import MoleculeModelOption, load_with_warning, require_out, share_imports
+from .options import APPLIES_ALWAYS, options_from, refuse_inapplicable
+from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from graphxai.api import LoadedModel
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.explanation.explanation import Explanation
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
 WRITABLE = (".csv", ".parquet")
 SHAPLEY = "shapley"  # besides the names of explainers
 ROWS = 8  # of the table that are printed from each end
-LISTED = 10  # rows left out that are named one by one
 
 
+@dataclass(frozen=True)
+class FragmentSettings(RowSettings):
+    """What can be chosen when fragments are compared over a table."""
+
+    excel_safe: bool = as_in(PredictionSettings, "excel_safe")
+
+
+@options_from(FragmentSettings)
 def fragments(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
-    smiles_column: Annotated[str, typer.Option(help="Column with SMILES.")] = "smiles",
+    *,
     scheme: Annotated[
-        str, typer.Option(help="How to divide molecules: brics, scaffold, rings or groups.")
+        str,
+        typer.Option(help="How to divide molecules: brics, scaffold, rings or groups."),
+        APPLIES_ALWAYS,
     ] = "brics",
     smarts: Annotated[
         list[str] | None,
         typer.Option(help="Your own pattern instead, as NAME:SMARTS; repeat for more."),
+        APPLIES_ALWAYS,
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Name of a bundled model, or a checkpoint folder.")
-    ] = "bace",
+    model: MoleculeModelOption = "bace",
     method: Annotated[
         str,
         typer.Option(
             help="Explanation method whose relevance is summed, see `graphxai methods`; or"
             " 'shapley': the Shapley value of each fragment, from forward passes alone."
         ),
+        APPLIES_ALWAYS,
     ] = "lrp",
-    target: Annotated[
-        str | None,
-        typer.Option(help="Class or task to explain [default: the second of two classes]."),
-    ] = None,
     minimum: Annotated[
-        int, typer.Option(help="List fragments found in at least this many molecules.")
+        int,
+        typer.Option(help="List fragments found in at least this many molecules."),
+        APPLIES_ALWAYS,
     ] = 2,
-    limit: Annotated[int | None, typer.Option(help="Read at most this many rows.")] = None,
-    out: Annotated[Path, typer.Option(help="Table to write (.csv or .parquet).")] = Path(
-        "fragments.csv"
-    ),
-    excel_safe: ExcelOption = False,
-    workers: WorkersOption = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Read at most this many rows."), APPLIES_ALWAYS
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Table to write (.csv or .parquet)."), APPLIES_ALWAYS
+    ] = Path("fragments.csv"),
+    settings: FragmentSettings,
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
@@ -72,86 +89,114 @@ def fragments(
 
     `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
+    refuse_inapplicable(context, "table")
     if scheme not in SCHEMES:
         raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
     if out.suffix.lower() not in WRITABLE:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
-    import pandas as pd
-
-    from graphxai.chemistry.fragment_table import FragmentTable
-    from graphxai.chemistry.fragments import fragments as divided
     from graphxai.datasets.labels import with_unit
-    from graphxai.explainers import get_explainer
-    from graphxai.explanation.files import require_pyarrow, write_csv
-    from graphxai.runtime.writing import atomic_write, exclusive_lock
-    from graphxai.tables.files import guarded
-    from graphxai.tables.run import ExplainedRow, count_rows, explain_rows
+    from graphxai.explanation.files import require_pyarrow
+    from graphxai.runtime.writing import exclusive_lock
 
     require_out(out, source)
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such file; give a CSV table of molecules.")
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
-    chosen = _patterns(smarts) if smarts else scheme
-    table = FragmentTable(chosen)
+    division = _patterns(smarts) if smarts else scheme
     loaded = load_with_warning(model)
-    left_out: list[str] = []  # the first few
-    rejected = 0
-    rows = count_rows(source) if limit is None else min(limit, count_rows(source))
-    explained = explain_rows(
-        loaded,
-        source,
-        get_explainer("gradient_input" if method == SHAPLEY else method),
-        smiles_column=smiles_column,
-        target=target,
-        workers=workers,
-    )
-    with (
-        exclusive_lock(out),
-        closing(explained) as found,
-        progress_bar("explaining", rows) as advance,
-    ):
-        for one in islice(found, limit):
-            why = str(one)
-            if isinstance(one, ExplainedRow):
-                try:
-                    parts = (
-                        divided(one.explanation, chosen, "shapley", model=loaded)
-                        if method == SHAPLEY
-                        else divided(one.explanation, chosen)
-                    )
-                    table.add(parts)
-                    explanation, why = parts.explanation, ""
-                except Exception as error:  # RDKit raises errors of any type
-                    why = f"row {one.row}: cannot be divided: {error}"
-            if why:
-                rejected += 1
-                left_out += [why][: LISTED - len(left_out)]
-            advance(1)
-    if not table.molecules:
-        why = left_out[0] if left_out else "the table has no rows"
+    share_imports()
+    with exclusive_lock(out):
+        summed = _sum_over_rows(loaded, source, method, division, limit, settings)
+    if summed.last is None:
+        why = summed.reasons[0] if summed.reasons else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
-    frame = table.to_frame(minimum=minimum)
-    if out.suffix.lower() == ".csv":
-        safe = frame
-        if excel_safe:
-            texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
-            safe = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
-        write_csv(safe, out, index=False, float_format=lambda value: f"{value:z.6g}")
-    else:
-        with atomic_write(out, "wb") as file:
-            frame.to_parquet(file, index=False)
-    of = with_unit(explanation.subject, explanation.unit)
-    _print(frame, f"{explanation.title}, relevance for {of}", "" if explanation.unsigned else "+")
-    for line in left_out:
-        echo(f"left out: {line}", err=True)
-    if rejected > len(left_out):
-        echo(f"left out: {rejected - len(left_out)} more rows", err=True)
+    frame = summed.table.to_frame(minimum=minimum)
+    _write(frame, out, settings.excel_safe)
+    explanation = summed.last
+    subject = with_unit(explanation.subject, explanation.unit)
+    plus = "" if explanation.unsigned else "+"
+    _print(frame, f"{explanation.title}, relevance for {subject}", plus)
+    echo_left_out(summed.reasons, summed.rejected)
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
         echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    echo(f"{listed}, out of {_counted(table.molecules, 'molecule')}: {out}")
+    echo(f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}: {out}")
+
+
+@dataclass(frozen=True)
+class _SummedFragments:
+    """Fragments summed over the rows of a table.
+
+    Attributes:
+        table: the fragments.
+        last: explanation of the last molecule, or None if there was none.
+        rejected: number of rows that were left out.
+        reasons: why the first of them were.
+    """
+
+    table: "FragmentTable"
+    last: "Explanation | None"
+    rejected: int
+    reasons: list[str]
+
+
+def _sum_over_rows(
+    model: "LoadedModel",
+    source: Path,
+    method: str,
+    division: "str | dict[str, str]",
+    limit: int | None,
+    settings: FragmentSettings,
+) -> _SummedFragments:
+    """Explain the rows of a table, at most `limit`, and sum relevance over their fragments."""
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divide
+    from graphxai.explainers import get_explainer
+    from graphxai.tables.batches import ExplainedRow
+    from graphxai.tables.rows import count_rows
+    from graphxai.tables.run import explain_rows
+
+    table, last, rejected = FragmentTable(division), None, 0
+    reasons: list[str] = []
+    total = count_rows(source) if limit is None else min(limit, count_rows(source))
+    explainer = get_explainer("gradient_input" if method == SHAPLEY else method)
+    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
+    explained = explain_rows(model, source, explainer, settings=settings)
+    with closing(explained) as rows, progress_bar("explaining", total) as advance:
+        for row in islice(rows, limit):
+            why = str(row)
+            if isinstance(row, ExplainedRow):
+                try:
+                    parts = divide(row.explanation, division, **options)
+                    table.add(parts)
+                    last, why = parts.explanation, ""
+                except Exception as error:  # RDKit raises errors of any type
+                    why = f"row {row.row}: cannot be divided: {error}"
+            if why:
+                rejected += 1
+                reasons += [why][: SHOWN_REASONS - len(reasons)]
+            advance(1)
+    return _SummedFragments(table, last, rejected, reasons)
+
+
+def _write(frame: "pd.DataFrame", out: Path, excel_safe: bool) -> None:
+    """Write the fragments as CSV or Parquet."""
+    import pandas as pd
+
+    from graphxai.explanation.files import write_csv
+    from graphxai.runtime.writing import atomic_write
+    from graphxai.tables.files import guarded
+
+    if out.suffix.lower() == ".parquet":
+        with atomic_write(out, "wb") as file:
+            frame.to_parquet(file, index=False)
+        return
+    if excel_safe:
+        texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
+        frame = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
+    write_csv(frame, out, index=False, float_format=lambda value: f"{value:z.6g}")
 
 
 def _counted(number: int, what: str) -> str:
@@ -159,7 +204,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _patterns(given: list[str]) -> dict[str, str]:
-    """SMARTS by name; the name ends at the first colon."""
+    """Read the SMARTS patterns by name, which ends at the first colon."""
     named = {}
     for text in given:
         name, colon, smarts = text.partition(":")
@@ -169,8 +214,11 @@ def _patterns(given: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
-    """Print the fragments of highest and of lowest mean relevance; plus: sign of positive ones."""
+def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = ROWS) -> None:
+    """Print the fragments of highest and of lowest mean relevance.
+
+    plus: the sign of positive values, "+" or "".
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table

@@ -1,23 +1,23 @@
-"""Help pages: only options that take a value show a type beside their name."""
+"""Help pages, where only options that take a value show a type beside their name."""
 
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 
-class Command(TyperCommand):
+class HelpfulCommand(TyperCommand):
     """A command whose help shows flags, `--help` among them, without a type."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The command's parameters; flags have an empty metavar."""
+        """The command's parameters, where flags have no type."""
         return _without_types(super().get_params(ctx))
 
 
-class Group(TyperGroup):
-    """The same for `graphxai` itself."""
+class HelpfulGroup(TyperGroup):
+    """A group of commands whose help shows flags without a type."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The group's parameters; flags have an empty metavar."""
+        """The group's parameters, where flags have no type."""
         return _without_types(super().get_params(ctx))
 
 

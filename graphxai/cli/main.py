@@ -17,7 +17,7 @@ from .explain import explain
 from .fit_explainer import fit_explainer
 from .fit_masked_atoms import fit_masked_atoms
 from .fragments import fragments
-from .help import Command, Group
+from .help import HelpfulCommand, HelpfulGroup
 from .predict import predict
 from .report import report
 from .terminal import echo, printable
@@ -28,7 +28,7 @@ _FORMAT = warnings.formatwarning
 
 app = typer.Typer(
     name="graphxai",
-    cls=Group,
+    cls=HelpfulGroup,
     help="Explain graph transformers: see which atoms or pixels drove a prediction.",
     no_args_is_help=True,
     add_completion=False,
@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(show_version: bool) -> None:
+    if show_version:
         typer.echo(f"graphxai {version('graphxai')}")
         raise typer.Exit
 
@@ -58,19 +58,19 @@ def _options(
     pass
 
 
-app.command(cls=Command)(explain)
-app.command(cls=Command)(predict)
-app.command(cls=Command)(benchmark)
-app.command(cls=Command)(report)
-app.command(cls=Command)(fragments)
-app.command(cls=Command)(counterfactuals)
-app.command("app", cls=Command)(open_app)
-app.command(cls=Command)(train)
-app.command("fit-explainer", cls=Command)(fit_explainer)
-app.command("fit-masked-atoms", cls=Command)(fit_masked_atoms)
+app.command(cls=HelpfulCommand)(explain)
+app.command(cls=HelpfulCommand)(predict)
+app.command(cls=HelpfulCommand)(benchmark)
+app.command(cls=HelpfulCommand)(report)
+app.command(cls=HelpfulCommand)(fragments)
+app.command(cls=HelpfulCommand)(counterfactuals)
+app.command("app", cls=HelpfulCommand)(open_app)
+app.command(cls=HelpfulCommand)(train)
+app.command("fit-explainer", cls=HelpfulCommand)(fit_explainer)
+app.command("fit-masked-atoms", cls=HelpfulCommand)(fit_masked_atoms)
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpfulCommand)
 def models() -> None:
     """List the bundled models."""
     from .printing import print_models
@@ -78,7 +78,7 @@ def models() -> None:
     print_models()
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpfulCommand)
 def methods() -> None:
     """List the explanation methods."""
     from .printing import print_methods
@@ -86,7 +86,7 @@ def methods() -> None:
     print_methods()
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpfulCommand)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
@@ -106,7 +106,7 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line; an error is one readable line and a non-zero exit status."""
+    """Run the command line. An error is one readable line and a non-zero exit status."""
     # Importing makes half a million objects that stay; looking for garbage among them every 700
     # takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
@@ -146,7 +146,7 @@ def main() -> None:
 def _printable_warning(
     message: Warning | str, category: type[Warning], *place: Any, **more: Any
 ) -> str:
-    """A warning for the terminal; what is meant for the user comes without a line of code."""
+    """A warning for the terminal, without a line of code if it is meant for the user."""
     if category is UserWarning:
         return printable(f"warning: {message}\n")
     return printable(_FORMAT(message, category, *place, **more))

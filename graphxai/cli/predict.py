@@ -2,39 +2,42 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphxai.runtime.progress import progress_bar
+from graphxai.tables.settings import PredictionSettings
 
 from .arguments import (
-    ColumnOption,
-    ExcelOption,
-    LevelOption,
     ModelOption,
-    NameOption,
-    WorkersOption,
+    check_level,
     kind_of,
-    level_for,
     load_with_warning,
     require_kind,
-    require_no_table_options,
     require_out,
+    share_imports,
     value_of,
 )
-from .terminal import Printed, echo
+from .options import applies_to, options_from, refuse_inapplicable
+from .terminal import PrintableOutput, echo, echo_left_out
+
+if TYPE_CHECKING:
+    from graphxai.api import LoadedModel
 
 
+@options_from(PredictionSettings)
 def predict(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    *,
     model: ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write [default: print].")] = None,
-    smiles_column: ColumnOption = "smiles",
-    name_column: NameOption = None,
-    level: LevelOption = None,
-    excel_safe: ExcelOption = False,
-    workers: WorkersOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV file to write, for a table [default: print]."),
+        applies_to("table"),
+    ] = None,
+    settings: PredictionSettings,
 ) -> None:
     """Predict a molecule, a table of molecules, or a digit.
 
@@ -48,45 +51,54 @@ def predict(
 
     `graphxai predict molecules.csv --workers 4 --out predictions.csv`
     """
-    from .printing import nearness_line, print_nearness
-
     kind = kind_of(source)
-    if kind != "table":
-        require_no_table_options(name_column, workers)
+    refuse_inapplicable(context, kind)
     loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
     require_kind(loaded, source, kind)
-    chosen = level_for(loaded, level)
-    if kind != "table":
-        from graphxai.api import predict as predict_one
-        from graphxai.tables.batches import teacher_columns
+    check_level(context, loaded, settings.level)
+    if kind == "table":
+        _predict_table(loaded, source, out, settings)
+    else:
+        _predict_one(loaded, source, kind, settings.level)
 
-        for prediction in predict_one(loaded, value_of(source, kind)).values():
-            echo(f"{prediction.task}: {prediction.at(chosen).in_full}")
-        if kind == "smiles":
-            for cells in teacher_columns(loaded, [loaded.prepare(source)]):
-                for name, text in cells.items():
-                    echo(f"{name}: {text}")
-        print_nearness(prediction)
-        return
+
+def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> None:
+    from graphxai.api import predict as predict_one
+    from graphxai.tables.batches import teacher_columns
+
+    from .printing import print_nearness
+
+    for prediction in predict_one(model, value_of(source, kind)).values():
+        echo(f"{prediction.task}: {prediction.at(level).in_full}")
+    if kind == "smiles":
+        for cells in teacher_columns(model, [model.prepare(source)]):
+            for name, text in cells.items():
+                echo(f"{name}: {text}")
+    print_nearness(prediction)
+
+
+def _predict_table(
+    model: "LoadedModel", source: str, out: Path | None, settings: PredictionSettings
+) -> None:
+    """Predict every row of a table. Exit with status 1 if none can be predicted."""
     from graphxai.runtime.writing import atomic_write, exclusive_lock
-    from graphxai.tables.run import count_rows, predict_table
+    from graphxai.tables.rows import count_rows
+    from graphxai.tables.run import predict_table
 
-    columns: dict[str, Any] = {"smiles_column": smiles_column, "name_column": name_column}
-    columns |= {"excel_safe": excel_safe, "workers": workers, "level": chosen}
+    from .printing import nearness_line
+
+    share_imports()
     with progress_bar("predicting", count_rows(source)) as advance, ExitStack() as stack:
-        file: Any = Printed()
+        file: Any = PrintableOutput()
         if out:
             require_out(out, source)
             stack.enter_context(exclusive_lock(out))
             file = stack.enter_context(atomic_write(out))
-        counts, rejected = predict_table(loaded, source, file, progress=advance, **columns)
+        counts, rejected = predict_table(model, source, file, settings=settings, progress=advance)
     if out:
         echo(f"{counts.done} predicted: {out}")
     if counts.done:
         echo(nearness_line(counts.nearness), err=out is None)  # the table is on stdout
-    for row in rejected[:10]:
-        echo(f"left out: {row}", err=True)
-    if len(rejected) > 10:
-        echo(f"left out: {len(rejected) - 10} more rows", err=True)
+    echo_left_out(map(str, rejected), len(rejected))
     if rejected and not counts.done:
         raise typer.Exit(1)

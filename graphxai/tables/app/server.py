@@ -34,7 +34,7 @@ from .page import filled, text_of, view_script
 
 ARRIVAL = 10.0  # seconds for a request to arrive
 PATIENCE = 30.0  # seconds that a request waits for its turn
-log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 
 def application(models: Models, token: str, port: int) -> Guard:
@@ -82,11 +82,11 @@ def serve(
     port: int = 0,
     *,
     open_browser: bool = True,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> None:
     """Serve the page on 127.0.0.1 until interrupted.
 
-    given: models, names or folders. port: 0 takes a free one. tell: is called with the address,
+    given: models, names or folders. port: 0 takes a free one. log: is called with the address,
     token included, before it is opened in the browser.
     """
     models, token = Models(given), secrets.token_urlsafe(24)
@@ -105,7 +105,7 @@ def serve(
             timeout_keep_alive=20,
             timeout_graceful_shutdown=2,
         )
-        tell(address)
+        log(address)
         if open_browser:
             webbrowser.open(address)
         uvicorn.Server(config).run(sockets=[listener])
@@ -168,7 +168,7 @@ def _failed(error: Exception) -> JSONResponse:
     """A refusal in words; an error that no input caused is logged, too."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
-    log.error("a request failed", exc_info=error)
+    LOGGER.error("a request failed", exc_info=error)
     return JSONResponse({"error": reason(error)}, 500)
 
 

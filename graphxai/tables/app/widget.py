@@ -24,7 +24,7 @@ from .page import filled, text_of, view_script
 
 # Molecules are explained one at a time, in the order requested; the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
-log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 
 class Explorer(anywidget.AnyWidget):
@@ -98,7 +98,7 @@ class Explorer(anywidget.AnyWidget):
             self.send({"id": number, "over": True})
         except Exception as error:  # RDKit raises errors of any type
             if not isinstance(error, EXPECTED):
-                log.error("a request failed", exc_info=error)
+                LOGGER.error("a request failed", exc_info=error)
             self.send({"id": number, "error": reason(error)})
         finally:
             self._wanted.pop(number, None)
