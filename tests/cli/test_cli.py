@@ -357,7 +357,7 @@ def test_predictions_have_the_names_of_the_compounds(run, checkpoint, table):
     assert [row["name"] for row in rows] == ["aspirin", "salt", "methane"]
     code, _, error = run("predict", "CCO", "--model", checkpoint, "--name-column", "name")
     assert code == 2
-    assert "--name-column is for tables" in error
+    assert "--name-column is for a table or --engine ray, not for a SMILES" in error
 
 
 def test_an_empty_table_has_a_header_of_predictions(run, checkpoint, tmp_path):
@@ -445,7 +445,7 @@ def test_atom_numbers_are_drawn_on_request(run, checkpoint, table, tmp_path):
     assert "class='note'" in first.read_text()
     code, _, error = run("explain", digit_paths()[3], "--atom-numbers")
     assert code != 0
-    assert "--atom-numbers is for molecules" in error
+    assert "--atom-numbers is for a SMILES or a table, not for a picture" in error
 
 
 def test_predictions_have_a_column_with_the_unit(run, tmp_path):

@@ -168,9 +168,9 @@ def test_a_shard_that_cannot_be_written_is_one_error_and_the_others_stay(running
 
 def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, capsys):
     for words, said in [
-        (["t.parquet", "--engine", "ray", "--format", "sdf"], "leave out --format"),
+        (["t.parquet", "--engine", "ray", "--format", "sdf"], "--format is for a table, not for --engine ray"),
         (["s3://bucket/t.parquet"], "needs --engine ray"),
-        (["CCO", "--ray-address", "auto"], "are for --engine ray"),
+        (["CCO", "--ray-address", "auto"], "--ray-address is for --engine ray"),
         ([str(tmp_path / "t.parquet"), "--engine", "ray"], "no such file or folder"),
     ]:
         monkeypatch.setattr("sys.argv", ["graphxai", "explain", *words])
