@@ -133,5 +133,5 @@ def value_of(source: str, kind: str) -> str | Path:
 def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
     if model.config.reads_molecules != (kind in ("smiles", "table")):
-        wanted = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
+        allowed = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {allowed}, not {source!r}.")

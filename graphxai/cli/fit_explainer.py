@@ -122,8 +122,8 @@ def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[lis
 
     name, folder = loaded.origin.name, loaded.origin.folder
     if (source == DIGITS) == loaded.config.reads_molecules:
-        wanted = "a table of molecules" if source == DIGITS else DIGITS
-        raise ValueError(f"model {name!r} needs {wanted} as its source.")
+        needed = "a table of molecules" if source == DIGITS else DIGITS
+        raise ValueError(f"model {name!r} needs {needed} as its source.")
     if source == DIGITS:
         from graphxai.datasets.mnist import load_mnist
 

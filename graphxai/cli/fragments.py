@@ -203,10 +203,10 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _patterns(given: list[str]) -> dict[str, str]:
+def _patterns(texts: list[str]) -> dict[str, str]:
     """Read the SMARTS patterns by name, which ends at the first colon."""
     named = {}
-    for text in given:
+    for text in texts:
         name, colon, smarts = text.partition(":")
         if not colon or not name.strip() or not smarts.strip():
             raise typer.BadParameter(f"--smarts {text!r}: write NAME:SMARTS.")

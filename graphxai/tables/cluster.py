@@ -37,7 +37,7 @@ from .pieces import Piece, absolute, cells_of, files_of, spans_left
 from .rows import CHUNK
 from .run import TableCounts
 from .settings import DatasetSettings, RaySettings
-from .shards import Results, Shard, require_complete
+from .shards import Shard, ShardFolder, require_complete
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -99,7 +99,7 @@ def explain_on_ray(
     """
     ray = _ray()
     batch = _batch(model, method, settings.target)
-    table, results = absolute(table), Results(absolute(out))
+    table, results = absolute(table), ShardFolder(absolute(out))
     named = settings.name_column
     columns = [settings.smiles_column] if named is None else [settings.smiles_column, named]
     files = files_of(table, columns)
@@ -164,7 +164,7 @@ class _WriteShards:
     frame: ExplainFrame
     table: str
     columns: Sequence[str]
-    results: Results
+    results: ShardFolder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the rows of each piece, how near they are to the training set, and errors."""

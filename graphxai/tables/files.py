@@ -109,8 +109,8 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
             end += len(line)
             lines.append(line)
             if line == RECORD_END:
-                found = ROW.search(b"".join(lines))
-                yield end, int(found[1]) if found else None
+                match = ROW.search(b"".join(lines))
+                yield end, int(match[1]) if match else None
                 lines = []
 
 

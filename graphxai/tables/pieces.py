@@ -29,9 +29,14 @@ Span: TypeAlias = tuple[int, int]  # consecutive row numbers: first, one past th
 class Piece:
     """Consecutive rows of one file.
 
-    first: number of the first row in the table; start: its index in the file. cells: the columns
-    of a CSV file, which only the driver reads; None for files that can be read from the middle.
-    version: of a Lance table.
+    Attributes:
+        path: the file.
+        first: number of the first row in the table.
+        start: index of the first row in the file.
+        rows: number of rows.
+        cells: the columns of a CSV file, which only the driver reads, or None for a file that can
+            be read from the middle.
+        version: version of a Lance table.
     """
 
     path: str
@@ -89,12 +94,12 @@ def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
     no such column.
     """
     filesystem, place = filesystem_of(table)
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for path in _paths(filesystem, place, os.fspath(table)):
-        first = found[-1].first + found[-1].rows if found else 1
+        first = pieces[-1].first + pieces[-1].rows if pieces else 1
         piece = _file(filesystem, path, os.fspath(table), columns)
-        found.append(replace(piece, first=first))
-    return found
+        pieces.append(replace(piece, first=first))
+    return pieces
 
 
 def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
@@ -120,7 +125,7 @@ def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
     if piece.version is not None:
         import lance
 
-        found = lance.dataset(table, version=piece.version).to_table(
+        cells = lance.dataset(table, version=piece.version).to_table(
             columns=columns, offset=piece.start, limit=piece.rows
         )
     else:
@@ -128,9 +133,9 @@ def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
             groups = range(file.num_row_groups)
             starts = [0, *accumulate(file.metadata.row_group(k).num_rows for k in groups)]
             read = [k for k in groups if starts[k] < end and starts[k + 1] > piece.start]
-            found = file.read_row_groups(read, columns=columns)
-            found = found.slice(piece.start - starts[read[0]], piece.rows)
-    return [found[name].to_pylist() for name in columns]
+            cells = file.read_row_groups(read, columns=columns)
+            cells = cells.slice(piece.start - starts[read[0]], piece.rows)
+    return [cells[name].to_pylist() for name in columns]
 
 
 def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
@@ -142,21 +147,21 @@ def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
     if info.type == pafs.FileType.NotFound:
         raise FileNotFoundError(f"{named}: no such file or folder.")
     if info.type == pafs.FileType.File or suffix == ".lance":
-        found = [place]
+        paths = [place]
     else:
         inside = filesystem.get_file_info(pafs.FileSelector(place, recursive=True))
-        found = sorted(
-            one.path
-            for one in inside
-            if one.type == pafs.FileType.File and not one.base_name.startswith((".", "_"))
+        paths = sorted(
+            info.path
+            for info in inside
+            if info.type == pafs.FileType.File and not info.base_name.startswith((".", "_"))
         )
-    kinds = {Path(path).suffix.lower() for path in found}
-    if not found or len(kinds) > 1 or not kinds <= set(SUFFIXES):
+    kinds = {Path(path).suffix.lower() for path in paths}
+    if not paths or len(kinds) > 1 or not kinds <= set(SUFFIXES):
         raise ValueError(
             f"{named}: cannot read this; use a file, or a folder of files of one type:"
             f" {', '.join(SUFFIXES)}."
         )
-    return found
+    return paths
 
 
 def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[str]) -> Piece:
@@ -180,10 +185,10 @@ def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[st
         return Piece(path, 1, 0, file.metadata.num_rows)
 
 
-def _require_columns(path: str, columns: list[str], there: list[str]) -> None:
+def _require_columns(path: str, columns: list[str], existing: list[str]) -> None:
     for name in columns:
-        if name not in there:
-            raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(there)}.")
+        if name not in existing:
+            raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(existing)}.")
 
 
 @contextmanager

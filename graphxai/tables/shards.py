@@ -26,7 +26,7 @@ READERS = 32  # footers read at a time: a store is slow to return each
 
 @dataclass(frozen=True)
 class Shard:
-    """A finished shard: its name, row numbers, and how many of the rows were left out."""
+    """A finished shard: its name, first row, number of rows, and how many were left out."""
 
     name: str
     first: int
@@ -40,8 +40,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Results:
-    """A folder of results. place: a path, or an address such as `s3://bucket/results`."""
+class ShardFolder:
+    """A folder of results at a path, or at an address such as `s3://bucket/results`."""
 
     place: str
 
@@ -60,7 +60,7 @@ class Results:
         return self._opened[1]
 
     def begin(self, settings: dict[str, Any], resume: bool) -> list[Shard]:
-        """Make the folder, or check that it holds the same run; returns its finished shards.
+        """Make the folder, or check that it holds the same run. Returns its finished shards.
 
         Shards that were cut off, which a store can leave, are deleted.
         """
@@ -118,22 +118,22 @@ class Results:
         filesystem, path = self._opened
         try:
             with filesystem.open_input_stream(f"{path}/manifest.json") as file:
-                found = json.loads(file.read())
+                content = json.loads(file.read())
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise ValueError(
                 f"{self.place}/manifest.json cannot be read ({error}): choose another folder."
             ) from error
-        return dict(found)
+        return dict(content)
 
     def _names(self) -> list[str]:
         import pyarrow.fs as pafs
 
         filesystem, path = self._opened
         inside = pafs.FileSelector(f"{path}/shards", allow_not_found=True)
-        found = (info for info in filesystem.get_file_info(inside) if info.is_file)
-        return sorted(info.base_name for info in found if info.extension == "parquet")
+        shards = (info for info in filesystem.get_file_info(inside) if info.is_file)
+        return sorted(info.base_name for info in shards if info.extension == "parquet")
 
     def shards(self) -> list[Shard]:
         """The finished shards in order, from what is written at the end of each."""
@@ -141,7 +141,7 @@ class Results:
             return list(filter(None, pool.map(self._shard, self._names())))
 
     def _shard(self, name: str) -> Shard | None:
-        """A shard by its footer; None for one that was cut off, which is deleted."""
+        """A shard by its footer, or None for one that was cut off, which is deleted."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

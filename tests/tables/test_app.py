@@ -18,7 +18,7 @@ import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
 from graphxai.contract.target import Target
 from graphxai.tables.app import molecules, server, tables
-from graphxai.tables.app.models import Models
+from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
 TOKEN, PORT = "the-token", 4567
@@ -35,7 +35,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def client(model):
-    app = server.application(Models([model]), TOKEN, PORT)
+    app = server.application(OfferedModels([model]), TOKEN, PORT)
     with TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as found:
         yield found
 
@@ -238,7 +238,7 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
         text = "".join(Chem.SDWriter.GetText(mol) for mol in mols.values())
     asked = {"smiles": AMIDE, "task": "pIC50", "towards": "pIC50: >99", "model": "bace"}
     asked["table"] = {"name": name, "text": text}
-    app = server.application(Models([model]), TOKEN, PORT)
+    app = server.application(OfferedModels([model]), TOKEN, PORT)
     with (
         TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as client,
         client.stream("POST", "/api/suggest", json=asked) as answer,
@@ -367,4 +367,4 @@ def test_twenty_requests_at_once_are_all_answered(client):
 
 def test_only_models_of_molecules_are_shown():
     with pytest.raises(ValueError, match="images"):
-        Models(["mnist-superpixels"])
+        OfferedModels(["mnist-superpixels"])

@@ -26,7 +26,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.app import molecules, server
-from graphxai.tables.app.models import Models
+from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
 AMIDE = "CC(=O)Nc1ccc(OC)cc1"
@@ -54,7 +54,7 @@ def serving(models, token, port=0):
 
 @pytest.fixture(scope="module")
 def models():
-    return Models([random_graphormer(num_layers=1)])
+    return OfferedModels([random_graphormer(num_layers=1)])
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables import cluster
 from graphxai.tables.cluster import explain_on_ray
 from graphxai.tables.run import explain_table
-from graphxai.tables.shards import Results
+from graphxai.tables.shards import ShardFolder
 from pages import run_blocks_for
 from toy import random_graphormer
 
@@ -161,14 +161,14 @@ def test_a_shard_that_cannot_be_written_is_one_error_and_the_others_stay(running
             place / "model", place / "t.csv", tmp_path / "out", workers=1, shard_rows=128
         )
     (tmp_path / "out" / "shards" / "000000000513.parquet").rmdir()
-    shards = Results(str(tmp_path / "out")).shards()
+    shards = ShardFolder(str(tmp_path / "out")).shards()
     assert shards
     assert all(shard.rows == 128 for shard in shards)
 
 
 def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, capsys):
     for words, said in [
-        (["t.parquet", "--engine", "ray", "--format", "sdf"], "--format is for a table, not for --engine ray"),
+        (["t.parquet", "--engine", "ray", "--format", "sdf"], "--format is for a table"),
         (["s3://bucket/t.parquet"], "needs --engine ray"),
         (["CCO", "--ray-address", "auto"], "--ray-address is for --engine ray"),
         ([str(tmp_path / "t.parquet"), "--engine", "ray"], "no such file or folder"),

@@ -11,7 +11,7 @@ pytest.importorskip("anywidget", reason="anywidget is not installed (extra `note
 import graphxai as gx
 from graphxai.tables.app import molecules
 from graphxai.tables.app.answers import ANSWERS, Body
-from graphxai.tables.app.models import Models
+from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
 AMIDE = "CC(=O)Nc1ccc(OC)cc1"
@@ -54,7 +54,7 @@ def test_the_kernel_answers_as_the_server_does(model, view):
     found = replies(view, messages, until=2)
     for k, (name, body) in enumerate(asked):
         value, over = (reply for reply in found if reply["id"] == str(k))
-        assert value["value"] == ANSWERS[name](Models([model]), Body(ASKED | body))
+        assert value["value"] == ANSWERS[name](OfferedModels([model]), Body(ASKED | body))
         assert over["over"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from graphxai.chemistry.goal import Goal
 from graphxai.contract.target import Target
 
-from .models import Models
+from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
 from .tables import KINDS, exported, measured_in, rows_of
 
@@ -50,17 +50,17 @@ class Body:
         return Target(self.text("label") or None, self.text("task") or None)
 
 
-Answer = Callable[[Models, Body], Any]
+Answer = Callable[[OfferedModels, Body], Any]
 
 
-def suggested(models: Models, body: Body) -> Iterator[dict[str, Any]]:
+def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     """The steps of a search for changes, for at most `LONGEST` seconds."""
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
     model = models[body.text("model")]
     wished = body.text("smiles"), body.text("towards"), body.target()
-    given = body.fields.get("table")
-    table = Body(given if isinstance(given, dict) else {})
+    table_fields = body.fields.get("table")
+    table = Body(table_fields if isinstance(table_fields, dict) else {})
     file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
     tasks = tuple(Goal.of(wished[1], model).columns(model))
     measured = partial(measured_in, *file, tasks)
@@ -77,7 +77,7 @@ def reason(error: Exception) -> str:
     return text[:500] or type(error).__name__
 
 
-def _card(models: Models, body: Body) -> Any:
+def _card(models: OfferedModels, body: Body) -> Any:
     like = body.fields.get("like")
     return card(
         models[body.text("model")],
@@ -88,26 +88,26 @@ def _card(models: Models, body: Body) -> Any:
     )
 
 
-def _changes(models: Models, body: Body) -> Any:
+def _changes(models: OfferedModels, body: Body) -> Any:
     model, smiles = models[body.text("model")], body.text("smiles")
     return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
 
 
-def _predicted(models: Models, body: Body) -> Any:
-    smiles = [Body({"smiles": one}).text("smiles") for one in body.items("smiles", MOST)]
+def _predicted(models: OfferedModels, body: Body) -> Any:
+    smiles = [Body({"smiles": text}).text("smiles") for text in body.items("smiles", MOST)]
     return predicted(models[body.text("model")], smiles, body.target())
 
 
-def _contrast(models: Models, body: Body) -> Any:
+def _contrast(models: OfferedModels, body: Body) -> Any:
     pair = body.text("a"), body.text("b")
     return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
 
 
-def _read(models: Models, body: Body) -> Any:
+def _read(models: OfferedModels, body: Body) -> Any:
     return rows_of(body.text("name"), body.text("text", most=LARGEST), body.text("column"))
 
 
-def _export(models: Models, body: Body) -> Any:
+def _export(models: OfferedModels, body: Body) -> Any:
     rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
     basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
     kind, model = body.text("kind"), models[body.text("model")]

@@ -1,25 +1,25 @@
 /* ---- basket ---- */
 
-function keep(one) {
-  if (!state.basket.some((other) => other.smiles === one.smiles)) state.basket.push(one);
+function keep(molecule) {
+  if (!state.basket.some((other) => other.smiles === molecule.smiles)) state.basket.push(molecule);
   drawBasket();
   remember();
 }
 
 function keepCurrent() {
   if (!current()) return;
-  const way = [];
+  const changes = [];
   let node = current();
-  for (; node.parent >= 0; node = state.nodes[node.parent]) way.unshift(node.change);
-  keep({ smiles: current().smiles, name: node.change, changes: way.join(", then ") });
+  for (; node.parent >= 0; node = state.nodes[node.parent]) changes.unshift(node.change);
+  keep({ smiles: current().smiles, name: node.change, changes: changes.join(", then ") });
 }
 
 function drawBasket() {
   byId("count").textContent = state.basket.length ? `${state.basket.length}` : "is empty";
   byId("exports").hidden = !state.basket.length;
-  byId("basket").replaceChildren(...state.basket.map((one, k) => element("li", {},
-    element("span", { title: one.smiles }, [one.name, one.changes].filter(Boolean).join(": ") || "start", " ", element("span", { class: "smiles" }, one.smiles)),
-    element("button", { onclick: () => add(one.smiles, one.changes || one.name, -1) }, "Show"),
+  byId("basket").replaceChildren(...state.basket.map((molecule, k) => element("li", {},
+    element("span", { title: molecule.smiles }, [molecule.name, molecule.changes].filter(Boolean).join(": ") || "start", " ", element("span", { class: "smiles" }, molecule.smiles)),
+    element("button", { onclick: () => add(molecule.smiles, molecule.changes || molecule.name, -1) }, "Show"),
     element("button", { "aria-label": "Remove", onclick: () => { state.basket.splice(k, 1); drawBasket(); remember(); } }, "✕"))));
 }
 

@@ -1,20 +1,20 @@
 /* ---- model, target, method ---- */
 
-const known = {}; // by model: what the host offers, as a promise
+const offers = {}; // by model: what the host offers, as a promise
 
 async function aboutModel(name) {
-  const found = known[name] ||= ask("about", { model: name });
-  found.then(({ model }) => { known[model] ||= found; }, () => { delete known[name]; });
-  return found;
+  const offer = offers[name] ||= ask("about", { model: name });
+  offer.then(({ model }) => { offers[model] ||= offer; }, () => { delete offers[name]; });
+  return offer;
 }
 
 /* The targets of a model, as [task, class or ""]. */
-const targetsOf = (found) => found.tasks.flatMap(([task, classes]) =>
+const targetsOf = (offer) => offer.tasks.flatMap(([task, classes]) =>
   classes.length ? [...classes.map((name) => [task, name]), ...(classes.length > 2 ? [[task, ""]] : [])] : [[task, ""]]);
 
-function targetIn(found, [task, label]) {
-  const same = targetsOf(found).find((one) => one[0] === task && one[1] === label);
-  const [first, classes] = found.tasks[0];
+function targetIn(offer, [task, label]) {
+  const same = targetsOf(offer).find((target) => target[0] === task && target[1] === label);
+  const [first, classes] = offer.tasks[0];
   return same || [first, classes.length === 2 ? classes[1] : ""];
 }
 
@@ -34,7 +34,7 @@ async function choose(model) {
   };
   fill("model", about.models.map((name) => [name, name]), state.model);
   fill("method", Object.entries(about.methods), state.method);
-  fill("target", targetsOf(about).map((one) => [JSON.stringify(one), one[1] ? one.join(": ") : one[0]]), JSON.stringify([state.task, state.label]));
+  fill("target", targetsOf(about).map((target) => [JSON.stringify(target), target[1] ? target.join(": ") : target[0]]), JSON.stringify([state.task, state.label]));
   return true;
 }
 
@@ -43,8 +43,8 @@ async function predictNodes() {
   await trying(async () => {
     for (let k = 0; k < state.nodes.length; k += STEP) {
       const part = state.nodes.slice(k, k + STEP);
-      const found = await ask("predict", { ...choice(), smiles: part.map((node) => node.smiles) });
-      part.forEach((node, i) => Object.assign(node, found[i] || { text: "not readable", value: 0 }));
+      const predictions = await ask("predict", { ...choice(), smiles: part.map((node) => node.smiles) });
+      part.forEach((node, i) => Object.assign(node, predictions[i] || { text: "not readable", value: 0 }));
     }
   });
 }

@@ -22,14 +22,14 @@ HEADERS = {
 
 
 class Guard:
-    """Lets a request through to an application, or refuses it with status 403."""
+    """Let a request through to an application, or refuse it with status 403."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self.app, self.token = app, token.encode()
         self.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; web sockets are not taken."""
+        """Answer one request. Web sockets are not taken."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
@@ -45,7 +45,7 @@ class Guard:
         await app(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> str | None:
-        """Why a request is refused; None if it is not."""
+        """Why a request is refused, or None if it is not."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0] not in self.hosts:
@@ -55,8 +55,8 @@ class Guard:
             return "requests of other pages are refused."
         if not page and headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return "requests of other pages are refused."
-        given = QueryParams(scope["query_string"]).get("token") if page else headers.get(TOKEN)
-        if not compare_digest((given or "").encode("utf-8", "replace"), self.token):
+        token = QueryParams(scope["query_string"]).get("token") if page else headers.get(TOKEN)
+        if not compare_digest((token or "").encode("utf-8", "replace"), self.token):
             return (
                 "the token is missing or from an earlier start; open the address that was printed."
             )

@@ -22,10 +22,10 @@ function drawContrast() {
   const other = state.nodes[state.other];
   if (!other || state.other === state.at) return;
   trying(async () => {
-    const found = await ask("contrast", { ...choice(), a: current().smiles, b: other.smiles }, "contrast");
-    byId("contrasted").src = found.picture;
-    byId("contrasted").alt = found.headline;
-    byId("difference").textContent = `a: shown; b: ${other.change || "start"}. ${found.caption}`;
+    const contrast = await ask("contrast", { ...choice(), a: current().smiles, b: other.smiles }, "contrast");
+    byId("contrasted").src = contrast.picture;
+    byId("contrasted").alt = contrast.headline;
+    byId("difference").textContent = `a: shown; b: ${other.change || "start"}. ${contrast.caption}`;
     byId("contrast").hidden = false;
   });
 }
@@ -46,12 +46,12 @@ async function drawSides() {
       element("label", {}, element("input", {
         type: "checkbox", checked: state[name].includes(value),
         onchange: (event) => {
-          state[name] = event.target.checked ? [...state[name], value] : state[name].filter((one) => one !== value);
+          state[name] = event.target.checked ? [...state[name], value] : state[name].filter((other) => other !== value);
           drawSides();
           remember();
         },
       }), text)));
-    byId("sides").append(boxes("models", about.models.map((one) => [one, one])), boxes("methods", Object.entries(about.methods)));
+    byId("sides").append(boxes("models", about.models.map((name) => [name, name])), boxes("methods", Object.entries(about.methods)));
   }
   const models = state.models.length ? state.models : [state.model];
   const methods = state.methods.length ? state.methods : [state.method];

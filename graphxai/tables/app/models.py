@@ -18,33 +18,33 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-class Models:
-    """Models by name; the page names them and never sends a path."""
+class OfferedModels:
+    """Models by name. The page names them and never sends a path."""
 
-    def __init__(self, given: Sequence[LoadedModel | str | Path]) -> None:
-        """given: models, names or folders, the first one shown first; it is loaded at once.
+    def __init__(self, models: Sequence[LoadedModel | str | Path]) -> None:
+        """Offer models, names or folders, of which the first is shown first and loaded at once.
 
         Raises ValueError for a model that does not read molecules.
         """
-        self._found: dict[str, LoadedModel | str | Path] = {}
-        for one in given:
-            name = Path(one).name if isinstance(one, str | Path) else one.origin.name
-            while name in self._found:
+        self._models: dict[str, LoadedModel | str | Path] = {}
+        for model in models:
+            name = Path(model).name if isinstance(model, str | Path) else model.origin.name
+            while name in self._models:
                 name += "'"
-            self._found[name] = one
+            self._models[name] = model
         self[self.names[0]]
 
     @property
     def names(self) -> list[str]:
         """The names, in the order given."""
-        return list(self._found)
+        return list(self._models)
 
     def __getitem__(self, name: str) -> LoadedModel:
-        if name not in self._found:
+        if name not in self._models:
             raise ValueError(f"there is no model {name!r}; there is {', '.join(self.names)}.")
-        model = self._found[name]
+        model = self._models[name]
         if isinstance(model, str | Path):
-            model = self._found[name] = load(model)
+            model = self._models[name] = load(model)
         if not model.config.reads_molecules:
             raise ValueError(f"model {name!r} reads images; the app shows models of molecules.")
         return model
@@ -52,7 +52,7 @@ class Models:
     def about(self, name: str) -> dict[str, Any]:
         """What the page must know to offer choices: models, methods, tasks of one model, colours.
 
-        name: of the model; empty for the first.
+        name: name of the model, or "" for the first.
         """
         name = name or self.names[0]
         model = self[name]

@@ -4,8 +4,8 @@
 const likeOf = (node, origin) => ({ smiles: node.smiles, x: node.card?.draw.x, y: node.card?.draw.y, origin });
 
 function add(smiles, change, parent, origin) {
-  const known = state.nodes.findIndex((node) => node.parent === parent && node.smiles === smiles);
-  if (known >= 0) return go(known);
+  const existing = state.nodes.findIndex((node) => node.parent === parent && node.smiles === smiles);
+  if (existing >= 0) return go(existing);
   if (state.nodes.length >= MOST_NODES) return say(`The history holds ${MOST_NODES} molecules; open a new page for more.`);
   const before = state.nodes[parent];
   const locked = before && origin ? origin.flatMap((was, i) => (before.locked.includes(was) ? [i] : [])) : [];
@@ -19,11 +19,11 @@ async function go(index) {
   const before = state.at;
   const done = await trying(async () => {
     if (node.key !== key()) {
-      const wanted = key();
+      const chosenKey = key();
       const parent = state.nodes[node.parent];
       const like = node.card ? likeOf(node, node.card.draw.x.map((_, i) => i)) : node.like || (parent && likeOf(parent));
       const card = await ask("card", { ...choice(), smiles: node.smiles, like }, "card");
-      Object.assign(node, { card, key: wanted }, card.now);
+      Object.assign(node, { card, key: chosenKey }, card.now);
       if (node.inherits) node.locked = card.origin.flatMap((was, i) => (parent.locked.includes(was) ? [i] : []));
       node.inherits = false;
     }
@@ -72,15 +72,15 @@ function drawPicture() {
   const { x, y, b } = card.draw;
   drawMolecule(svg, card.draw, card.shown, card.limit, armsFor(card));
   for (const i of locked) if (i < x.length) shape(svg, "circle", { class: "locked", cx: x[i], cy: y[i], r: DISC + 9 });
-  const hit = (atoms, tag, attributes) => {
+  const addTarget = (atoms, tag, attributes) => {
     const values = atoms.map((i) => figure(card, card.shown[i])).join(" and ");
     const label = `${placeName(card, atoms)}: ${values}${atoms.every((i) => locked.includes(i)) ? ", locked" : ""}`;
     const node = shape(svg, tag, { class: "hit", role: "button", tabindex: -1, "aria-label": label, "data-place": atoms.join(" "), ...attributes });
     shape(node, "title", {}, label);
     node.addEventListener("click", () => pick(atoms));
   };
-  for (const [i, j] of b) hit([i, j], "line", { x1: x[i], y1: y[i], x2: x[j], y2: y[j] });
-  x.forEach((_, i) => hit([i], "circle", { cx: x[i], cy: y[i], r: DISC + 4 }));
+  for (const [i, j] of b) addTarget([i, j], "line", { x1: x[i], y1: y[i], x2: x[j], y2: y[j] });
+  x.forEach((_, i) => addTarget([i], "circle", { cx: x[i], cy: y[i], r: DISC + 4 }));
   svg.querySelector(`[data-place="${place.join(" ")}"]`)?.setAttribute("tabindex", 0);
   if (!svg.querySelector('[tabindex="0"]')) svg.querySelector("circle.hit").setAttribute("tabindex", 0);
   const arms = armsFor(card);
@@ -119,12 +119,12 @@ function pick(atoms) {
   byId("lock").textContent = atoms.every((i) => locked.includes(i)) ? "Unlock" : "Lock";
   byId("place").textContent = `Changes at ${placeName(card, atoms)}: predicting …`;
   trying(async () => {
-    const found = await ask("changes", { ...choice(), smiles, place: atoms, locked }, "changes");
-    const count = found.options.length + found.more;
+    const changes = await ask("changes", { ...choice(), smiles, place: atoms, locked }, "changes");
+    const count = changes.options.length + changes.more;
     byId("place").textContent = count
-      ? `Changes at ${placeName(card, atoms)}: ${count}${found.more ? `, the largest ${found.options.length} shown` : ""}.`
+      ? `Changes at ${placeName(card, atoms)}: ${count}${changes.more ? `, the largest ${changes.options.length} shown` : ""}.`
       : `No change in the table fits at ${placeName(card, atoms)}${locked.length ? " with what is locked" : ""}.`;
-    byId("options").replaceChildren(...found.options.map((option) => element("li", {}, optionButton(option, card))));
+    byId("options").replaceChildren(...changes.options.map((option) => element("li", {}, optionButton(option, card))));
   });
 }
 

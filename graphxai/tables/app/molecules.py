@@ -73,9 +73,9 @@ def card(
     drawn, origin = _drawn_like(mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)
     trusted = trust(model, explanation)
-    found = record("", 0, explanation, fragments(explanation, "brics"), trusted)
+    content = record("", 0, explanation, fragments(explanation, "brics"), trusted)
     score = trusted.model
-    return found | {
+    return content | {
         "draw": drawing(drawn, keep=True),
         "origin": origin,
         "shown": rounded(shown),
@@ -102,12 +102,12 @@ def changes_at(
     if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
         raise ValueError("place is one atom or the two of a bond, by number.")
     kept = frozenset(locked)
-    found = list(_transformed(smiles, kept))
+    changes = list(_transformed(smiles, kept))
     if len(place) == 2:
-        seen = {change.smiles for change in found}
+        seen = {change.smiles for change in changes}
         more = _exchanged(smiles, kept, training_set_of(model))
-        found += [change for change in more if change.smiles not in seen]
-    here = [change for change in found if change.atoms >= set(place)]
+        changes += [change for change in more if change.smiles not in seen]
+    here = [change for change in changes if change.atoms >= set(place)]
     (now, *after) = predicted(model, [smiles, *(c.smiles for c in here)], target)
     options = [
         {
@@ -127,27 +127,32 @@ def changes_at(
 
 
 def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
-    """The prediction of each molecule in brief; None for one that cannot be read."""
+    """The prediction of each molecule in brief, or None for one that cannot be read."""
     if not smiles:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they say which were left out
-        found = predict(model, list(smiles), progress=False)
+        predictions = predict(model, list(smiles), progress=False)
     task = target.task_in(model.config).name
-    label = _label(target) or next((f[task].label for f in found if f is not None), None)
-    return [None if f is None else _brief(f[task], label) for f in found]
+    label = _label(target) or next(
+        (of_molecule[task].label for of_molecule in predictions if of_molecule is not None), None
+    )
+    return [
+        None if of_molecule is None else _brief(of_molecule[task], label)
+        for of_molecule in predictions
+    ]
 
 
 def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
     """Molecule a against molecule b: a picture as a data URL, the account in words."""
     read(a), read(b)
-    found = contrast(model, a, b, method, target=target, timeout=1)
-    code = b64encode(found.svg().encode()).decode()
-    account = found.account.to_dict()
+    result = contrast(model, a, b, method, target=target, timeout=1)
+    code = b64encode(result.svg().encode()).decode()
+    account = result.account.to_dict()
     return {
         "picture": f"data:image/svg+xml;base64,{code}",
-        "headline": found.headline,
-        "caption": found.caption,
+        "headline": result.headline,
+        "caption": result.caption,
         "account": dict(zip(account, rounded(list(account.values())), strict=True)),
     }
 
@@ -171,39 +176,43 @@ def suggestions(
     """
     read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": SEARCHED, "sure": sure}
-    for found in search(model, smiles, towards, n, **options):
-        label = _label(target) or found.explanation.prediction.label
-        yield _suggested(found, label)
+    for results in search(model, smiles, towards, n, **options):
+        label = _label(target) or results.explanation.prediction.label
+        yield _suggested(results, label)
     if (table := measured()) is not None:
-        start = Chem.MolToSmiles(found.explanation.atoms())
-        known = [replace(one, measured=table.about(start, one.smiles)) for one in found]
-        last = _suggested(replace(found, ranked=tuple(known)) if table.values else found, label)
+        start = Chem.MolToSmiles(results.explanation.atoms())
+        with_measured = [
+            replace(change, measured=table.about(start, change.smiles)) for change in results
+        ]
+        last = _suggested(
+            replace(results, ranked=tuple(with_measured)) if table.values else results, label
+        )
         note = f". {table.note.rstrip('.')}" if table.note else ""  # the page adds the last stop
         yield last | {"summary": last["summary"] + note}
 
 
-def _suggested(found: Counterfactuals, label: str | None) -> dict[str, Any]:
+def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
     return {
-        "summary": found.summary,
-        "predicted": found.predicted,
+        "summary": results.summary,
+        "predicted": results.predicted,
         "most": SEARCHED,
         "found": [
             {
-                "smiles": one.smiles,
-                "name": one.changes,
-                "source": one.source,
-                "reached": one.reached,
-                "sure": one.sure,
-                "similarity": rounded([one.similarity], 2)[0],
-                "near": one.prediction.nearness.sentence if one.prediction.nearness else "",
-                "accessibility": one.accessibility and rounded([one.accessibility], 2)[0],
-                "alerts": list(one.alerts),
-                "within": minus_signs(one.change_range or one.prediction.range),
-                "measured": minus_signs(one.measured.sentence) if one.measured else "",
-                "draw": _picture(one.smiles),
-                **_brief(one.prediction, label),
+                "smiles": change.smiles,
+                "name": change.changes,
+                "source": change.source,
+                "reached": change.reached,
+                "sure": change.sure,
+                "similarity": rounded([change.similarity], 2)[0],
+                "near": change.prediction.nearness.sentence if change.prediction.nearness else "",
+                "accessibility": change.accessibility and rounded([change.accessibility], 2)[0],
+                "alerts": list(change.alerts),
+                "within": minus_signs(change.change_range or change.prediction.range),
+                "measured": minus_signs(change.measured.sentence) if change.measured else "",
+                "draw": _picture(change.smiles),
+                **_brief(change.prediction, label),
             }
-            for one in found
+            for change in results
         ],
     }
 
@@ -264,8 +273,8 @@ def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol
 
 def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
     old = [was for was in origin if was != -1]
-    known = range(before.GetNumAtoms())
-    whole = all(type(was) is int and was in known for was in old)
+    atoms = range(before.GetNumAtoms())
+    whole = all(type(was) is int and was in atoms for was in old)
     return whole and len(set(old)) == len(old) and len(origin) == mol.GetNumAtoms()
 
 

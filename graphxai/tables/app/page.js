@@ -32,9 +32,9 @@ const host = {
       const lines = (rest + value).split("\n");
       rest = lines.pop();
       for (const line of lines) {
-        const found = JSON.parse(line);
-        if (found.error) throw new Error(found.error);
-        yield found;
+        const step = JSON.parse(line);
+        if (step.error) throw new Error(step.error);
+        yield step;
       }
     }
   },

@@ -9,30 +9,30 @@ async function suggest(event) {
   byId("suggestions").replaceChildren();
   byId("progress").textContent = "Looking for changes …";
   const [number, parent] = [++searches, state.at];
-  let said = "Looking for changes";
+  let summary = "Looking for changes";
   const done = await trying(async () => {
     const { smiles, locked } = current();
     const body = { ...choice(), smiles, locked, towards: `${state.task}: ${state.wish}`, sure: byId("sure").checked, table: table.file };
-    for await (const found of host.steps("suggest", body, newest("suggest"))) {
+    for await (const step of host.steps("suggest", body, newest("suggest"))) {
       say("");
-      said = found.summary;
-      drawSuggestions(found, parent);
+      summary = step.summary;
+      drawSuggestions(step, parent);
     }
   });
   if (number !== searches) return; // another search runs by now
-  byId("progress").textContent = done ? `${said}.` : `${said}. Ended before all were tried.`;
+  byId("progress").textContent = done ? `${summary}.` : `${summary}. Ended before all were tried.`;
   byId("cancel").hidden = true;
 }
 
-function drawSuggestions(found, parent) {
-  byId("progress").textContent = `${found.summary} (of at most ${found.most}) …`;
-  byId("suggestions").replaceChildren(...found.found.map((one) => {
-    const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`, ...one.alerts.map((name) => `alert: ${name}`), one.measured];
-    const delta = one.value - state.nodes[parent].value;
-    return element("li", {}, mini(one), element("b", {}, one.name), element("p", {}, `${one.text} `, direction(delta), one.within && ` (${one.within})`, one.reached ? (one.sure ? " · sure" : "") : " not there yet"),
+function drawSuggestions(step, parent) {
+  byId("progress").textContent = `${step.summary} (of at most ${step.most}) …`;
+  byId("suggestions").replaceChildren(...step.found.map((change) => {
+    const facts = [`similarity ${change.similarity}`, change.near, change.accessibility && `accessibility ${change.accessibility} of 10`, ...change.alerts.map((name) => `alert: ${name}`), change.measured];
+    const delta = change.value - state.nodes[parent].value;
+    return element("li", {}, mini(change), element("b", {}, change.name), element("p", {}, `${change.text} `, direction(delta), change.within && ` (${change.within})`, change.reached ? (change.sure ? " · sure" : "") : " not there yet"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
-      element("button", { onclick: () => add(one.smiles, one.name, parent) }, "Try"), " ",
-      element("button", { onclick: () => keep({ smiles: one.smiles, name: "", changes: one.name }) }, "To basket"));
+      element("button", { onclick: () => add(change.smiles, change.name, parent) }, "Try"), " ",
+      element("button", { onclick: () => keep({ smiles: change.smiles, name: "", changes: change.name }) }, "To basket"));
   }));
 }
 

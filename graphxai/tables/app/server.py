@@ -29,7 +29,7 @@ from graphxai.explanation.html import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
 from .guard import Guard
-from .models import Models
+from .models import OfferedModels
 from .page import filled, text_of, view_script
 
 ARRIVAL = 10.0  # seconds for a request to arrive
@@ -37,7 +37,7 @@ PATIENCE = 30.0  # seconds that a request waits for its turn
 LOGGER = logging.getLogger(__name__)
 
 
-def application(models: Models, token: str, port: int) -> Guard:
+def application(models: OfferedModels, token: str, port: int) -> Guard:
     """The page and what it asks for, as an ASGI application."""
     turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
@@ -50,12 +50,12 @@ def application(models: Models, token: str, port: int) -> Guard:
         if work is None:
             raise HTTPException(404)
         try:
-            found = await _in_turn(turn, request, work, models, await _body(request))
+            result = await _in_turn(turn, request, work, models, await _body(request))
         except HTTPException:
             raise
         except Exception as error:  # RDKit raises errors of any type
             return _failed(error)
-        return JSONResponse(found)
+        return JSONResponse(result)
 
     async def suggest(request: Request) -> Response:
         try:
@@ -78,7 +78,7 @@ def application(models: Models, token: str, port: int) -> Guard:
 
 
 def serve(
-    given: Sequence[LoadedModel | str | Path],
+    models: Sequence[LoadedModel | str | Path],
     port: int = 0,
     *,
     open_browser: bool = True,
@@ -86,15 +86,15 @@ def serve(
 ) -> None:
     """Serve the page on 127.0.0.1 until interrupted.
 
-    given: models, names or folders. port: 0 takes a free one. log: is called with the address,
+    models: models, names or folders. port: 0 takes a free one. log: is called with the address,
     token included, before it is opened in the browser.
     """
-    models, token = Models(given), secrets.token_urlsafe(24)
+    offered, token = OfferedModels(models), secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
         address = f"http://127.0.0.1:{port}/?token={token}"
         config = uvicorn.Config(
-            application(models, token, port),
+            application(offered, token, port),
             access_log=False,  # which would hold the token
             log_level="warning",
             lifespan="off",
@@ -114,17 +114,17 @@ def serve(
 async def _body(request: Request) -> Body:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "send JSON.")
-    found = bytearray()
+    content = bytearray()
     try:
         async with asyncio.timeout(ARRIVAL):
             async for part in request.stream():
-                found += part
-                if len(found) > LARGEST:
+                content += part
+                if len(content) > LARGEST:
                     raise HTTPException(413, f"more than {LARGEST // 10**6} MB: send a part of it.")
     except TimeoutError:
         raise HTTPException(408, "the request did not arrive in time.") from None
     try:
-        fields = json.loads(found)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -153,11 +153,11 @@ async def lines_of(
     turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
 ) -> AsyncIterator[str]:
     """Each step of a search as a line of JSON; others have their turn in between."""
-    found = first
+    step = first
     try:
-        while found is not None:
-            yield json.dumps(found, allow_nan=False) + "\n"
-            found = await _in_turn(turn, request, next, steps, None)
+        while step is not None:
+            yield json.dumps(step, allow_nan=False) + "\n"
+            step = await _in_turn(turn, request, next, steps, None)
     except HTTPException as error:
         yield json.dumps({"error": error.detail}) + "\n"
     except Exception as error:

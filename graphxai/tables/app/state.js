@@ -67,22 +67,22 @@ async function trying(work) {
 /* ---- links ---- */
 
 function link() {
-  const found = new URLSearchParams();
-  for (const name of ["model", "method", "task", "label", "wish"]) if (state[name]) found.set(name, state[name]);
-  for (const node of state.nodes) found.append("n", JSON.stringify([node.parent, node.smiles, node.change, node.locked]));
-  if (state.nodes.length) found.set("at", state.at);
-  if (state.other >= 0) found.set("with", state.other);
-  for (const name of ["models", "methods"]) for (const one of state[name]) found.append(name, one);
-  for (const one of state.basket) found.append("b", JSON.stringify([one.smiles, one.name, one.changes]));
-  return String(found);
+  const fields = new URLSearchParams();
+  for (const name of ["model", "method", "task", "label", "wish"]) if (state[name]) fields.set(name, state[name]);
+  for (const node of state.nodes) fields.append("n", JSON.stringify([node.parent, node.smiles, node.change, node.locked]));
+  if (state.nodes.length) fields.set("at", state.at);
+  if (state.other >= 0) fields.set("with", state.other);
+  for (const name of ["models", "methods"]) for (const value of state[name]) fields.append(name, value);
+  for (const molecule of state.basket) fields.append("b", JSON.stringify([molecule.smiles, molecule.name, molecule.changes]));
+  return String(fields);
 }
 
 const remember = () => host.remember(link());
 
 /* The state that a link names; what is not well formed is left out. */
 function recalled(hash) {
-  const found = new URLSearchParams(hash.replace(/^#/, ""));
-  const lists = (name, fits) => found.getAll(name).flatMap((text) => {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  const lists = (name, fits) => fields.getAll(name).flatMap((text) => {
     try {
       const value = JSON.parse(text);
       return Array.isArray(value) && fits(value) ? [value] : [];
@@ -95,24 +95,24 @@ function recalled(hash) {
     Number.isInteger(parent) && text(smiles) && text(change) && Array.isArray(locked) && locked.every(Number.isInteger),
   ).slice(0, MOST_NODES).map(([parent, smiles, change, locked], k) => ({ parent: parent < k ? parent : -1, smiles, change, locked }));
   const index = (name) => {
-    const value = Number(found.get(name) ?? -1);
+    const value = Number(fields.get(name) ?? -1);
     return Number.isInteger(value) && value < nodes.length ? value : -1;
   };
   const basket = lists("b", (values) => values.length === 3 && values.every(text)).map(([smiles, name, changes]) => ({ smiles, name, changes }));
-  const named = Object.fromEntries(["model", "method", "task", "label", "wish"].map((name) => [name, found.get(name) || ""]));
+  const named = Object.fromEntries(["model", "method", "task", "label", "wish"].map((name) => [name, fields.get(name) || ""]));
   return { ...named, method: named.method || "lrp", nodes, at: nodes.length ? Math.max(0, index("at")) : -1, other: index("with"),
-    models: found.getAll("models"), methods: found.getAll("methods"), basket };
+    models: fields.getAll("models"), methods: fields.getAll("methods"), basket };
 }
 
 async function restore(hash) {
   Object.assign(state, recalled(hash));
-  const wanted = state.model;
-  if (!(await choose(wanted)) && !(await choose(""))) return;
+  const asked = state.model;
+  if (!(await choose(asked)) && !(await choose(""))) return;
   byId("sides").replaceChildren();
   drawBasket();
   await predictNodes();
   if (state.nodes.length) await go(state.at);
   if (state.models.length + state.methods.length) byId("beside").open = true;
-  if (wanted && wanted !== state.model) say(`This link was made with the model ${wanted}, which is not offered here; this is ${state.model}.`);
+  if (asked && asked !== state.model) say(`This link was made with the model ${asked}, which is not offered here; this is ${state.model}.`);
 }
 

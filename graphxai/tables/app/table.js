@@ -3,13 +3,13 @@
 async function open(name, text, column) {
   if (text.length > 3_500_000) return say(`${name} is larger than 3.5 MB: open a part of it, or use graphxai report.`);
   await trying(async () => {
-    const found = await ask("read", { name, text, column: column || "" }, "read");
+    const content = await ask("read", { name, text, column: column || "" }, "read");
     say("");
-    table = { rows: found.rows, shown: 0, file: { name, text, column: column || "" } };
+    table = { rows: content.rows, shown: 0, file: { name, text, column: column || "" } };
     byId("table").hidden = false;
-    byId("table-name").textContent = `${name}: ${found.rows.length} molecules${found.more ? `, ${found.more} more not read` : ""}`;
-    byId("column-label").hidden = !found.columns.length;
-    byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...found.columns.map((one) => element("option", { value: one }, one)));
+    byId("table-name").textContent = `${name}: ${content.rows.length} molecules${content.more ? `, ${content.more} more not read` : ""}`;
+    byId("column-label").hidden = !content.columns.length;
+    byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...content.columns.map((name) => element("option", { value: name }, name)));
     byId("rows").replaceChildren();
     moreRows();
   });
@@ -27,15 +27,15 @@ function moreRows() {
 }
 
 async function predictRows(first) {
-  const mine = table;
+  const thisTable = table;
   await trying(async () => {
-    for (let k = first; k < mine.shown && mine === table; k += STEP) {
-      const part = mine.rows.slice(k, Math.min(k + STEP, mine.shown));
-      const found = await ask("predict", { ...choice(), smiles: part.map(([, smiles]) => smiles) }, "rows");
-      if (mine !== table) return;
-      found.forEach((one, i) => {
-        byId("rows").children[k + i].lastChild.textContent = one ? one.text : "not readable";
-        byId("rows").children[k + i].querySelector("button").disabled = !one;
+    for (let k = first; k < thisTable.shown && thisTable === table; k += STEP) {
+      const part = thisTable.rows.slice(k, Math.min(k + STEP, thisTable.shown));
+      const predictions = await ask("predict", { ...choice(), smiles: part.map(([, smiles]) => smiles) }, "rows");
+      if (thisTable !== table) return;
+      predictions.forEach((prediction, i) => {
+        byId("rows").children[k + i].lastChild.textContent = prediction ? prediction.text : "not readable";
+        byId("rows").children[k + i].querySelector("button").disabled = !prediction;
       });
     }
   });

@@ -49,7 +49,7 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
         return _limited([[one_line("".join(rest)), smiles] for smiles, *rest in lines])
     if not column:
         return {"rows": [], "more": 0, "columns": columns[:100]}
-    named = next((by_name[known] for known in NAMES if known in by_name), column)
+    named = next((by_name[usual] for usual in NAMES if usual in by_name), column)
     records = _cells(name, text, (column, named))
     titles = [one_line(record[named]) if named != column else "" for record in records]
     pairs = zip(titles, records, strict=True)
@@ -69,15 +69,15 @@ def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Me
     unread: Measurements | None = None
     for task in tasks:
         if structures:
-            found = [(smiles, cells.get(task, "")) for _, smiles, cells in _records(text)]
+            cells_of_rows = [(smiles, cells.get(task, "")) for _, smiles, cells in _records(text)]
         elif column and task in columns and task != column:
-            found = [(row[column], row[task]) for row in _cells(name, text, (column, task))]
+            cells_of_rows = [(row[column], row[task]) for row in _cells(name, text, (column, task))]
         else:
             continue
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the page shows the note
             try:
-                return Measurements.of(found[:MAX_ROWS], task)
+                return Measurements.of(cells_of_rows[:MAX_ROWS], task)
             except NoNumbersError as error:
                 unread = unread or Measurements(task, {}, str(error))
     return unread
@@ -96,8 +96,8 @@ def exported(
         raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")
     if not 1 <= len(basket) <= MAX_BASKET:
         raise ValueError(f"a basket has 1 to {MAX_BASKET} molecules; this one has {len(basket)}.")
-    smiles = [one["smiles"] for one in basket]
-    names = [one_line(one["name"]) for one in basket]
+    smiles = [molecule["smiles"] for molecule in basket]
+    names = [one_line(molecule["name"]) for molecule in basket]
     if kind == "html":
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "basket.html"
@@ -110,9 +110,9 @@ def exported(
         return "".join(row.get("record", "") for row in rows)
     hidden = ("record", "picture", "row")
     cells = [
-        {"name": row["name"], "smiles": row["smiles"], "changes": one_line(one["changes"])}
+        {"name": row["name"], "smiles": row["smiles"], "changes": one_line(molecule["changes"])}
         | {name: cell for name, cell in row.items() if name not in hidden}
-        for row, one in zip(rows, basket, strict=True)
+        for row, molecule in zip(rows, basket, strict=True)
     ]
     columns = dict.fromkeys(name for row in cells for name in row)
     with io.StringIO() as text:
@@ -127,14 +127,14 @@ def _header(text: str) -> str:
 
 
 def _columns(header: str) -> list[str]:
-    found: list[str] = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
-    return [cell.strip() for cell in found]
+    cells: list[str] = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
+    return [cell.strip() for cell in cells]
 
 
 def _smiles_column(columns: Sequence[str]) -> str:
-    """The column with the SMILES, by its name; "" if there is none."""
+    """The name of the column with the SMILES, or "" if there is none."""
     by_name = {cell.lower(): cell for cell in reversed(columns)}
-    return next((by_name[known] for known in SMILES if known in by_name), "")
+    return next((by_name[usual] for usual in SMILES if usual in by_name), "")
 
 
 def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -149,9 +149,9 @@ def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]
 
 
 def _records(text: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Name, SMILES and properties of each record of an SD file; empty if it cannot be read."""
+    """Name, SMILES and properties of each record of an SD file, all empty if it is unreadable."""
     with rdBase.BlockLogs():
-        found = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
+        molecules = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
         return [
             ("", "", {})
             if mol is None
@@ -160,7 +160,7 @@ def _records(text: str) -> list[tuple[str, str, dict[str, str]]]:
                 Chem.MolToSmiles(mol),
                 {key: mol.GetProp(key) for key in mol.GetPropNames()},
             )
-            for mol in found
+            for mol in molecules
         ]
 
 

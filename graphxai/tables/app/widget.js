@@ -23,7 +23,7 @@ function isDark(node) {
 }
 
 function hostOf(model, frame) {
-  const own = `${Math.random()}`; // the widget may be shown several times, also in other windows
+  const viewId = `${Math.random()}`; // the widget may be shown several times, also in other windows
   const waiting = new Map(); // by the id of a request: what takes its replies
   let requests = 0;
   let shown = null;
@@ -34,7 +34,7 @@ function hostOf(model, frame) {
   model.on("change:link", linked);
 
   async function* steps(name, body, signal) {
-    const id = `${own}-${requests++}`;
+    const id = `${viewId}-${requests++}`;
     const replies = [];
     let wake = () => {};
     const cancel = () => { model.send({ id, cancel: true }); wake(); };

@@ -18,7 +18,7 @@ except ImportError:
 from graphxai.explanation.compute.models import LoadedModel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
-from .models import Models
+from .models import OfferedModels
 from .molecules import read
 from .page import filled, text_of, view_script
 
@@ -30,7 +30,7 @@ LOGGER = logging.getLogger(__name__)
 class Explorer(anywidget.AnyWidget):
     """The view of `explore`. What is shown can be read, and set, from Python.
 
-    link: everything that is shown, as a text; the same as the end of an address of the app.
+    link: everything that is shown, as a text, which is also the end of an address of the app.
     """
 
     _esm = filled(
@@ -41,13 +41,13 @@ class Explorer(anywidget.AnyWidget):
     )
     link = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, given: Sequence[LoadedModel | str | Path], smiles: Sequence[str]) -> None:
-        """given: models, names or folders, the first one shown first; smiles: molecules.
+    def __init__(self, models: Sequence[LoadedModel | str | Path], smiles: Sequence[str]) -> None:
+        """Show models, names or folders, the first one first, and molecules as SMILES.
 
         Raises ValueError for a model that does not read molecules, and for text that is not a
         SMILES.
         """
-        self._models = Models(given)
+        self._models = OfferedModels(models)
         # Requests not yet answered or cancelled, each with its answers to come.
         self._wanted: dict[str, asyncio.Task[None] | None] = {}
         super().__init__(link=_begun("", smiles))
@@ -55,7 +55,7 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def smiles(self) -> str:
-        """The molecule shown, "" for none; setting it shows another one."""
+        """The molecule shown, or "" for none. Setting it shows another one."""
         fields = parse_qs(self.link)
         at = int(fields.get("at", ["0"])[0])
         shown: str = json.loads(fields["n"][at])[1] if "n" in fields else ""
@@ -69,7 +69,7 @@ class Explorer(anywidget.AnyWidget):
     def basket(self) -> list[dict[str, str]]:
         """The molecules in the basket, each with `smiles`, `name` and `changes`."""
         chosen = map(json.loads, parse_qs(self.link).get("b", []))
-        return [dict(zip(("smiles", "name", "changes"), one, strict=True)) for one in chosen]
+        return [dict(zip(("smiles", "name", "changes"), values, strict=True)) for values in chosen]
 
     def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
         """A message from the view: a request, or the cancelling of one."""
@@ -92,9 +92,9 @@ class Explorer(anywidget.AnyWidget):
         try:
             steps = _steps(self._models, name, fields)
             while (
-                found := await loop.run_in_executor(TURNS, self._next, number, steps)
+                value := await loop.run_in_executor(TURNS, self._next, number, steps)
             ) is not None:
-                self.send({"id": number, "value": found})
+                self.send({"id": number, "value": value})
             self.send({"id": number, "over": True})
         except Exception as error:  # RDKit raises errors of any type
             if not isinstance(error, EXPECTED):
@@ -104,11 +104,11 @@ class Explorer(anywidget.AnyWidget):
             self._wanted.pop(number, None)
 
     def _next(self, number: str, steps: Iterator[Any]) -> Any:
-        """The next answer; None after the last, or if nobody waits for it any more."""
+        """The next answer, or None after the last and if nobody waits for it any more."""
         return next(steps, None) if number in self._wanted else None
 
 
-def _steps(models: Models, name: str, fields: Any) -> Iterator[Any]:
+def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
     """The answers to a request."""
     body = Body(fields if isinstance(fields, dict) else {})
     if name == "suggest":
@@ -123,7 +123,7 @@ def _begun(link: str, smiles: Sequence[str]) -> str:
     """A link with more molecules, the first of them shown."""
     fields = [(name, value) for name, value in parse_qsl(link) if name != "at"]
     at = sum(name == "n" for name, _ in fields)
-    for one in smiles:
-        read(one)
-        fields.append(("n", json.dumps([-1, one, "", []])))
+    for molecule in smiles:
+        read(molecule)
+        fields.append(("n", json.dumps([-1, molecule, "", []])))
     return urlencode([*fields, ("at", at)] if smiles else fields)

@@ -5,9 +5,9 @@ const basket = new Map(); // key -> {place, change}; change: number of a counter
 const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet may read as a formula
 const keyOf = (place, change) => [data.molecules[place].row, ...(change === undefined ? [] : [change])].join(".");
 
-function keep(place, change, wanted) {
+function keep(place, change, inBasket) {
   const key = keyOf(place, change);
-  if (wanted ?? !basket.has(key)) basket.set(key, { place, change });
+  if (inBasket ?? !basket.has(key)) basket.set(key, { place, change });
   else basket.delete(key);
 }
 
@@ -49,13 +49,13 @@ function basketChanged() {
 
 function entry({ place, change }) {
   const molecule = data.molecules[place];
-  const one = change === undefined ? null : molecule.changes.found[change];
+  const counterfactual = change === undefined ? null : molecule.changes.found[change];
   return element("li", {},
     element("button", { type: "button", class: "link", onclick: () => openMolecule(place) },
-      one ? `${nameOf(molecule)}: ${one.name}` : nameOf(molecule)),
-    element("span", {}, one ? one.prediction : predicted(molecule, 0)), badge((one || molecule).trust.level),
-    element("span", { class: "smiles" }, (one || molecule).smiles),
-    element("button", { type: "button", class: "plain", "aria-label": `Remove ${one ? one.name : nameOf(molecule)}`, onclick: () => {
+      counterfactual ? `${nameOf(molecule)}: ${counterfactual.name}` : nameOf(molecule)),
+    element("span", {}, counterfactual ? counterfactual.prediction : predicted(molecule, 0)), badge((counterfactual || molecule).trust.level),
+    element("span", { class: "smiles" }, (counterfactual || molecule).smiles),
+    element("button", { type: "button", class: "plain", "aria-label": `Remove ${counterfactual ? counterfactual.name : nameOf(molecule)}`, onclick: () => {
       keep(place, change, false);
       basketChanged();
     } }, "\u2715"));
@@ -66,16 +66,16 @@ function entry({ place, change }) {
 /* A row of the table; the keys are its columns. */
 function record({ place, change }) {
   const m = data.molecules[place];
-  const one = change === undefined ? null : m.changes.found[change];
+  const counterfactual = change === undefined ? null : m.changes.found[change];
   const predictions = Object.fromEntries(m.predictions.map(([task, text], k) =>
     [task, [text, m.ranges[k] && `(${m.ranges[k]})`].filter(Boolean).join(" ")]));
   return {
-    name: m.name, row: m.row, smiles: (one || m).smiles, changes: one ? one.name : "",
-    ...(one ? { [m.predictions[0][0]]: one.prediction } : predictions),
-    ...(data.measured && { [`measured ${data.measured.task}`]: one ? "" : m.measured?.[1] ?? "" }),
-    trust: (one || m).trust.level, "why this trust": (one || m).trust.sentence, "training set": (one || m).near ?? "",
-    "predicted change": one ? one.change : "", "similarity to the molecule": one ? one.similarity : "",
-    "sum over atoms": one ? "" : m.ledger.nodes,
+    name: m.name, row: m.row, smiles: (counterfactual || m).smiles, changes: counterfactual ? counterfactual.name : "",
+    ...(counterfactual ? { [m.predictions[0][0]]: counterfactual.prediction } : predictions),
+    ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : m.measured?.[1] ?? "" }),
+    trust: (counterfactual || m).trust.level, "why this trust": (counterfactual || m).trust.sentence, "training set": (counterfactual || m).near ?? "",
+    "predicted change": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
+    "sum over atoms": counterfactual ? "" : m.ledger.nodes,
   };
 }
 

@@ -49,21 +49,21 @@ def changes_card(
         if any(p.task == aim.task and aim.distance(p) > 0 for p in explanation.predictions):
             return {"summary": f"It is {aim} already.", "found": []}
         options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
-        found = counterfactuals(model, mol, wish, n, progress=False, **options)
-        prepared = list(enumerate(prepare_all(model, [one.smiles for one in found])))
+        results = counterfactuals(model, mol, wish, n, progress=False, **options)
+        prepared = list(enumerate(prepare_all(model, [change.smiles for change in results])))
         target, training = explanation.wanted, training_set_of(model)
         made = explain_prepared(model, prepared, explainer, target=target, training=training)
         explained = dict(made)
         trusted = trust_prepared(model, prepared, explained, None, target=target)
         cards = [
-            _facts(one, found.goal, level)
+            _facts(change, results.goal, level)
             | _picture(explained[k], mol)
             | {"trust": {"level": trusted[k].level, "sentence": trusted[k].sentence}}
-            for k, one in enumerate(found)
+            for k, change in enumerate(results)
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {wish}: {error}", "found": []}
-    return {"summary": f"Towards {found.goal}: {found.summary}.", "found": cards}
+    return {"summary": f"Towards {results.goal}: {results.summary}.", "found": cards}
 
 
 def default_wish(prediction: Prediction) -> str:
@@ -74,27 +74,29 @@ def default_wish(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(one: Counterfactual, wish: Goal, level: float) -> dict[str, Any]:
+def _facts(counterfactual: Counterfactual, wish: Goal, level: float) -> dict[str, Any]:
     """What is known about a counterfactual."""
-    after = one.prediction.at(level)
+    after = counterfactual.prediction.at(level)
     if wish.label is None:
-        leveled = replace(one, prediction=after, before=one.before.at(level))
+        leveled = replace(counterfactual, prediction=after, before=counterfactual.before.at(level))
         change = f"{after.task}: {leveled.change_in_full} {after.unit}".rstrip()
     else:
-        change = f"{wish.label}: {100 * one.predicted_change:+.0f} percentage points"
-    near, effort = after.nearness, one.accessibility
+        change = f"{wish.label}: {100 * counterfactual.predicted_change:+.0f} percentage points"
+    near, effort = after.nearness, counterfactual.accessibility
     return {
-        "smiles": one.smiles,
-        "name": one.changes,
+        "smiles": counterfactual.smiles,
+        "name": counterfactual.changes,
         "prediction": minus_signs(f"{after}, {after.range}" if after.range else str(after)),
         "change": minus_signs(change),
-        "reached": one.reached,
-        "sure": one.reached and bool(wish.sure(after)),
-        "similarity": rounded([one.similarity], 2)[0],
+        "reached": counterfactual.reached,
+        "sure": counterfactual.reached and bool(wish.sure(after)),
+        "similarity": rounded([counterfactual.similarity], 2)[0],
         "near": near.sentence if near is not None else "",
         "accessibility": None if effort is None else rounded([effort], 2)[0],
-        "alerts": list(one.alerts),
-        "measured": minus_signs(one.measured.sentence) if one.measured else "",
+        "alerts": list(counterfactual.alerts),
+        "measured": minus_signs(counterfactual.measured.sentence)
+        if counterfactual.measured
+        else "",
     }
 
 

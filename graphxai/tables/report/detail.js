@@ -108,7 +108,7 @@ dialog.addEventListener("click", (event) => {
 });
 
 function largePicture(molecule) {
-  const said = element("div", { class: "atom", role: "status" },
+  const caption = element("div", { class: "atom", role: "status" },
     "Point at an atom, or step through the atoms with the arrow keys.");
   const svg = dialogPicture(
     { picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
@@ -118,7 +118,7 @@ function largePicture(molecule) {
   const say = (next) => {
     atom = next;
     markAtoms(svg, molecule.draw, [atom]);
-    said.replaceChildren(...aboutAtom(molecule, atom));
+    caption.replaceChildren(...aboutAtom(molecule, atom));
   };
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -129,10 +129,10 @@ function largePicture(molecule) {
   svg.addEventListener("pointerover", (event) => {
     if (event.target.dataset.atom !== undefined) {
       atom = Number(event.target.dataset.atom);
-      said.replaceChildren(...aboutAtom(molecule, atom));
+      caption.replaceChildren(...aboutAtom(molecule, atom));
     }
   });
-  return [svg, colourBar(data.limit, data.ticks), said, element("p", { class: "smiles" }, molecule.smiles)];
+  return [svg, colourBar(data.limit, data.ticks), caption, element("p", { class: "smiles" }, molecule.smiles)];
 }
 
 function predictions(molecule) {
@@ -198,16 +198,16 @@ function fragmentTable(molecule) {
 /* Counterfactuals: what would change the prediction, if the report was built with them. */
 function changes(molecule, place) {
   if (!molecule.changes) return "";
-  const drawn = molecule.changes.found.map((one, k) => {
-    const facts = [`similarity ${one.similarity}`, one.near, one.accessibility && `accessibility ${one.accessibility} of 10`,
-      ...one.alerts.map((name) => `alert: ${name}`), one.measured];
+  const drawn = molecule.changes.found.map((counterfactual, k) => {
+    const facts = [`similarity ${counterfactual.similarity}`, counterfactual.near, counterfactual.accessibility && `accessibility ${counterfactual.accessibility} of 10`,
+      ...counterfactual.alerts.map((name) => `alert: ${name}`), counterfactual.measured];
     return element("figure", {},
-      dialogPicture({ picture: one.draw, relevance: averaged(one, one.r), limit: data.limit }, { "aria-label": `${one.name}, atoms coloured by relevance` }),
-      element("figcaption", {}, element("strong", {}, one.name), element("p", {}, one.prediction),
-        element("p", {}, one.change, one.reached ? (one.sure ? " · sure" : "") : " (not what was asked for)"),
-        element("p", {}, badge(one.trust.level), ` ${one.trust.sentence}`),
+      dialogPicture({ picture: counterfactual.draw, relevance: averaged(counterfactual, counterfactual.r), limit: data.limit }, { "aria-label": `${counterfactual.name}, atoms coloured by relevance` }),
+      element("figcaption", {}, element("strong", {}, counterfactual.name), element("p", {}, counterfactual.prediction),
+        element("p", {}, counterfactual.change, counterfactual.reached ? (counterfactual.sure ? " · sure" : "") : " (not what was asked for)"),
+        element("p", {}, badge(counterfactual.trust.level), ` ${counterfactual.trust.sentence}`),
         element("p", { class: "soft" }, facts.filter(Boolean).join(" \u00b7 ")),
-        element("p", { class: "smiles" }, one.smiles), keeper([place, k], true)));
+        element("p", { class: "smiles" }, counterfactual.smiles), keeper([place, k], true)));
   });
   return element("div", { class: "block" }, element("h3", {}, "What would change the prediction?"),
     element("p", { class: "note" }, molecule.changes.summary, drawn.length
@@ -218,11 +218,11 @@ function changes(molecule, place) {
 function methods(molecule) {
   const drawn = (words, content, note) => element("figure", {},
     dialogPicture(content, { "aria-label": words }), element("figcaption", {}, element("strong", {}, words), note));
-  const own = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
+  const largest = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
   const shownMethods = [[data.method, molecule.r], ...Object.entries(molecule.others).map(([name, other]) => [name, other.r])];
   const figures = shownMethods.map(([name, relevance]) => drawn(data.titles[name] || name,
-    { picture: molecule.draw, relevance: averaged(molecule, relevance), limit: own(relevance), method: name },
-    ` \u00b7 ${data.unsigned[name] ? `${data.unsigned[name]}, ` : ""}full colour at ${written(own(relevance), own(relevance), name)}`));
+    { picture: molecule.draw, relevance: averaged(molecule, relevance), limit: largest(relevance), method: name },
+    ` \u00b7 ${data.unsigned[name] ? `${data.unsigned[name]}, ` : ""}full colour at ${written(largest(relevance), largest(relevance), name)}`));
   if (molecule.nearest && data.neighbours[molecule.nearest])
     figures.push(drawn("Nearest training compound",
       { picture: data.neighbours[molecule.nearest], relevance: null, limit: 1 }, ""));

@@ -74,7 +74,7 @@ def _scaled(mol: "Mol") -> NDArray[np.float64]:
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
-    """The label of an atom; None for a carbon of the skeleton."""
+    """The label of an atom, or None for a carbon of the skeleton."""
     hydrogens = atom.GetTotalNumHs()
     charge, isotope = atom.GetFormalCharge(), atom.GetIsotope()
     radicals = atom.GetNumRadicalElectrons()
@@ -94,8 +94,8 @@ def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
     """Whether a carbon sits between two collinear double bonds (allene) and would be invisible."""
     if any(bond.GetBondTypeAsDouble() != 2 for bond in atom.GetBonds()):
         return False
-    one, two = (points[other.GetIdx()] - points[atom.GetIdx()] for other in atom.GetNeighbors())
-    return bool(one @ two < -0.95 * np.linalg.norm(one) * np.linalg.norm(two))
+    left, right = (points[other.GetIdx()] - points[atom.GetIdx()] for other in atom.GetNeighbors())
+    return bool(left @ right < -0.95 * np.linalg.norm(left) * np.linalg.norm(right))
 
 
 def _free_side(atom: "Atom", points: NDArray[np.float64]) -> str:
@@ -127,7 +127,7 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
     }
     wedges = {BondDir.BEGINWEDGE: "w", BondDir.BEGINDASH: "h", BondDir.UNKNOWN: "u"}
     rings = [tuple(ring) for ring in mol.GetRingInfo().AtomRings()]
-    found = []
+    bonds = []
     for bond in bonds_of(mol):
         i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         kind = kinds.get(bond.GetBondType(), 1)
@@ -135,8 +135,8 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
             kind = wedges.get(bond.GetBondDir(), 1)
         either = bond.GetStereo() == BondStereo.STEREOANY
         side = _inner_side(bond, rings, points) if kind in (2, "a") and not either else 0
-        found.append([i, j, kind, side])
-    return found
+        bonds.append([i, j, kind, side])
+    return bonds
 
 
 def _inner_side(bond: Any, rings: list[tuple[int, ...]], points: NDArray[np.float64]) -> int:

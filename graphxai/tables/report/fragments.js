@@ -75,15 +75,15 @@ function rankFragments() {
 }
 
 function showFragments() {
-  const found = data.fragments;
-  if (!found) {
+  const fragments = data.fragments;
+  if (!fragments) {
     byId("fragments").append(element("p", {}, "The molecules are explained for different classes, so their relevance cannot be averaged. Choose one target to compare fragments."));
     return;
   }
-  const few = found.rows.some((row) => row.mean.length === 1);
+  const few = fragments.rows.some((row) => row.mean.length === 1);
   const about = few
-    ? `No fragment occurs in ${found.enough} or more molecules, so all are ranked, without intervals.`
-    : `${number(found.ranked)} of ${number(found.distinct)} fragments occur in ${found.enough} or more molecules and are ranked. Brackets hold the 95 % interval of the mean over molecules; an arrow says that it goes on beyond the axis.`;
+    ? `No fragment occurs in ${fragments.enough} or more molecules, so all are ranked, without intervals.`
+    : `${number(fragments.ranked)} of ${number(fragments.distinct)} fragments occur in ${fragments.enough} or more molecules and are ranked. Brackets hold the 95 % interval of the mean over molecules; an arrow says that it goes on beyond the axis.`;
   const select = element("select", { id: "ranking", onchange: rankFragments });
   options(select, Object.entries(RANKINGS));
   byId("fragments").append(

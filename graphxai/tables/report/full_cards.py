@@ -90,13 +90,13 @@ def make_full_cards(
     Warns of a molecule that ended its process, which has none.
     """
     molecules = cards.molecules
-    wanted = [
+    items = [
         _Chosen(place, chosen[place], molecules[place].row, molecules[place].explanation)
         for place in sorted(chosen)
     ]
     full = FullCards()
-    pieces = in_pieces(wanted, AT_A_TIME)
-    done = map_in_processes(partial(_full_cards_of, settings), pieces, workers, len(wanted))
+    pieces = in_pieces(items, AT_A_TIME)
+    done = map_in_processes(partial(_full_cards_of, settings), pieces, workers, len(items))
     with progress_bar("comparing methods", len(chosen), show=progress) as advance, closing(done):
         for part in chain.from_iterable(done):
             if isinstance(part.result, LostItem):

@@ -18,16 +18,16 @@ let mapDrawn = false;
 const isRight = (molecule) => molecule.label === molecule.measured[1];
 /* The ways to colour: value of a molecule (null if unknown), or its kind with words for the key. */
 function colourings() {
-  const found = { prediction: { words: data.value, value: (m) => m.value, colours: SCALES.low_high,
+  const ways = { prediction: { words: data.value, value: (m) => m.value, colours: SCALES.low_high,
     ends: data.molecules.some(({ label }) => label) && [0, 1] } }; // of a probability
   if (data.measured && !data.measured.classes.length)
-    found.error = { words: "error: predicted \u2212 measured", value: (m) => (m.measured ? m.value - m.measured[0] : null),
+    ways.error = { words: "error: predicted \u2212 measured", value: (m) => (m.measured ? m.value - m.measured[0] : null),
       colours: SCALES.low_zero_high };
   else if (data.measured)
-    found.error = { words: "error: predicted class against measured",
+    ways.error = { words: "error: predicted class against measured",
       kind: (m) => (m.measured ? (isRight(m) ? ["circle", "right"] : ["diamond", "wrong"]) : ["faint", "not measured"]) };
-  found.trust = { words: "trust", kind: (m) => [SHAPE_OF[levelOf(m)], LEVELS[levelOf(m)].join(" ")] };
-  return found;
+  ways.trust = { words: "trust", kind: (m) => [SHAPE_OF[levelOf(m)], LEVELS[levelOf(m)].join(" ")] };
+  return ways;
 }
 const holds = (smiles, name) => ({ words: `contains ${name}`,
   kind: (m) => (m.fragments.some((part) => part[1] === smiles) ? ["circle", `contains ${name}`] : ["faint", "does not"]) });
@@ -54,11 +54,11 @@ function prepareMap() {
     if (place >= 0 && place !== mapAt) pointAt(place);
   });
   svg.addEventListener("keydown", (event) => {
-    const way = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    const direction = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
     if (event.key === "Enter" && mapAt >= 0) openMolecule(mapAt);
-    if (!way) return;
+    if (!direction) return;
     event.preventDefault();
-    pointAt(mapAt < 0 ? 0 : onwards(...way));
+    pointAt(mapAt < 0 ? 0 : onwards(...direction));
   });
 }
 
@@ -86,10 +86,10 @@ function drawMap() {
   shape(svg, "text", { x: 18, y: high / 2, "text-anchor": "middle", transform: `rotate(-90 18 ${high / 2})` }, "similarity, axis 2 (no unit)");
   const points = shape(svg, "g", { class: "points" });
   const values = colouring.value && data.molecules.map(colouring.value);
-  const known = values && values.filter((value) => value !== null);
+  const measured = values && values.filter((value) => value !== null);
   const ends = values && (colouring.ends || (colouring.colours === SCALES.low_zero_high
-    ? [-1, 1].map((side) => side * (Math.max(...known.map(Math.abs)) || 1))
-    : [Math.min(...known), Math.max(...known)]));
+    ? [-1, 1].map((side) => side * (Math.max(...measured.map(Math.abs)) || 1))
+    : [Math.min(...measured), Math.max(...measured)]));
   const among = new Set(shown);
   const kinds = new Map(); // by words: shape and number
   const drawn = data.molecules.map((molecule, place) => {
@@ -103,7 +103,7 @@ function drawMap() {
   for (const { place, kind, fill, left } of drawn.sort((a, b) => behind(b) - behind(a))) // the rare ones in front
     marker(points, kind[0], ...mapPlaces[place], fill).setAttribute("class", left ? "point left" : "point");
   shape(svg, "g", { class: "here" });
-  byId("map-key").replaceChildren(...(values ? scaleKey(colouring, ends, values.length - known.length)
+  byId("map-key").replaceChildren(...(values ? scaleKey(colouring, ends, values.length - measured.length)
     : [...kinds].sort(([, a], [, b]) => b[1] - a[1]).map(([words, [kind, n]]) => kindKey(kind, `${words}: ${number(n)}`))));
   byId("map-shown").textContent = shown.length === data.molecules.length ? ""
     : `${number(data.molecules.length - shown.length)} molecules that the filters under Molecules leave out are faint.`;
@@ -116,9 +116,9 @@ function marker(parent, kind, x, y, fill) {
   const colour = fill || KINDS[kind];
   const look = kind === "ring" || kind === "faint" ? { fill: "none", stroke: colour, "stroke-width": kind === "ring" ? 2.5 : 1.2 }
     : { fill: colour, stroke: "#5559", "stroke-width": 0.8 };
-  const way = { triangle: `M${x} ${y - 6}L${x + 6} ${y + 4.5}H${x - 6}Z`, square: `M${x - 4.5} ${y - 4.5}h9v9h-9Z`,
+  const outline = { triangle: `M${x} ${y - 6}L${x + 6} ${y + 4.5}H${x - 6}Z`, square: `M${x - 4.5} ${y - 4.5}h9v9h-9Z`,
     diamond: `M${x} ${y - 6.5}L${x + 6.5} ${y}L${x} ${y + 6.5}L${x - 6.5} ${y}Z` }[kind];
-  return way ? shape(parent, "path", { d: way, ...look })
+  return outline ? shape(parent, "path", { d: outline, ...look })
     : shape(parent, "circle", { cx: x, cy: y, r: kind === "faint" ? 3.5 : 5, ...look });
 }
 
@@ -155,19 +155,19 @@ function nearestTo(event) {
 /* The place of the next molecule in a direction; the same one if there is none. */
 function onwards(dx, dy) {
   const [x, y] = mapPlaces[mapAt];
-  const found = closest(([px, py]) => {
+  const next = closest(([px, py]) => {
     const [along, across] = [(px - x) * dx + (py - y) * dy, Math.abs((px - x) * dy) + Math.abs((py - y) * dx)];
     return along > 0 && across <= along ? along + across : Infinity;
   });
-  return found < 0 ? mapAt : found;
+  return next < 0 ? mapAt : next;
 }
 
 /* The molecule shown whose point has the least of a distance; -1 if all are infinite. */
 function closest(distance) {
   let [best, least] = [-1, Infinity];
   for (const place of shown) {
-    const own = distance(mapPlaces[place]);
-    if (own < least) [best, least] = [place, own];
+    const length = distance(mapPlaces[place]);
+    if (length < least) [best, least] = [place, length];
   }
   return best;
 }
@@ -186,7 +186,7 @@ function pointAt(place) {
     picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, false),
     element("p", {}, predicted(molecule, 0), " ", badge(levelOf(molecule))),
-    element("p", { class: "soft" }, known(molecule)),
+    element("p", { class: "soft" }, dataOf(molecule)),
     keeper([place], true));
 }
 

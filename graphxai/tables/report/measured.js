@@ -1,22 +1,22 @@
 /* Measured against predicted values. */
 
 function showMeasured() {
-  const found = data.measured;
-  byId("tab-measured").hidden = !found;
-  if (!found) return;
-  const rows = found.groups.map(([part, words, count, scores]) => element("tr", {},
+  const measured = data.measured;
+  byId("tab-measured").hidden = !measured;
+  if (!measured) return;
+  const rows = measured.groups.map(([part, words, count, scores]) => element("tr", {},
     element("th", { scope: "row" }, element("span", { class: `dot ${part || "other"}` }), words),
     element("td", { class: "number" }, number(count)), element("td", {}, scores)));
   byId("measured").append(
-    element("p", { class: "note" }, `${found.task}: measured (column ${found.column}) against predicted. Click a point to see the molecule.`),
+    element("p", { class: "note" }, `${measured.task}: measured (column ${measured.column}) against predicted. Click a point to see the molecule.`),
     element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))));
-  if (!found.classes.length || found.target) byId("measured").append(measuredPlot(found));
+  if (!measured.classes.length || measured.target) byId("measured").append(measuredPlot(measured));
 }
 
 /* A scatter plot; for classes, one column for each measured class. */
-function measuredPlot(found) {
+function measuredPlot(measured) {
   const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => m.measured);
-  const classes = found.classes;
+  const classes = measured.classes;
   const [size, edge] = [460, 56];
   const values = points.flatMap(({ m }) => (classes.length ? [] : [m.measured[0], m.value]));
   const [low, high] = classes.length ? [0, 1] : [Math.min(...values), Math.max(...values)];
@@ -25,14 +25,14 @@ function measuredPlot(found) {
     ? edge + (size - 2 * edge) * ((m.measured[0] + 0.5 + 0.6 * (((k * 0.618) % 1) - 0.5)) / classes.length)
     : at(m.measured[0]));
   const svg = document.createElementNS(SVG, "svg");
-  const label = classes.length ? `${data.value} by measured class` : `Measured against predicted ${found.task}`;
+  const label = classes.length ? `${data.value} by measured class` : `Measured against predicted ${measured.task}`;
   for (const [name, value] of Object.entries({ viewBox: `0 0 ${size} ${size}`, class: "measured", role: "img", "aria-label": label }))
     svg.setAttribute(name, value);
   const end = size - edge;
   shape(svg, "path", { d: `M${edge} ${edge}V${end}H${end}`, class: "axis" });
   if (!classes.length) shape(svg, "path", { d: `M${edge} ${end}L${end} ${edge}`, class: "axis same" });
   const text = (x, y, words, more) => shape(svg, "text", { x, y, "text-anchor": "middle", ...more }, words);
-  text(size / 2, size - 8, classes.length ? "measured" : `measured ${found.task}`);
+  text(size / 2, size - 8, classes.length ? "measured" : `measured ${measured.task}`);
   text(14, size / 2, classes.length ? data.value : `predicted ${data.value}`, { transform: `rotate(-90 14 ${size / 2})` });
   for (const value of classes.length ? [0, 0.5, 1] : [low, (low + high) / 2, high]) {
     const words = String(Number(value.toPrecision(3)));

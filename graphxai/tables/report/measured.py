@@ -77,8 +77,8 @@ def measured_table(
     """
     if not columns:
         return MeasuredTable()
-    wanted = (smiles_column, *dict.fromkeys(columns.values()))
-    rows = list(islice(iter_records(path, wanted), limit))
+    read = (smiles_column, *dict.fromkeys(columns.values()))
+    rows = list(islice(iter_records(path, read), limit))
     values, notes = {}, []
     for task in tasks:
         if task.name not in columns:

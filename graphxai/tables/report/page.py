@@ -41,7 +41,7 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         "CARD": card_html(card),
     }
     # One pass, so that inserted text is not searched for placeholders.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
 def embedded(data: Any) -> str:

@@ -18,12 +18,12 @@ ANGLE = 0.8  # how coarsely distant molecules are lumped together
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
-    """Places of molecules on a map by similarity; None for fewer than five molecules.
+    """Places of molecules on a map by similarity, or None for fewer than five molecules.
 
     t-SNE (van der Maaten 2008) of the Tanimoto distances of ECFP4, from the principal coordinates
-    (Gower 1966) and with a fixed seed, on one thread: the same molecules give the same map.
+    (Gower 1966) and with a fixed seed, on one thread, so that the same molecules give the same map.
 
-    x, y: integers from 0 to at most `WIDTH`; kept: share of the molecules' ten most similar ones
+    x, y: integers from 0 to at most `WIDTH`. kept: share of the molecules' ten most similar ones
     that are among their ten nearest on the map.
     """
     if len(molecules) < FEWEST:
@@ -33,7 +33,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
 
     bits = packed([ecfp4_bits(mol) for mol in molecules])
     sizes = set_bits(bits)
-    rows = [1 - tanimoto(own, bits, sizes) for own in bits]
+    rows = [1 - tanimoto(molecule, bits, sizes) for molecule in bits]
     distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
@@ -66,8 +66,8 @@ def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32
         return np.zeros((len(centred), 2), dtype=np.float32)
     start = np.linspace(1, 2, len(centred), dtype=np.float32)  # random by default
     values, vectors = eigsh(-centred / 2, 2, v0=start, tol=1e-4)
-    found = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
-    return (1e-4 * found / found[:, 0].std()).astype(np.float32)
+    coordinates = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+    return (1e-4 * coordinates / coordinates[:, 0].std()).astype(np.float32)
 
 
 def _kept(distances: NDArray[np.float32], places: NDArray[np.float32]) -> float:
@@ -80,4 +80,4 @@ def _kept(distances: NDArray[np.float32], places: NDArray[np.float32]) -> float:
     similar = np.argpartition(others, count - 1)[:, :count]
     _, near = KDTree(places).query(places, count + 1)
     pairs = zip(similar.tolist(), near.tolist(), range(len(places)), strict=True)
-    return float(np.mean([len({*a} & ({*b} - {own})) for a, b, own in pairs])) / count
+    return float(np.mean([len({*a} & ({*b} - {molecule})) for a, b, molecule in pairs])) / count

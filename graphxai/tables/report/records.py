@@ -37,7 +37,7 @@ def record(
     predictions = sorted(
         explanation.predictions, key=lambda p: p.task != explanation.prediction.task
     )
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "name": name,
         "row": row,
         "smiles": explanation.smiles or "",
@@ -60,16 +60,16 @@ def record(
         "draw": drawing(mol),
     }
     if explanation.nearness is not None:
-        found["near"] = explanation.nearness.sentence
+        content["near"] = explanation.nearness.sentence
     if explanation.features is not None:
         flat = rounded(explanation.features.ravel(), 3)
         width = explanation.features.shape[1]
-        found["features"] = [flat[k : k + width] for k in range(0, len(flat), width)]
-    return found
+        content["features"] = [flat[k : k + width] for k in range(0, len(flat), width)]
+    return content
 
 
 def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict[str, Any]:
-    """What a full card adds: explanations by other methods, all signs of trust, why it is full."""
+    """What a full card adds: other methods, all signs of trust, and why the molecule has it."""
     return {
         "others": {
             method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
@@ -90,7 +90,7 @@ def _trust(trust: Trust) -> dict[str, Any]:
 
 
 def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
-    """Floats rounded to `digits` significant digits; whole numbers as int."""
+    """Floats rounded to `digits` significant digits, with whole numbers as int."""
     kept = [float(f"{value:.{digits}g}") for value in np.asarray(values, dtype=float).tolist()]
     return [int(value) if value == int(value) else value for value in kept]
 
@@ -100,10 +100,10 @@ def _value(explanation: Explanation) -> tuple[float, str]:
     prediction = explanation.prediction
     if prediction.value is not None:
         return rounded([prediction.value])[0], prediction.heading
-    choice, named = explanation.wanted.choice, explanation.subject
+    choice, subject = explanation.wanted.choice, explanation.subject
     if not isinstance(choice, str):  # the difference of two classes
-        choice, named = str(prediction.label), f"{prediction.task}: {prediction.label}"
-    return rounded([prediction.probabilities[choice]])[0], f"Probability of {named}"
+        choice, subject = str(prediction.label), f"{prediction.task}: {prediction.label}"
+    return rounded([prediction.probabilities[choice]])[0], f"Probability of {subject}"
 
 
 def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:

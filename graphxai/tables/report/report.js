@@ -143,7 +143,7 @@ const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.tic
 /* ---- grid ---- */
 
 /* What was measured, and in which part of the model's data the molecule was. */
-const known = (molecule) => [molecule.measured ? `measured ${molecule.measured[1]}` : "", PARTS[molecule.part]]
+const dataOf = (molecule) => [molecule.measured ? `measured ${molecule.measured[1]}` : "", PARTS[molecule.part]]
   .filter(Boolean).join(" \u00b7 ");
 
 const cards = data.molecules.map((molecule, place) => {
@@ -156,7 +156,7 @@ const cards = data.molecules.map((molecule, place) => {
     picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
-      element("span", {}, known(molecule) || (molecule.predictions.length > 1 ? predicted(molecule, 1) : "")),
+      element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 ? predicted(molecule, 1) : "")),
       element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)),
     keeper([place]));
   return card;

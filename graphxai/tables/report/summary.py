@@ -26,12 +26,14 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
     ranked = often if len(often) else everything
-    found = _occurrences(molecules)
+    occurrences = _occurrences(molecules)
     ends: dict[Any, None] = {}
     for column in RANKINGS:
         order = ranked.sort_values([column, "smiles"], ascending=[False, True]).index.tolist()
         ends |= dict.fromkeys([*order[:SHOWN], *order[-SHOWN:]])
-    rows = [_row(row, found[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")]
+    rows = [
+        _row(row, occurrences[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")
+    ]
     return {
         "rows": [_drawn(row) for row in rows],
         "shown": SHOWN,
@@ -43,15 +45,15 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
 
 def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
     """For each fragment, its relevance in every molecule that contains it, with the position."""
-    found: dict[str, dict[int, float]] = {}
+    relevance_of: dict[str, dict[int, float]] = {}
     for place, molecule in enumerate(molecules):
         for _, smiles, _, relevance in molecule["fragments"]:
-            inside = found.setdefault(smiles, {})
+            inside = relevance_of.setdefault(smiles, {})
             inside[place] = inside.get(place, 0.0) + relevance
-    return {smiles: [(v, p) for p, v in inside.items()] for smiles, inside in found.items()}
+    return {smiles: [(v, p) for p, v in inside.items()] for smiles, inside in relevance_of.items()}
 
 
-def _row(row: dict[Any, Any], found: list[tuple[float, int]]) -> dict[str, Any]:
+def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str, Any]:
     """The fragment for the page; each mean as [mean] or, of enough molecules, [mean, low, high]."""
     kept: dict[str, Any] = {key: row[key] for key in ("name", "smiles", "molecules")}
     kept["atoms"] = rounded([row["atoms"]])[0]
@@ -60,12 +62,12 @@ def _row(row: dict[Any, Any], found: list[tuple[float, int]]) -> dict[str, Any]:
         ends = [row[end] for end in RANKINGS[column]]
         if row["molecules"] >= ENOUGH and math.isfinite(ends[0]):
             kept[column] += rounded(ends)
-    return kept | {"examples": _spread(found)}
+    return kept | {"examples": _spread(occurrences)}
 
 
-def _spread(found: list[tuple[float, int]]) -> list[int]:
+def _spread(occurrences: list[tuple[float, int]]) -> list[int]:
     """Positions of a few molecules, evenly spaced from the highest to the lowest relevance."""
-    places = [place for _, place in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
+    places = [place for _, place in sorted(occurrences, key=lambda pair: (-pair[0], pair[1]))]
     if len(places) <= EXAMPLES:
         return places
     return [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
