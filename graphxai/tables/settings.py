@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from graphxai.contract.intervals import LEVEL
-from graphxai.runtime.options import option
-from graphxai.runtime.settings import as_in, documented
+from graphxai.runtime.options import documented, option
+from graphxai.runtime.settings import as_in
 
 FORMATS = ("csv", "parquet", "sdf")
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # methods side by side in a report
@@ -95,7 +95,7 @@ class ExplanationSettings(PredictionSettings):
     )
     formats: Sequence[str] = option(
         ("csv",),
-        "Files for a table: csv (always written), parquet, sdf.",
+        "Files to write: csv (always), parquet, sdf.",
         applies_to=("table",),
         name="--format",
         parse=_names,
@@ -127,7 +127,7 @@ class ReportSettings:
     measured: Mapping[str, str] | None = option(
         None,
         "TASK=COLUMN with measured values; without it, columns named after a task.",
-        applies_to=("table",),
+        applies_to=None,
         parse=_columns,
         repeat=True,
     )
@@ -138,30 +138,30 @@ class ReportSettings:
     limit: int | None = option(
         None,
         f"Read at most this many rows; without a limit, up to {LARGEST_REPORT:,} are allowed.",
-        applies_to=("table",),
+        applies_to=None,
         minimum=1,
     )
     detailed: int = option(
         50,
         "Full cards (other methods, every sign of trust) for this many molecules: those with the"
         " strongest atoms, the least trust, activity cliffs and outliers.",
-        applies_to=("table",),
+        applies_to=None,
     )
     counterfactuals: int = option(
         0,
         "Find this many changes that alter the prediction for each full card, which takes about 5 s"
         " a molecule.",
-        applies_to=("table",),
+        applies_to=None,
         minimum=0,
     )
     towards: str | None = option(
         None,
         "What these changes should lead to: a class, '>6.5' or '<6.5'; without it, the most"
         " probable other class, or one unit more.",
-        applies_to=("table",),
+        applies_to=None,
     )
     level: float = as_in(PredictionSettings, "level")
-    title: str = option("", "Title of the report.", applies_to=("table",))
+    title: str = option("", "Title of the report.", applies_to=None)
     workers: int | None = as_in(PredictionSettings, "workers")
 
 
