@@ -1,4 +1,4 @@
-"""What the commands share: options, loading a model, telling what a source is."""
+"""What the commands share: options, loading a model, and telling what a source is."""
 
 import multiprocessing
 from pathlib import Path

@@ -269,7 +269,7 @@ def _benchmark_rules(
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
-    """Names given one by one or separated by commas; "all" stays "all"."""
+    """Read names that are given one by one or separated by commas. "all" stays "all"."""
     names = [n.strip() for value in values or [default] for n in value.split(",") if n.strip()]
     return "all" if "all" in names else names
 

@@ -19,7 +19,7 @@ COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_l
 
 
 def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
-    """Explain the bundled samples; write pictures into `folder` and return their paths."""
+    """Explain the bundled samples, write pictures into `folder` and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return [*_molecules(folder, log), *_every_model(folder, log), *_digits(folder, log)]

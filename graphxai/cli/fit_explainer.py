@@ -68,8 +68,8 @@ def fit_explainer(
 ) -> None:
     """Fit the explanation method `learned` to a model, on graphs that no test uses.
 
-    Then `--method learned` finds it beside the checkpoint. It takes a few minutes; nothing is
-    written before the end.
+    Then `--method learned` finds it beside the checkpoint. It takes a few minutes, and
+    nothing is written before the end.
 
     **Examples**
 

@@ -35,7 +35,7 @@ def fit_masked_atoms(
     """Fit a model that draws hidden atoms, for the removal operator `resample`.
 
     Then `graphxai benchmark --operators resample` finds it beside the checkpoint. It takes a minute
-    or two; nothing is written before the end.
+    or two, and nothing is written before the end.
 
     **Examples**
 

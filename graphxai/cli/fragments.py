@@ -19,8 +19,8 @@ from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from graphxai.api import LoadedModel
     from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.explanation.compute.models import LoadedModel
     from graphxai.explanation.explanation import Explanation
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")

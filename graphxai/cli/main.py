@@ -90,7 +90,7 @@ def methods() -> None:
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
-    """Explain sample molecules and digits with the bundled models; needs no network.
+    """Explain sample molecules and digits with the bundled models, without a network.
 
     **Example**
 
@@ -107,8 +107,8 @@ def demo(
 
 def main() -> None:
     """Run the command line. An error is one readable line and a non-zero exit status."""
-    # Importing makes half a million objects that stay; looking for garbage among them every 700
-    # takes a tenth of the time of a short command.
+    # Importing makes half a million objects that stay. Looking for garbage among them every 700
+    # objects takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments

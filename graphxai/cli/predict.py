@@ -23,7 +23,7 @@ from .options import applies_to, options_from, refuse_inapplicable
 from .terminal import PrintableOutput, echo, echo_left_out
 
 if TYPE_CHECKING:
-    from graphxai.api import LoadedModel
+    from graphxai.explanation.compute.models import LoadedModel
 
 
 @options_from(PredictionSettings)

@@ -51,13 +51,13 @@ def print_explanation(explanation: Explanation) -> None:
 
 
 def print_nearness(prediction: Prediction) -> None:
-    """Print how near a molecule is to the training set; nothing for a picture."""
+    """Print how near a molecule is to the training set, and nothing for a picture."""
     if prediction.nearness is not None:
         echo(f"training set: {prediction.nearness.sentence}")
 
 
 def nearness_line(counts: Mapping[str, int]) -> str:
-    """How near the rows of a table are to the training set, in one line."""
+    """Say how near the rows of a table are to the training set, in one line."""
     total = sum(counts.values())
     if counts.get("unknown", 0) == total:
         return "training set: unknown, so nothing is said about how near the rows are"
@@ -73,7 +73,7 @@ def nearness_line(counts: Mapping[str, int]) -> str:
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:
-    """Print, dimmed, what the words above mean: once, whatever the number of methods."""
+    """Print, dimmed, what the words above mean, once for all methods."""
     terms = {name: text for e in explanations for name, text in about_terms(e).items()}
     terms.pop("unexplained", None)
     listed = "; ".join(f"{name}: {text}" for name, text in terms.items())

@@ -1,1 +1,1 @@
-"""Tables of molecules: streamed runs, files that grow row by row, reports in one file."""
+"""Tables of molecules: streamed runs, files that grow row by row, and reports in one file."""

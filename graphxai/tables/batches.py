@@ -2,7 +2,7 @@
 
 `ExplainBatch` and `PredictBatch` know neither files nor processes. They can be pickled, so that a
 pool of processes, or an engine such as Ray, Spark or Dask, can call them wherever it likes. A batch
-is explained whole: split differently, results would be rounded differently.
+is explained whole, because its results would be rounded differently if it were split.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

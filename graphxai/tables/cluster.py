@@ -175,7 +175,7 @@ class _WriteShards:
     def _result_of(self, piece: Piece) -> tuple[int, str, str]:
         try:
             return *self._write(piece), ""
-        except OSError as error:  # as text: Ray would wrap it, and lose its cause
+        except OSError as error:  # as text, because Ray would wrap it and lose its cause
             return 0, "{}", str(error)
 
     def _write(self, piece: Piece) -> tuple[int, str]:
@@ -212,7 +212,7 @@ def _mapped(
 
 def _ray() -> Any:
     try:
-        import ray.data  # takes a second
+        import ray.data  # importing takes a second
     except ImportError as error:
         raise ImportError(
             "Ray is not installed: install it with `pip install 'graphxai[scale]'`."
@@ -246,7 +246,7 @@ def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> Expl
 def _description(
     batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
 ) -> dict[str, Any]:
-    """What must agree when a run is resumed."""
+    """What the manifest says of a run, and what must agree when it is resumed."""
     from graphxai.evaluation.benchmark import weights_hash
 
     assert isinstance(batch.model, LoadedModel)

@@ -18,8 +18,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that Ex
 class AppendedCsv:
     """A CSV file open for appending.
 
-    excel_safe: put an apostrophe before text that a spreadsheet would read as a formula. Raises
-    ValueError if the file has other columns, for example from another version.
+    Attributes:
+        columns: names of the columns.
+        excel_safe: whether text that a spreadsheet would read as a formula gets an apostrophe.
+
+    Raises ValueError if the file has other columns, for example from another version.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ def _is_numbers(cell: Any) -> bool:
 
 
 def rows_in(path: Path) -> set[int]:
-    """Row numbers in the first column; drops an incomplete last line from the file."""
+    """Return the row numbers in a CSV file, after dropping an incomplete last line from it."""
     if not path.exists():
         return set()
     place_of(path)
@@ -82,9 +85,9 @@ def rows_in(path: Path) -> set[int]:
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
-    """An SD file open for appending; drops what follows the last record of a row in `seen`.
+    """Open an SD file for appending, after dropping what follows the last record of its rows.
 
-    Raises ValueError if the record of such a row is missing.
+    seen: numbers of the rows that it should hold. Raises ValueError if one is missing.
     """
     missing, kept = set(seen), 0
     if path.exists():

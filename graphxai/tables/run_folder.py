@@ -27,8 +27,8 @@ from .settings import FORMATS, ExplanationSettings
 REJECTED_COLUMNS = ("row", "name", "smiles", "reason")
 TABLES = ("explanations.csv", "rejected.csv")
 WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
-RUN = {"table", "smiles_column", "model", "method"}  # settings that every run.json of ours has
-NOT_CELLS = ("record", "drawing")  # of a row: they go to files of their own
+RUN = {"table", "smiles_column", "model", "method"}  # what every run.json of ours says
+NOT_CELLS = ("record", "drawing")  # parts of a row that go to files of their own
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def require_formats(formats: Collection[str]) -> None:
 
 
 def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[int]:
-    """Make the folder, or check that it holds the same run; returns the rows already done."""
+    """Make the folder, or check that it holds the same run. Returns the rows already done."""
     stored = folder / "run.json"
     before = _description_in(stored)
     for name in WRITTEN if before is None else ():

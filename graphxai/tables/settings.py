@@ -10,10 +10,10 @@ from graphxai.runtime.settings import as_in
 
 FORMATS = ("csv", "parquet", "sdf")
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # methods side by side in a report
-SHARD_ROWS = 8192  # half a minute of LRP on one core
-LARGEST_REPORT = 5000  # molecules by default: a page of 10,000 does not scroll smoothly
+SHARD_ROWS = 8192  # as many as LRP explains in half a minute on one core
+LARGEST_REPORT = 5000  # molecules, as a page of 10,000 does not scroll smoothly
 
-TABLE = ("table", "ray")  # what is read row by row, here or by Ray
+TABLE = ("table", "ray")  # sources that are read row by row
 
 
 def _names(text: str) -> tuple[str, ...]:

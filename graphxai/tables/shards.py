@@ -136,7 +136,7 @@ class ShardFolder:
         return sorted(info.base_name for info in shards if info.extension == "parquet")
 
     def shards(self) -> list[Shard]:
-        """The finished shards in order, from what is written at the end of each."""
+        """The finished shards in order, read from the end of each file."""
         with ThreadPoolExecutor(READERS) as pool:
             return list(filter(None, pool.map(self._shard, self._names())))
 

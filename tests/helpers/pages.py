@@ -43,6 +43,7 @@ COMMAND = typer.main.get_command(cli.app)
 CHEAPER = {
     "train": ["--epochs", "1", "--no-teacher"],
     "benchmark": ["--limit", "2", "--steps", "5"],
+    "benchmark rules": ["--limit", "2"],  # has no curves with steps
     "report": ["--detailed", "2"],
 }
 OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
@@ -102,7 +103,8 @@ def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setitem(TRAINING, "indole", {"size": 200, "epochs": 1})
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     monkeypatch.setattr("webbrowser.open", lambda address: True)
-    monkeypatch.setattr(sys, "argv", ["graphxai", *words, *CHEAPER.get(words[0], [])])
+    cheaper = CHEAPER.get(" ".join(words[:2]), CHEAPER.get(words[0], []))
+    monkeypatch.setattr(sys, "argv", ["graphxai", *words, *cheaper])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 0, f"graphxai {shlex.join(words)} failed"

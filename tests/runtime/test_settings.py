@@ -1,4 +1,4 @@
-"""A function takes the fields of its settings as keywords, and says which names it does not know."""
+"""A function takes the fields of its settings as keywords, and names those that do not exist."""
 
 import inspect
 from dataclasses import dataclass

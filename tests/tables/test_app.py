@@ -201,7 +201,7 @@ def test_a_contrast_is_an_inert_picture_with_an_account(model, ask):
 
 
 def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model, monkeypatch):
-    monkeypatch.setattr(molecules, "SEARCHED", 90)
+    monkeypatch.setattr(molecules, "PREDICTIONS", 90)
     asked = ASKED | {"smiles": AMIDE, "towards": "activity: active", "locked": [0, 1, 2, 3]}
     with client.stream("POST", "/api/suggest", json=asked) as answer:
         lines = [json.loads(line) for line in answer.iter_lines()]
@@ -225,7 +225,7 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
 
 @pytest.mark.parametrize("name", ["assay.csv", "assay.sdf"])
 def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(monkeypatch, name):
-    monkeypatch.setattr(molecules, "SEARCHED", 40)
+    monkeypatch.setattr(molecules, "PREDICTIONS", 40)
     model = gx.load("bace")
     *_, found = search(model, AMIDE, "pIC50: >99", predictions=40)
     one = found[0]
@@ -252,7 +252,7 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
 
 
 def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told(monkeypatch):
-    monkeypatch.setattr(molecules, "SEARCHED", 5)
+    monkeypatch.setattr(molecules, "PREDICTIONS", 5)
     bace, target = gx.load("bace"), Target(None, "pIC50")
     steps = []
     for cells in (("9,15", "8,7", ">8,9"), (">9", ">8", ">7")):
@@ -269,7 +269,7 @@ def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told
 
 
 def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
-    monkeypatch.setattr(molecules, "SEARCHED", 64)
+    monkeypatch.setattr(molecules, "PREDICTIONS", 64)
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     target = Target(task="BACE-1 inhibition")
     any_, sure = (

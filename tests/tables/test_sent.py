@@ -47,7 +47,6 @@ def test_a_report_is_the_same_page(model, monkeypatch, tmp_path):
     monkeypatch.setattr(cards, "CHUNK", 2)
     monkeypatch.setattr(full_cards, "AT_A_TIME", 2)
     pages = [
-        report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k)
-        for k in (1, 2)
+        report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k) for k in (1, 2)
     ]
     assert pages[0].read_bytes() == pages[1].read_bytes()

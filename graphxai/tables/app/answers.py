@@ -1,4 +1,4 @@
-"""What the page may ask, by name, and the answers: the same from the server and in notebooks."""
+"""What the page may ask, by name, and the answers, which servers and notebooks share."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ from .tables import KINDS, exported, measured_in, rows_of
 
 LARGEST = 4_000_000  # characters of a file
 LONGEST = 120.0  # seconds of a search
-MOST = 64  # molecules predicted in one request
+MOST_MOLECULES = 64  # molecules predicted in one request
 EXPECTED = (ValueError, ImportError, NotImplementedError)  # errors that a request may cause
 
 
 class Body:
-    """The fields of a request; reading one that is missing or of another type is a ValueError."""
+    """The fields of a request. Reading one that is missing or of another type is a ValueError."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
@@ -94,7 +94,9 @@ def _changes(models: OfferedModels, body: Body) -> Any:
 
 
 def _predicted(models: OfferedModels, body: Body) -> Any:
-    smiles = [Body({"smiles": text}).text("smiles") for text in body.items("smiles", MOST)]
+    smiles = [
+        Body({"smiles": text}).text("smiles") for text in body.items("smiles", MOST_MOLECULES)
+    ]
     return predicted(models[body.text("model")], smiles, body.target())
 
 

@@ -1,4 +1,4 @@
-/* ---- basket ---- */
+/* The basket of molecules, and the files that it becomes. */
 
 function keep(molecule) {
   if (!state.basket.some((other) => other.smiles === molecule.smiles)) state.basket.push(molecule);

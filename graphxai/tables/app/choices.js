@@ -1,4 +1,4 @@
-/* ---- model, target, method ---- */
+/* The choice of a model, a target and a method. */
 
 const offers = {}; // by model: what the host offers, as a promise
 

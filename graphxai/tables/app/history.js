@@ -1,4 +1,4 @@
-/* ---- history ---- */
+/* The history of molecules, contrasts of two, and models and methods side by side. */
 
 function drawTree() {
   const branch = (parent) => state.nodes.flatMap((node, i) => {

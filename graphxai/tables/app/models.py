@@ -11,7 +11,7 @@ from graphxai.visualization.color import Scale
 
 from .molecules import MAX_ATOMS
 
-# Methods that take seconds a molecule, and the control.
+# Methods that take seconds for a molecule, and the control.
 LEFT_OUT = {
     "attention_flow", "gnn_explainer", "integrated_gradients", "order_marginals",
     "path_marginals", "random", "shapley_sampling",

@@ -1,4 +1,4 @@
-/* ---- the molecule shown ---- */
+/* The molecule shown: its picture, and what can be changed at an atom or a bond. */
 
 /* How a molecule was drawn, so that one made of it is drawn alike. */
 const likeOf = (node, origin) => ({ smiles: node.smiles, x: node.card?.draw.x, y: node.card?.draw.y, origin });

@@ -34,13 +34,13 @@ from graphxai.visualization.text import minus_signs
 
 MAX_ATOMS = 100
 MAX_CHARACTERS = 1000  # of a SMILES
-MOST = 60  # changes shown at a place
+MOST_CHANGES = 60  # changes shown at a place
 BOND = 1.5  # length of a bond in 2D coordinates
-SEARCHED = 600  # predictions of a search
+PREDICTIONS = 600  # predictions of a search
 
 
 def read(smiles: str) -> Chem.Mol:
-    """The molecule of a SMILES, its atoms in the order written.
+    """The molecule of a SMILES, with its atoms in the order written.
 
     Raises ValueError for text that is not a SMILES, and for molecules too large for the page.
     """
@@ -61,11 +61,12 @@ def read(smiles: str) -> Chem.Mol:
 def card(
     model: Model, smiles: str, method: str, target: Target, like: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One molecule explained: picture, predictions, ledger, trust; as in a report.
+    """One molecule explained, as in a report: picture, predictions, ledger and trust.
 
-    like: the molecule shown before, to draw this one in the same way: `smiles`, its coordinates `x`
-    and `y` and `origin`, all as in an earlier card; without coordinates and origin, both are worked
-    out. `origin` of the result: for each atom, the atom that it was there, or -1.
+    like: the molecule shown before, so that this one is drawn in the same way. It has `smiles`,
+    coordinates `x` and `y`, and `origin`, all as in an earlier card. Coordinates and origin are
+    worked out if they are left out. The `origin` of the result says which atom of the molecule
+    before each atom was, or -1 for none.
     """
     read(smiles)
     explanation = explain(model, smiles, method, target=target, progress=False)
@@ -95,8 +96,8 @@ def changes_at(
 ) -> dict[str, Any]:
     """Possible changes at an atom, or at a bond (both its atoms), each with its prediction.
 
-    Transformations that alter all atoms of the place; at a bond also exchanged BRICS fragments.
-    locked: atoms that stay. The largest changes of the prediction come first.
+    The changes are transformations that alter all atoms of the place, and at a bond also exchanged
+    BRICS fragments. locked: atoms that stay. The largest changes of the prediction come first.
     """
     mol = read(smiles)
     if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
@@ -123,7 +124,7 @@ def changes_at(
         if now is not None and then is not None
     ]
     options.sort(key=lambda option: (-abs(option["delta"]), option["name"], option["smiles"]))
-    return {"options": options[:MOST], "more": max(0, len(options) - MOST)}
+    return {"options": options[:MOST_CHANGES], "more": max(0, len(options) - MOST_CHANGES)}
 
 
 def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
@@ -131,7 +132,7 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
     if not smiles:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they say which were left out
+        warnings.simplefilter("ignore")  # the warnings say which were left out
         predictions = predict(model, list(smiles), progress=False)
     task = target.task_in(model.config).name
     label = _label(target) or next(
@@ -144,7 +145,7 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
 
 
 def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
-    """Molecule a against molecule b: a picture as a data URL, the account in words."""
+    """Molecule a against molecule b: a picture as a data URL, and the account in words."""
     read(a), read(b)
     result = contrast(model, a, b, method, target=target, timeout=1)
     code = b64encode(result.svg().encode()).decode()
@@ -167,15 +168,15 @@ def suggestions(
     sure: bool = False,
     measured: Callable[[], Measurements | None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """The counterfactuals of a molecule, the best so far after each batch of predictions.
+    """Yield the best counterfactuals of a molecule so far after each batch of predictions.
 
-    target: of the same task as the goal; the value of each prediction is that of its class. sure:
-    only those that the model is sure of.
-    measured: reads what was measured, which takes seconds for a long table: so the last step, when
-    the search is over, says it of each.
+    target: a class or value of the task of the wish. The value of each prediction is that of its
+    class. sure: only those that the model is sure of. measured: reads what was measured. As this
+    takes seconds for a long table, it is called when the search is over, and the last step says
+    what it read.
     """
     read(smiles)
-    options: dict[str, Any] = {"keep": list(locked), "predictions": SEARCHED, "sure": sure}
+    options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
     for results in search(model, smiles, towards, n, **options):
         label = _label(target) or results.explanation.prediction.label
         yield _suggested(results, label)
@@ -195,7 +196,7 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
     return {
         "summary": results.summary,
         "predicted": results.predicted,
-        "most": SEARCHED,
+        "most": PREDICTIONS,
         "found": [
             {
                 "smiles": change.smiles,
@@ -252,7 +253,7 @@ def _picture(smiles: str) -> dict[str, Any]:
 
 
 def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol, list[int]]:
-    """The molecule with 2D coordinates, where possible those of the one before; see `card`."""
+    """The molecule with 2D coordinates, if possible those of the molecule before (see `card`)."""
     new = [-1] * mol.GetNumAtoms()
     if like is None:
         return laid_out(mol), new

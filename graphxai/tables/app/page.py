@@ -11,7 +11,7 @@ VIEW_SCRIPTS = (
 
 
 def text_of(name: str) -> str:
-    """The text of a file in this folder; draw.js is shared with the report."""
+    """The text of a file in this folder, or of draw.js, which is that of the report."""
     folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
     return (folder / name).read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-/* ---- suggestions ---- */
+/* The search for changes that the page suggests. */
 
 async function suggest(event) {
   event?.preventDefault();

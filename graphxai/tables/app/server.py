@@ -1,6 +1,6 @@
-"""The server of the page: one request is computed at a time, within limits of size and time.
+"""The server of the page, which computes one request at a time, within limits of size and time.
 
-A request is JSON by POST to /api/NAME, with the token in a header; a search answers line by line.
+A request is JSON by POST to /api/NAME, with the token in a header. A search answers line by line.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ async def _body(request: Request) -> Body:
 async def _in_turn(
     turn: asyncio.Lock, request: Request, work: Callable[..., Any], *args: Any
 ) -> Any:
-    """What a function returns, called in a thread when it is its turn."""
+    """Call a function in a thread when it is its turn, and return its result."""
     try:
         async with asyncio.timeout(PATIENCE):
             await turn.acquire()
@@ -152,7 +152,7 @@ async def _in_turn(
 async def lines_of(
     turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
 ) -> AsyncIterator[str]:
-    """Each step of a search as a line of JSON; others have their turn in between."""
+    """Yield each step of a search as a line of JSON. Other requests have their turn in between."""
     step = first
     try:
         while step is not None:
@@ -165,7 +165,7 @@ async def lines_of(
 
 
 def _failed(error: Exception) -> JSONResponse:
-    """A refusal in words; an error that no input caused is logged, too."""
+    """A refusal in words. An error that no input caused is logged, too."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
     LOGGER.error("a request failed", exc_info=error)

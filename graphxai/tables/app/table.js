@@ -1,4 +1,4 @@
-/* ---- tables ---- */
+/* A table opened on the page, whose molecules are predicted. */
 
 async function open(name, text, column) {
   if (text.length > 3_500_000) return say(`${name} is larger than 3.5 MB: open a part of it, or use graphxai report.`);

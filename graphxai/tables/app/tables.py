@@ -34,9 +34,9 @@ KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     """The molecules of a file: `rows` of name and SMILES, up to 2,000, and how many more there are.
 
-    name: of the file; an SD file ends in .sdf, any other is a table, or a list of SMILES without a
-    header. column: with the SMILES; by default found by its name. If there is none, there are
-    `columns` to choose from and no rows.
+    name: name of the file. An SD file ends in .sdf, and any other is a table, or a list of SMILES
+    without a header. column: the column with the SMILES, by default one with a usual name. If there
+    is none, there are `columns` to choose from and no rows.
     """
     if name.lower().endswith(STRUCTURES):
         return _limited([[title, smiles] for title, smiles, _ in _records(text)])
@@ -60,8 +60,8 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
 def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
     """What a file says was measured, from the first task that names a column with numbers.
 
-    Arguments as for `rows_of`; in an SD file, a property is a column. None if nothing was measured;
-    if no value was understood, the note of an empty result says so.
+    name, text, column: as for `rows_of`. A property of an SD file is a column. Returns None if
+    nothing was measured. If no value was understood, the note of an empty result says so.
     """
     structures = name.lower().endswith(STRUCTURES)
     columns = _columns(_header(text))
@@ -138,7 +138,7 @@ def _smiles_column(columns: Sequence[str]) -> str:
 
 
 def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """These columns of a table, row by row."""
+    """The cells of these columns of a table, row by row."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         path.write_text(text, encoding="utf-8", errors="replace", newline="")

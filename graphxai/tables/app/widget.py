@@ -22,13 +22,13 @@ from .models import OfferedModels
 from .molecules import read
 from .page import filled, text_of, view_script
 
-# Molecules are explained one at a time, in the order requested; the kernel stays free.
+# Molecules are explained one at a time, in the order requested, while the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 LOGGER = logging.getLogger(__name__)
 
 
 class Explorer(anywidget.AnyWidget):
-    """The view of `explore`. What is shown can be read, and set, from Python.
+    """The view of `explore`, whose content can be read and set from Python.
 
     link: everything that is shown, as a text, which is also the end of an address of the app.
     """
@@ -72,7 +72,7 @@ class Explorer(anywidget.AnyWidget):
         return [dict(zip(("smiles", "name", "changes"), values, strict=True)) for values in chosen]
 
     def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        """A message from the view: a request, or the cancelling of one."""
+        """Take a message from the view, which makes a request or cancels one."""
         number = str(content.get("id"))
         if content.get("cancel"):
             self._wanted.pop(number, None)
@@ -120,7 +120,7 @@ def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
 
 
 def _begun(link: str, smiles: Sequence[str]) -> str:
-    """A link with more molecules, the first of them shown."""
+    """A link with more molecules, of which the first is shown."""
     fields = [(name, value) for name, value in parse_qsl(link) if name != "at"]
     at = sum(name == "n" for name, _ in fields)
     for molecule in smiles:
