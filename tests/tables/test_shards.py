@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphxai.tables.shards import Results, Shard, require_complete
+from graphxai.tables.shards import Shard, ShardFolder, require_complete
 
 pa = pytest.importorskip("pyarrow")
 SETTINGS = {"table": "t", "columns": ["smiles"]}
@@ -17,8 +17,8 @@ def rows(first: int, count: int):
 
 
 @pytest.fixture(params=["", "fsspec+file://"])
-def results(request, tmp_path) -> Results:
-    found = Results(f"{request.param}{tmp_path / 'out'}")
+def results(request, tmp_path) -> ShardFolder:
+    found = ShardFolder(f"{request.param}{tmp_path / 'out'}")
     assert found.begin(SETTINGS, resume=False) == []
     return found
 
@@ -45,7 +45,7 @@ def test_a_shard_that_was_cut_off_is_not_done(results, tmp_path):
 
 
 def test_a_full_disk_leaves_finished_shards_and_nothing_else(tmp_path, monkeypatch):
-    results = Results(str(tmp_path / "out"))
+    results = ShardFolder(str(tmp_path / "out"))
     results.begin(SETTINGS, resume=False)
     results.write(1, rows(1, 10))
 
