@@ -110,14 +110,14 @@ def counterfactuals(
         "seed": seed,
         "sure": sure,
     }
-    wish = Goal.of(towards, loaded)
-    columns = [measured_column] if measured_column else wish.columns(loaded)
+    goal = Goal.of(towards, loaded)
+    columns = [measured_column] if measured_column else goal.columns(loaded)
     measurements = None
     if measured is not None or measured_column:
         measurements = _measurements(measured or source, columns, smiles_column)
     elif kind == "table":
         measurements = _measurements_if_any(source, columns, smiles_column)
-    if doubt := _doubt(loaded, wish.task, measurements):
+    if doubt := _doubt(loaded, goal.task, measurements):
         echo(f"warning: {doubt}", err=True)
     if measurements is not None:
         options["measured"] = measurements
@@ -191,7 +191,7 @@ def _find_for_table(
     echo(f"counterfactuals of {len(results):,} molecules: {out}")
 
 
-def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -> str:
+def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None") -> str:
     """Say so if measured values hardly look like the task they stand for, or else return "".
 
     The task is the one that names their column, or else the goal's.
@@ -199,7 +199,7 @@ def _doubt(model: "LoadedModel", wished: str, measured: "Measurements | None") -
     if measured is None:
         return ""
     tasks = {task.name: task for task in model.config.tasks}
-    return measured.doubt(tasks[measured.name if measured.name in tasks else wished])
+    return measured.doubt(tasks[measured.name if measured.name in tasks else goal_task])
 
 
 def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:

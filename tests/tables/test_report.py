@@ -18,7 +18,7 @@ import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.tables.report.changes import default_wish
+from graphxai.tables.report.changes import default_goal
 from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.drawing import UNIT, drawing
 from graphxai.tables.report.page import card_html, embedded
@@ -318,8 +318,8 @@ def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_
 def test_without_a_wish_counterfactuals_go_towards_another_class_or_a_higher_value(bace):
     classes, value = gx.predict(bace, AMIDE).values()
     other = {"active": "inactive", "inactive": "active"}[classes.label]
-    assert default_wish(classes) == f"BACE-1 inhibition: {other}"
-    assert default_wish(value) == f"pIC50: >{value.value + 1:.3g}"
+    assert default_goal(classes) == f"BACE-1 inhibition: {other}"
+    assert default_goal(value) == f"pIC50: >{value.value + 1:.3g}"
 
 
 def test_counterfactuals_that_make_no_sense_are_refused_or_said(bace, tmp_path):

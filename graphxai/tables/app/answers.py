@@ -58,14 +58,16 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
     model = models[body.text("model")]
-    wished = body.text("smiles"), body.text("towards"), body.target()
+    smiles, towards, target = body.text("smiles"), body.text("towards"), body.target()
     table_fields = body.fields.get("table")
     table = Body(table_fields if isinstance(table_fields, dict) else {})
     file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
-    tasks = tuple(Goal.of(wished[1], model).columns(model))
+    tasks = tuple(Goal.of(towards, model).columns(model))
     measured = partial(measured_in, *file, tasks)
     sure = body.fields.get("sure") is True
-    for step in suggestions(model, *wished, body.numbers("locked"), n, sure, measured):
+    for step in suggestions(
+        model, smiles, towards, target, body.numbers("locked"), n, sure, measured
+    ):
         yield step
         if time.monotonic() > end:
             return

@@ -170,7 +170,7 @@ def suggestions(
 ) -> Iterator[dict[str, Any]]:
     """Yield the best counterfactuals of a molecule so far after each batch of predictions.
 
-    target: a class or value of the task of the wish. The value of each prediction is that of its
+    target: a class or value of the task of the goal. The value of each prediction is that of its
     class. sure: only those that the model is sure of. measured: reads what was measured. As this
     takes seconds for a long table, it is called when the search is over, and the last step says
     what it read.

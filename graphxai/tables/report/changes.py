@@ -42,14 +42,14 @@ def changes_card(
     how often the intervals should hold. measured: values of the report's table. A sentence sums up
     what was found, or the error.
     """
-    wish = towards or default_wish(explanation.prediction)
+    asked = towards or default_goal(explanation.prediction)
     mol = explanation.atoms()
     try:
-        aim = Goal.of(wish, model)
-        if any(p.task == aim.task and aim.distance(p) > 0 for p in explanation.predictions):
-            return {"summary": f"It is {aim} already.", "found": []}
+        goal = Goal.of(asked, model)
+        if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
+            return {"summary": f"It is {goal} already.", "found": []}
         options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
-        results = counterfactuals(model, mol, wish, n, progress=False, **options)
+        results = counterfactuals(model, mol, asked, n, progress=False, **options)
         prepared = list(enumerate(prepare_all(model, [change.smiles for change in results])))
         target, training = explanation.wanted, training_set_of(model)
         made = explain_prepared(model, prepared, explainer, target=target, training=training)
@@ -62,11 +62,11 @@ def changes_card(
             for k, change in enumerate(results)
         ]
     except Exception as error:  # RDKit raises errors of any type
-        return {"summary": f"None found towards {wish}: {error}", "found": []}
+        return {"summary": f"None found towards {asked}: {error}", "found": []}
     return {"summary": f"Towards {results.goal}: {results.summary}.", "found": cards}
 
 
-def default_wish(prediction: Prediction) -> str:
+def default_goal(prediction: Prediction) -> str:
     """The most probable class besides the predicted one, or one unit more than the value."""
     if prediction.value is not None:
         return f"{prediction.task}: >{prediction.value + 1:.3g}"
@@ -74,14 +74,14 @@ def default_wish(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(counterfactual: Counterfactual, wish: Goal, level: float) -> dict[str, Any]:
+def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str, Any]:
     """What is known about a counterfactual."""
     after = counterfactual.prediction.at(level)
-    if wish.label is None:
+    if goal.label is None:
         leveled = replace(counterfactual, prediction=after, before=counterfactual.before.at(level))
         change = f"{after.task}: {leveled.change_in_full} {after.unit}".rstrip()
     else:
-        change = f"{wish.label}: {100 * counterfactual.predicted_change:+.0f} percentage points"
+        change = f"{goal.label}: {100 * counterfactual.predicted_change:+.0f} percentage points"
     near, effort = after.nearness, counterfactual.accessibility
     return {
         "smiles": counterfactual.smiles,
@@ -89,7 +89,7 @@ def _facts(counterfactual: Counterfactual, wish: Goal, level: float) -> dict[str
         "prediction": minus_signs(f"{after}, {after.range}" if after.range else str(after)),
         "change": minus_signs(change),
         "reached": counterfactual.reached,
-        "sure": counterfactual.reached and bool(wish.sure(after)),
+        "sure": counterfactual.reached and bool(goal.sure(after)),
         "similarity": rounded([counterfactual.similarity], 2)[0],
         "near": near.sentence if near is not None else "",
         "accessibility": None if effort is None else rounded([effort], 2)[0],

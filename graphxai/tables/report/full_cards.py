@@ -144,11 +144,11 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
 def measurements_for(
     model: Model, molecules: Sequence[MoleculeCard], towards: str | None
 ) -> Measurements | None:
-    """The table's values for the task of the wish, or else for another one, or None."""
+    """The table's values for the task of the goal, or else for another task, or None."""
     explained_task = molecules[-1].explanation.prediction.task
-    wished = explained_task if towards is None else Goal.of(towards, model).task
+    goal_task = explained_task if towards is None else Goal.of(towards, model).task
     tasks = (task.name for task in model.config.tasks if task.kind == "regression")
-    measured = (measurements_of(molecules, t) for t in sorted(tasks, key=lambda n: n != wished))
+    measured = (measurements_of(molecules, t) for t in sorted(tasks, key=lambda n: n != goal_task))
     return next(filter(None, measured), None)
 
 
