@@ -46,7 +46,7 @@ def test_a_keyword_takes_precedence_over_settings():
 def test_a_wrong_name_is_named_with_the_right_one():
     with pytest.raises(TypeError, match=r"brew\(\) has no option 'minute': did you mean 'minutes'"):
         brew("green", minute=3)
-    with pytest.raises(TypeError, match="its options are minutes, milk"):
+    with pytest.raises(TypeError, match="they are minutes, milk"):
         brew("green", sugar=True)
 
 
