@@ -214,7 +214,7 @@ def _patterns(texts: list[str]) -> dict[str, str]:
     return named
 
 
-def _print(frame: "pd.DataFrame", title: str, plus: str, rows: int = ROWS) -> None:
+def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     """Print the fragments of highest and of lowest mean relevance.
 
     plus: the sign of positive values, "+" or "".

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.csv_files import iter_records
+from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED
 from graphxai.explanation.files import one_line
 from graphxai.runtime.workers import LostItem, map_in_processes
