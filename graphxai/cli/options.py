@@ -56,7 +56,7 @@ NONE = "none"  # the word for None where the default is another value
 
 @dataclass(frozen=True)
 class AppliesTo:
-    """The kinds of source for which an option means something; None for all of them."""
+    """The kinds of source for which an option means something, or None for all of them."""
 
     kinds: tuple[str, ...] | None
 
