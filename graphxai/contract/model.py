@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphxai.rules.conservative import as_it_is
+from graphxai.rules.conservative import rules_suspended
 from graphxai.runtime.randomness import one_draw
 
 from .tasks import TaskSet
@@ -123,7 +123,7 @@ def explaining(model: ExplainableModel) -> Iterator[None]:
         evaluating(model),
         torch.inference_mode(False),
         torch.enable_grad(),
-        as_it_is(),
+        rules_suspended(),
         one_draw(),
     ):
         yield

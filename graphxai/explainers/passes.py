@@ -6,13 +6,17 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer, backward
-from graphxai.models.graphormer.backward import Pass, Shares, share_of_structure
+from graphxai.models.graphormer.backward import (
+    PassWithGradient,
+    RelevanceShares,
+    share_of_structure,
+)
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 from graphxai.rules.remainders import (
     Gradients,
     gradients_of,
-    passed_through,
     remainders,
+    tensors_passed,
     through_softmax,
 )
 
@@ -26,14 +30,14 @@ def passed(
     bias: Tensor | None,
     rules: Rules,
     structure: bool = False,
-) -> Pass:
+) -> PassWithGradient:
     """The outputs of tokens (B, T, D) under the rules, and the backward pass to the tokens.
 
     bias (B, H, T, T): of a Graphormer, else None. structure: return the gradient at the bias even
     where attention is constant. An unchanged Graphormer takes the explicit pass (see
     `models.graphormer.backward`); whenever `backward.applies` says no, autograd runs.
     """
-    if bias is not None and backward.applies(model):
+    if bias is not None and backward.follows(rules) and backward.applies(model):
         return backward.run(model, tokens, bias, rules, structure)
     return by_autograd(model, batch, tokens, bias, rules, structure)
 
@@ -45,7 +49,7 @@ def by_autograd(
     bias: Tensor | None,
     rules: Rules,
     structure: bool = False,
-) -> Pass:
+) -> PassWithGradient:
     """The same through autograd, for any model; the reference of the explicit pass."""
     own = isinstance(model, Graphormer)  # others have no structure or remainders
     tokens = tokens.detach().requires_grad_()
@@ -57,9 +61,9 @@ def by_autograd(
     ):
         outputs = encode(model, tokens, batch, bias=bias)
 
-    def back(weights: Tensor) -> Shares:
+    def back(weights: Tensor) -> RelevanceShares:
         inside = [bias] if bias is not None and bias.requires_grad else []
-        passing = passed_through(tape, rules) if own else []
+        passing = tensors_passed(tape, rules) if own else []
         leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
         arriving = [] if tape.arriving is None else tape.arriving.leaves
         wanted = [tokens, *tape.biases, *inside, *passing, *leaves.values(), *arriving]
@@ -82,11 +86,11 @@ def by_autograd(
             constants = tape.arriving.shares(found, outputs.detach(), weights, relevance)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
-        return Shares(
+        return RelevanceShares(
             gradients[tokens].detach(), biases.detach(), of_structure, left, constants, inputs
         )
 
-    return Pass(outputs, back)
+    return PassWithGradient(outputs, back)
 
 
 def _at_logits(tape: Tape, gradients: Gradients, bias: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from graphxai.adapters.layout import NodeLayout
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
-from graphxai.rules.positive import CHEFER, PLAIN, Rules
+from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
@@ -88,7 +88,7 @@ def hand_down(
     double: ExplainableModel,
     batch: GraphBatch,
     target: Target,
-    rules: Rules,
+    rules: PositiveRules,
     *,
     important: Tensor | None = None,
     to_last_layer_of: ExplainableModel | None = None,

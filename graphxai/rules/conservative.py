@@ -10,6 +10,8 @@ a transformer nonlinear are treated as constants (Ali et al., ICML 2022, section
 * products:         in `A v` and in `q k^T` each of the two factors gets half of the relevance
   (Achtibat et al., ICML 2024); Gradient x Input gives all of it to both.
 
+Further rules are declared from outside (see `operation_rule`) and named in `Rules.custom`.
+
 A model takes part by calling the functions below instead of PyTorch's. Outside of `conservative`
 and `record` they compute exactly what PyTorch computes. Rules end with their block, even after an
 exception, and apply to one thread only (see `scope`).
@@ -26,19 +28,42 @@ from torch import Tensor
 
 from graphxai.runtime.scope import Blocks
 
+from .operation_rule import BoundOperation, OperationRule
+
 
 @dataclass(frozen=True)
 class Rules:
-    """Which factors are held constant; the default is the unmodified network."""
+    """Which factors are held constant; the default is the unmodified network.
+
+    `custom` has rules for single operations, which precede the others: where one of them acts,
+    `layernorm` and `activation` do not. Attention that is constant passes nothing to its softmax,
+    whatever the rule there.
+
+    Raises ValueError for two custom rules of the same operation.
+    """
 
     attention: bool = False
     layernorm: bool = False
     activation: Literal["ratio"] | None = None
     products: bool = False
+    custom: tuple[OperationRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        operations = [rule.operation for rule in self.custom]
+        twice = sorted({name for name in operations if operations.count(name) > 1})
+        if twice:
+            raise ValueError(f"there are several rules for {', '.join(twice)}: give one each.")
+
+    def custom_rule(self, operation: str) -> OperationRule | None:
+        """Return the custom rule for an operation by its name in PyTorch, public or basic."""
+        for rule in self.custom:
+            if operation == rule.operation or operation in rule.basic_operations:
+                return rule
+        return None
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class LossyOperation:
     """An operation that loses or creates relevance: its name, input and output.
 
     The input goes only into this operation and the output comes only from it, so that their
@@ -77,8 +102,8 @@ class Tape:
     holds other rows of the same matrix, or its own place.
     `attention_gradients`: gradients of attention are available even where a rule holds it constant;
     nothing flows further back.
-    `operations`: every LayerNorm and activation that no rule makes conservative, without its bias;
-    what attention loses follows from `attention` alone.
+    `operations`: every LayerNorm and activation that no rule makes conservative, without its bias,
+    and every softmax that has a custom rule. What another softmax loses follows from `attention`.
     """
 
     all_queries: bool = False
@@ -90,7 +115,7 @@ class Tape:
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
     arriving: "Arriving | None" = None
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[LossyOperation] = field(default_factory=list)
 
 
 _NEUTRAL = Rules()
@@ -114,6 +139,7 @@ def conservative(
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
     products: bool = False,
+    custom: tuple[OperationRule, ...] = (),
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
@@ -121,16 +147,17 @@ def conservative(
     `activation="ratio"` and the two others the network is affine in its input, so that
     Gradient x Input and the shares of the biases sum to the output (source: Ali 2022, section 4;
     Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
-    and `q k^T`; it is meant for attention that is not held constant (Achtibat 2024).
+    and `q k^T`; it is meant for attention that is not held constant (Achtibat 2024). `custom`: see
+    `Rules`.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
-    rules = Rules(bool(attention), bool(layernorm), activation, bool(products))
+    rules = Rules(bool(attention), bool(layernorm), activation, bool(products), tuple(custom))
     with _rules.block(rules):
         yield rules
 
 
-def as_it_is() -> AbstractContextManager[Rules]:
+def rules_suspended() -> AbstractContextManager[Rules]:
     """Suspend the rules of all enclosing blocks."""
     return _rules.block(_NEUTRAL)
 
@@ -167,9 +194,13 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     keys. Returns (B, H, Q, T).
     """
     query, key = _factors(query, key)
-    if _rules.get().attention:
+    rules = _rules.get()
+    if rules.attention:
         with torch.no_grad():  # no gradient to q, k or the bias, which is also cheaper
             weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+    elif (rule := rules.custom_rule("softmax")) is not None:
+        softmax, logits = BoundOperation(torch.softmax, (-1,)), query @ key.transpose(-2, -1) + bias
+        weights = _noted("softmax", logits, lambda logits: rule.compute(logits, softmax))
     else:
         weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     tape = _tape.get()
@@ -188,7 +219,11 @@ def mix_values(weights: Tensor, values: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LayerNorm over the last axis of x (B, T, D), with a constant scale under the rule LN."""
-    if not _rules.get().layernorm:
+    rules = _rules.get()
+    if (rule := rules.custom_rule("layer_norm")) is not None:
+        norm = BoundOperation(F.layer_norm, (x.shape[-1:], weight, None, eps))
+        return add_bias(_by_custom_rule(rule, "LayerNorm", x, norm), bias)
+    if not rules.layernorm:
         tape = _tape.get()
         if tape is None or not (tape.with_biases or tape.with_operations):
             return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
@@ -201,14 +236,22 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
     """`x / sqrt(mean(x^2) + eps) * weight` over `axes`, with a constant scale under the rule LN."""
-    held = x.detach() if _rules.get().layernorm else x
-    y = x * (held.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
-    return y if weight is None else y * weight
+    rules = _rules.get()
+    if (rule := rules.custom_rule("rms_norm")) is not None:
+        shape = [x.shape[axis] for axis in axes]
+        norm = BoundOperation(
+            lambda x, shape, weight, eps: _rms_norm(x, x, weight, eps, axes), (shape, weight, eps)
+        )
+        return _by_custom_rule(rule, "RMSNorm", x, norm)
+    return _rms_norm(x, x.detach() if rules.layernorm else x, weight, eps, axes)
 
 
 def gelu(x: Tensor) -> Tensor:
     """GELU (erf); under the activation rule x times a constant factor."""
-    if _rules.get().activation is None:
+    rules = _rules.get()
+    if (rule := rules.custom_rule("gelu")) is not None:
+        return _by_custom_rule(rule, "activation", x, BoundOperation(F.gelu))
+    if rules.activation is None:
         return _noted("activation", x, F.gelu)
     return x * _gelu_ratio(x.detach())
 
@@ -226,6 +269,8 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 
 def relu(x: Tensor) -> Tensor:
     """ReLU; `f(x) / x` is its derivative, so the activation rule changes nothing."""
+    if (rule := _rules.get().custom_rule("relu")) is not None:
+        return _by_custom_rule(rule, "activation", x, BoundOperation(F.relu))
     return F.relu(x)
 
 
@@ -259,6 +304,13 @@ def partly(x: Tensor, share: float) -> Tensor:
     return x * share + x.detach() * (1 - share)
 
 
+def _by_custom_rule(rule: OperationRule, name: str, x: Tensor, operation: BoundOperation) -> Tensor:
+    """The operation of x by its rule; it is recorded by this name unless relevance is conserved."""
+    if rule.conserves:
+        return rule.compute(x, operation)
+    return _noted(name, x, lambda x: rule.compute(x, operation))
+
+
 def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     """f(x); its input and output go on the tape when operations are recorded."""
     tape = _tape.get()
@@ -266,8 +318,16 @@ def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         return f(x)
     x = x.view_as(x)  # a residual connection may use x too: its gradient is not this operation's
     y = f(x)
-    tape.operations.append(Operation(name, x, y))
+    tape.operations.append(LossyOperation(name, x, y))
     return y
+
+
+def _rms_norm(
+    x: Tensor, scaled_by: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
+) -> Tensor:
+    """RMSNorm of x by the size of `scaled_by`, which is x or a constant copy of it."""
+    y = x * (scaled_by.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
+    return y if weight is None else y * weight
 
 
 def _records_biases() -> bool:

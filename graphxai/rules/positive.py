@@ -139,7 +139,7 @@ def through_important_entries(
 
 
 @dataclass(frozen=True)
-class Rules:
+class PositiveRules:
     """The rules for additions and products, and whether attention's relevance goes further back.
 
     If so, it passes the softmax unchanged and `q k^T + bias` to queries and keys; the structural
@@ -151,8 +151,8 @@ class Rules:
     into_queries_and_keys: bool
 
 
-CHEFER = Rules(through_addition, through_product, into_queries_and_keys=True)
-PLAIN = Rules(positive_addition, positive_product, into_queries_and_keys=False)
+CHEFER = PositiveRules(through_addition, through_product, into_queries_and_keys=True)
+PLAIN = PositiveRules(positive_addition, positive_product, into_queries_and_keys=False)
 
 
 def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:

@@ -16,7 +16,8 @@ logits `s = q k^T + b`, attention `A = softmax(s)` and `ds = A (dA - sum_k A_k d
 | product q k^T | (s - b) ds | (s - b) ds to each factor | b ds - ds log A |
 | LayerNorm, activation | y dy | x dx | y dy - x dx |
 
-The rule `products` gives each factor half, which leaves no remainder.
+The rule `products` gives each factor half, which leaves no remainder. A softmax under a custom rule
+is on the tape with its logits, so that `s ds` is computed as it stands.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,18 +26,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from .conservative import Rules, Tape
+from .conservative import LossyOperation, Rules, Tape
 
 Gradients: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
 
 
 def gradients_of(f: Tensor, tensors: Sequence[Tensor]) -> Gradients:
     """Gradients of f (B,) by each tensor; zero for those that f does not depend on."""
-    found = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
-    return dict(zip(tensors, found, strict=True))
+    gradients = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
+    return dict(zip(tensors, gradients, strict=True))
 
 
-def passed_through(tape: Tape, rules: Rules) -> list[Tensor]:
+def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
     """The tensors within a pass whose gradients `remainders` needs."""
     ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
     return ends if rules.attention else [*tape.attention, *ends]
@@ -47,31 +48,50 @@ def remainders(
 ) -> dict[str, Tensor]:
     """Remainders (B,) by operation, summed over layers; empty if there are none.
 
-    tape: recorded with `operations=True` under `rules`; structure: the share (B,) of the
-    structural bias, `b ds`. Source: the table above.
+    Args:
+        tape: recorded with `operations=True` under `rules`.
+        rules: the rules in force.
+        gradients: those of `tensors_passed`.
+        structure: the share (B,) of the structural bias, `b ds`, or None without such a bias.
+
+    Source: the table at the top of this file.
     """
-    found = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
+    left = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
     for operation in tape.operations:
-        x, y = operation.input, operation.output
-        remainder = _total(y.detach() * gradients[y]) - _total(x.detach() * gradients[x])
-        known = found.get(operation.name)
-        found[operation.name] = remainder if known is None else known + remainder
-    return found
+        if operation.name != "softmax":
+            arriving, passed_on = _flow_through(operation, gradients)
+            before = left.get(operation.name)
+            remainder = arriving - passed_on
+            left[operation.name] = remainder if before is None else before + remainder
+    return left
 
 
 def _of_attention(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
     """Remainders (B,) of softmax and products, summed over all layers and heads."""
-    ends = []
-    for attention in tape.attention:
+    flows = [
+        _flow_through(operation, gradients)
+        for operation in tape.operations
+        if operation.name == "softmax"
+    ]
+    for attention in () if flows else tape.attention:
         to_logits, arriving = through_softmax(attention.detach(), gradients[attention])
-        ends.append(torch.stack([arriving, handed_to_logits(attention.detach(), to_logits)]))
-    arriving, handed_on = torch.stack(ends).sum(0)  # (B,) each
-    found = {"softmax": arriving - handed_on}
+        flows.append((arriving, passed_to_logits(attention.detach(), to_logits)))
+    arriving, passed_on = torch.stack([torch.stack(flow) for flow in flows]).sum(0)  # (B,) each
+    left = {"softmax": arriving - passed_on}
     if not rules.products:
-        found["products"] = (-arriving if structure is None else structure - arriving) - handed_on
-    return found
+        left["products"] = (-arriving if structure is None else structure - arriving) - passed_on
+    return left
+
+
+def _flow_through(operation: LossyOperation, gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """The relevance (B,) that arrives at an operation, `y dy`, and that it passes on, `x dx`."""
+    x, y = operation.input, operation.output
+    passed_on = x.detach() * gradients[x]
+    if operation.name == "softmax":
+        passed_on = passed_on.masked_fill(x.isinf(), 0.0)  # keys that are padding
+    return _total(y.detach() * gradients[y]), _total(passed_on)
 
 
 def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +101,7 @@ def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor
     return to_logits, _total(share)
 
 
-def handed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
+def passed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
     """`sum ds log A` (B,) of attention A and the gradient ds at the logits, both (B, H, Q, T)."""
     logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log_()
     return _total(logs.mul_(to_logits))

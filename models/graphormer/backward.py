@@ -1,13 +1,14 @@
 """A Graphormer's forward and backward pass in explicit matrix products, without autograd.
 
-`run` computes the outputs and keeps just what the backward pass needs. `Pass.back` takes the
-gradient of f_c from the outputs to the tokens and collects the shares of the ledger as it goes.
-Both follow `rules.conservative` and equal autograd up to rounding. `applies` says for which models:
-those whose encoder is just as `layers.py` and `model.py` build it.
+`run` computes the outputs and keeps just what the backward pass needs. `PassWithGradient.back`
+takes the gradient of f_c from the outputs to the tokens and collects the shares of the ledger on
+its way. Both follow `rules.conservative` and equal autograd up to rounding. `follows` says under
+which rules they do, and `applies` for which models: those whose encoder is just as `layers.py` and
+`model.py` build it.
 
-Three things are saved. Nothing flows into factors that are constant; the constants of a LayerNorm
-go into the weight of the linear map behind it; and the last layer, where only the graph token's row
-is read, needs no keys and values. With a head's query q and the tokens x,
+Work is saved in three places. Nothing flows into factors that are constant. The constants of a
+LayerNorm go into the weight of the linear map behind it. The last layer, where only the graph
+token's row is read, needs no keys and values. With a head's query q and the tokens x,
 
     softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
 """
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from graphxai.rules.conservative import Rules
-from graphxai.rules.remainders import handed_to_logits, through_softmax
+from graphxai.rules.remainders import passed_to_logits, through_softmax
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
@@ -45,10 +46,22 @@ _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
     nn.Linear: {},
     nn.Dropout: {},
 }
+# The rules that `run` follows. A rule that has another value than here, or than the default, is one
+# that `run` has not heard of: then autograd runs, and the rule acts.
+RULES_FOLLOWED = Rules(attention=True, layernorm=True, activation="ratio", products=True)
 _FORWARD = {kind: kind.forward for kind in _PARTS}
 _ENCODE = Graphormer.encode
 _KEPT = 2**24  # weights of a layer's attention; more are recomputed in the backward pass
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def follows(rules: Rules) -> bool:
+    """Whether `run` follows all of the rules."""
+    default = Rules()
+    return type(rules) is Rules and all(
+        value in (getattr(default, name), getattr(RULES_FOLLOWED, name))
+        for name, value in vars(rules).items()
+    )
 
 
 def applies(model: object) -> TypeGuard[Graphormer]:
@@ -95,7 +108,7 @@ def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class RelevanceShares:
     """What the backward pass finds for f_c of each graph.
 
     tokens (B, T, D): the gradient at the tokens. biases (B,): `sum b df/db` over all additive
@@ -114,15 +127,15 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class PassWithGradient:
     """outputs (B, num_outputs), and `back`: from weights (B, num_outputs) of f_c to its shares."""
 
     outputs: Tensor
-    back: Callable[[Tensor], Shares]
+    back: Callable[[Tensor], RelevanceShares]
 
 
 @dataclass(eq=False)
-class _Ledger:
+class _RunningShares:
     """What one backward pass collects. structure: None where it is not requested."""
 
     rules: Rules
@@ -149,22 +162,24 @@ class _Ledger:
         if self.structure is not None:
             self.structure[:, :, : attention.shape[2]] += to_logits
         if not self.rules.attention:
-            handed_on = handed_to_logits(attention, to_logits)
+            handed_on = passed_to_logits(attention, to_logits)
             self.add_remainder("softmax", arriving - handed_on)
             if not self.rules.products:  # `run` adds the share of the structure
                 self.add_remainder("products", -arriving - handed_on)
         return to_logits
 
 
-Back: TypeAlias = Callable[[Tensor, _Ledger], Tensor]  # gradient of the output to that of the input
+Back: TypeAlias = Callable[
+    [Tensor, _RunningShares], Tensor
+]  # gradient of the output to that of the input
 # To the x behind y, from the gradient (B, Q, O) of `y weight^T`; weight (O, D), (B, O, D) or None
-BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _Ledger], Tensor]
+BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
 
 
 @torch.no_grad()
 def run(
     model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
-) -> Pass:
+) -> PassWithGradient:
     """Outputs of tokens (B, T, D) with the structural bias (B, H, T, T), and the backward pass.
 
     structure: return the gradient at the structural bias even where attention is constant: what
@@ -181,17 +196,17 @@ def run(
     steps.append(step)
 
     @torch.no_grad()
-    def back(weights: Tensor) -> Shares:
+    def back(weights: Tensor) -> RelevanceShares:
         of_structure = torch.zeros_like(bias) if inside else None
-        ledger = _Ledger(rules, weights.new_zeros(len(weights)), of_structure)
+        ledger = _RunningShares(rules, weights.new_zeros(len(weights)), of_structure)
         gradient = weights[:, None]  # (B, 1, num_outputs)
         for step in reversed(steps):
             gradient = step(gradient, ledger)
         if "products" in ledger.remainders and of_structure is not None:
             ledger.add_remainder("products", share_of_structure(bias, of_structure))
-        return Shares(gradient, ledger.biases, of_structure, ledger.remainders)
+        return RelevanceShares(gradient, ledger.biases, of_structure, ledger.remainders)
 
-    return Pass(outputs[:, 0], back)
+    return PassWithGradient(outputs[:, 0], back)
 
 
 def _layer(
@@ -214,7 +229,7 @@ def _layer(
         out, through_ffn = _feed(layer.ffn, middle, _directly, rules)
         out, after_ffn = _norm(layer.ffn_norm, out.add_(middle), rules)
 
-    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
         gradient = after_ffn(gradient, None, ledger)
         gradient = through_ffn(gradient, ledger).add_(gradient)
         gradient = after_attention(gradient, None, ledger)
@@ -225,7 +240,7 @@ def _layer(
     return out, back
 
 
-def _directly(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+def _directly(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
     """The backward pass where x enters unchanged, without a LayerNorm."""
     return gradient if weight is None else gradient @ weight
 
@@ -236,7 +251,9 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
     y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
     if rules.layernorm:
 
-        def with_constant_scale(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+        def with_constant_scale(
+            gradient: Tensor, weight: Tensor | None, ledger: _RunningShares
+        ) -> Tensor:
             if weight is None:
                 ledger.add_bias(norm.bias, gradient)
                 gradient = gradient * norm.weight
@@ -247,7 +264,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
 
         return y, with_constant_scale
 
-    def back(gradient: Tensor, weight: Tensor | None, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
         gradient = _directly(gradient, weight, ledger).contiguous()
         ledger.add_bias(norm.bias, gradient)
         found, _, _ = torch.ops.aten.native_layer_norm_backward(
@@ -280,7 +297,9 @@ def _attend(
     kept = attention if attention.numel() <= _KEPT else None
     del attention
 
-    def to_values(attention: Tensor, gradient: Tensor, ledger: _Ledger) -> tuple[Tensor, Tensor]:
+    def to_values(
+        attention: Tensor, gradient: Tensor, ledger: _RunningShares
+    ) -> tuple[Tensor, Tensor]:
         """Gradients (B, H, T, d) of `A v` and of v."""
         ledger.add_bias(part.output.bias, gradient)
         mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
@@ -289,7 +308,7 @@ def _attend(
 
     if not inside:
 
-        def back_to_values(gradient: Tensor, ledger: _Ledger) -> Tensor:
+        def back_to_values(gradient: Tensor, ledger: _RunningShares) -> Tensor:
             _, values = to_values(weights() if kept is None else kept, gradient, ledger)
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
@@ -297,7 +316,7 @@ def _attend(
 
         return out, back_to_values
 
-    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
         attention = weights() if kept is None else kept
         mixed, values = to_values(attention, gradient, ledger)
         to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
@@ -333,7 +352,7 @@ def _attend_from_graph_token(
     mixed = (attention @ x).transpose(0, 1) @ value.mT  # (H, B, d)
     out = _linear(part.output, mixed.transpose(0, 1).flatten(1) + part.value.bias)[:, None]
 
-    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
         ledger.add_bias(part.output.bias, gradient)
         mixed = ledger.shared(gradient @ part.output.weight)  # (B, 1, D)
         ledger.add_bias(part.value.bias, mixed)
@@ -363,7 +382,7 @@ def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tup
     """The feed-forward map of x (B, Q, D), and the backward pass beyond x."""
     active, through = _activate(_linear(part.expand, x), rules)
 
-    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
         ledger.add_bias(part.contract.bias, gradient)
         inner = through(gradient @ part.contract.weight, ledger)
         ledger.add_bias(part.expand.bias, inner)
@@ -379,7 +398,7 @@ def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
         return x * ratio, lambda gradient, _: gradient * ratio
     y = F.gelu(x)
 
-    def back(gradient: Tensor, ledger: _Ledger) -> Tensor:
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
         found = torch.ops.aten.gelu_backward(gradient, x)
         ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, found))
         return found
@@ -395,7 +414,7 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
         x, behind = _norm(model.final_norm, x, rules)
     if isinstance(head, Linear):
 
-        def back_through_linear(weights: Tensor, ledger: _Ledger) -> Tensor:
+        def back_through_linear(weights: Tensor, ledger: _RunningShares) -> Tensor:
             ledger.add_bias(head.bias, weights)
             return behind(weights, head.weight, ledger)
 
@@ -404,7 +423,7 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
     active, through = _activate(_linear(head.transform, x), rules)
     y, behind_head = _norm(head.norm, active, rules)
 
-    def back(weights: Tensor, ledger: _Ledger) -> Tensor:
+    def back(weights: Tensor, ledger: _RunningShares) -> Tensor:
         ledger.add_bias(head.bias.expand(weights.shape[-1]), weights)
         inner = through(behind_head(weights, head.output.weight, ledger), ledger)
         ledger.add_bias(head.transform.bias, inner)

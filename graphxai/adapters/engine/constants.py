@@ -24,7 +24,17 @@ from torch import Tensor, nn
 
 from ..layout import NodeLayout
 from .node_ids import NONE, NodeIds
-from .replay import Replay, ReplayPlan, TensorOf, by_rule, has_rule, out_of_place, replay
+from .replay import (
+    CONSERVATIVE,
+    Replay,
+    ReplayPlan,
+    TensorOf,
+    by_rule,
+    custom_rule,
+    out_of_place,
+    replay,
+    rule_for,
+)
 from .trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 from .vocabulary import (
     ADDITIONS,
@@ -46,7 +56,6 @@ BY_ENTRY = RATIO | {"relu", "leaky_relu"}  # they are x times a factor
 LINEAR = (SAME | MATRIX_PRODUCTS | {
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "scatter_add", "index_add",
 }) - {"masked_scatter", "_addmm_activation", "constant_pad_nd", "scatter", "sort"}  # fmt: skip
-FLAG = {"native_layer_norm": "layernorm"} | dict.fromkeys(RATIO, "activation")
 ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 SIGN = {
     ("sub", 1): -1,
@@ -152,11 +161,11 @@ class _ConstantDerivative:
             self._put_constants(op, args)
         if op.name in SUMMED:
             _fill_tangents(args, SUMMED[op.name], op.in_place)
-        by_its_rule = has_rule(self.plan, op, along=True)
-        if op.name in LINEAR_IN and not (by_its_rule or op.in_place or kwargs):
+        rule = rule_for(self.plan, op, along=True)
+        if op.name in LINEAR_IN and not (rule or op.in_place or kwargs):
             return _linear(op, args)
-        out = by_rule(op, args, kwargs, by_its_rule)
-        if op.name == "_log_softmax" and by_its_rule and self.counts_numbers:
+        out = by_rule(op, args, kwargs, rule)
+        if op.name == "_log_softmax" and rule and self.counts_numbers:
             constant = (out - args[0]).detach()  # log-probabilities are x and a constant
             out = out + _along_itself(constant) - constant
         return out
@@ -340,12 +349,13 @@ def find_additions(plan: ReplayPlan, lines: LedgerLines) -> ConstantAdditions | 
 
 def _is_affine(plan: ReplayPlan, op: Op) -> bool:
     """Whether an operation is affine in the signals that it takes, under the rules in force."""
-    flag = FLAG.get(op.name)
+    if (custom := custom_rule(plan, op)) is not None:
+        return custom.conserves
     if op.name == "masked_fill" and op.args[2] not in (0, -torch.inf):
         return False
     if op.name == "native_batch_norm":
         return op.args[5] is False
-    if flag is not None and not getattr(plan.rules, flag):
+    if op.name in CONSERVATIVE and not getattr(plan.rules, CONSERVATIVE[op.name][0]):
         return False
     return op.name in LINEAR | BY_ENTRY | {"native_layer_norm"}
 

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from graphxai.rules import positive as rules_of
-from graphxai.rules.conservative import Rules as ConservativeRules
-from graphxai.rules.positive import Rules
+from graphxai.rules.conservative import Rules
+from graphxai.rules.positive import PositiveRules
 from graphxai.runtime.scope import Blocks
 
 from .attention import (
@@ -51,7 +51,7 @@ from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, 
 BackwardRule = Callable[[Tensor], tuple[Tensor, ...]]
 # the graph and the head of each entry, and the important heads (B, K, H)
 ImportantHeads = tuple[Tensor, Tensor, Tensor]
-ALL_CONSTANT = ConservativeRules(attention=True, layernorm=True, activation="ratio")
+ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
 STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
 ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
 
@@ -68,7 +68,7 @@ class RelevancePass:
     the linear map that makes the outputs, if there is one.
     """
 
-    rules: Rules
+    rules: PositiveRules
     important: Tensor | None = None
     reads_attention: bool = True
     attention: list[Tensor] = field(default_factory=list)
@@ -99,7 +99,7 @@ _passes: Blocks[RelevancePass | None] = Blocks("graphxai_relevance", None)
 
 @contextmanager
 def relevance_pass(
-    rules: Rules, important: Tensor | None = None, reads_attention: bool = True
+    rules: PositiveRules, important: Tensor | None = None, reads_attention: bool = True
 ) -> Iterator[RelevancePass]:
     """Let models pass relevance back by these rules within the block."""
     state = RelevancePass(rules, important, reads_attention)
@@ -641,7 +641,7 @@ def run_by_positive_rules(
     return output
 
 
-def make_positive_plan(trace: Trace, roles: Roles, rules: Rules, bits: int) -> ReplayPlan:
+def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: int) -> ReplayPlan:
     """Plan a pass by positive rules. Gates, scales and attention are constant.
 
     Attention is not constant if the rules go into queries and keys.

@@ -34,7 +34,7 @@ from .constants import (
     modules_by_line,
 )
 from .node_ids import NodeIds
-from .replay import Replay, ReplayPlan, has_rule, make_plan, nonlinearities
+from .replay import Replay, ReplayPlan, make_plan, nonlinearities, rule_for
 from .roles import find_roles, numbers_among
 from .trace import (
     WEIGHTS,
@@ -301,7 +301,7 @@ def _step(
 def _needs_rule(plan: ReplayPlan, op: Op) -> bool:
     """Whether relevance passes through an operation in another way than its gradient."""
     trace, taken = plan.trace, plan.taken[op.number]
-    if not op.grad_enabled or op.decomposed or op.number in plan.shares or has_rule(plan, op):
+    if not op.grad_enabled or op.decomposed or op.number in plan.shares or rule_for(plan, op):
         return True
     if not any(trace.memory.tensors[ref.slot].requires_grad for ref in op.makes):
         return True  # it is made of other inputs alone, which require no gradient

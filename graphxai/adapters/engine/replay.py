@@ -1,12 +1,14 @@
 """Run a recorded pass again under autograd, with rules in place of some operations.
 
-`CONSERVATIVE` has the rules, by operation. An operation without a rule runs as it was recorded.
+`CONSERVATIVE` has the rules, by operation. A rule in `Rules.custom` precedes it. An operation
+without a rule runs as it was recorded.
 Only the operations that the gradient of the output passes through run again. Other values are taken
 from the recording.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
+from graphxai.rules.operation_rule import BoundOperation, OperationRule
 
 from .roles import Roles, Rule, factors_of, is_root
 from .trace import WEIGHTS, Op, Ref, Trace, fill_refs, pair_refs, refs_in
@@ -115,12 +118,51 @@ CONSERVATIVE: dict[str, tuple[str, Function]] = {
 }
 
 
-def has_rule(plan: "ReplayPlan", op: Op, along: bool = False) -> bool:
-    """Whether a rule replaces an operation.
+def rule_for(plan: "ReplayPlan", op: Op, along: bool = False) -> Function | None:
+    """Return the function that takes an operation's place, or None if no rule is in force for it.
 
     A norm with running statistics is affine and needs no rule. along: whether it gets one all the
     same, so that its statistics count as constants that are added.
     """
+    custom = custom_rule(plan, op)
+    if custom is not None:
+        return partial(apply_custom_rule, custom)
+    return CONSERVATIVE[op.name][1] if _has_rule(plan, op, along) else None
+
+
+def custom_rule(plan: "ReplayPlan", op: Op) -> OperationRule | None:
+    """Return the custom rule that is in force for an operation, if there is one.
+
+    Raises ValueError unless the only signal is the first argument, for which rules are written.
+    """
+    rule = plan.rules.custom_rule(op.name) if plan.rules.custom else None
+    signals = {ref.value for ref in op.reads if plan.signal[ref.value]} if rule else set()
+    if rule is None or not signals:
+        return None
+    if not isinstance(op.args[0], Ref) or signals != {op.args[0].value}:
+        raise ValueError(
+            f"a custom rule acts on {rule.operation!r} of one signal, its first argument; in"
+            f" {op.path or 'the model'} other arguments depend on the input."
+        )
+    return rule
+
+
+def apply_custom_rule(
+    rule: OperationRule, func: Function, x: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Compute an operation by a custom rule, and add the bias of a norm behind it."""
+    settings, bias = list(args), None
+    place = {"layer_norm": 2, "group_norm": 1}.get(rule.operation)
+    if place is not None and len(settings) > place:
+        bias, settings[place] = settings[place], None
+    y = rule.compute(x, BoundOperation(func, tuple(settings), kwargs))
+    if bias is None:
+        return y
+    return _affine(y, None, bias) if rule.operation == "layer_norm" else _per_channel(y, None, bias)
+
+
+def _has_rule(plan: "ReplayPlan", op: Op, along: bool) -> bool:
+    """Whether one of the rules that come with the package is in force for an operation."""
     rule = CONSERVATIVE.get(op.name)
     if rule is None or not vanishes_at_zero(op):
         return False
@@ -320,7 +362,7 @@ def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
     """Yield the steps that keep their ordinary gradient although a rule asks otherwise."""
     for op in plan.passing:
         taken = plan.taken[op.number]
-        if not taken or op.number in plan.shares:
+        if not taken or op.number in plan.shares or custom_rule(plan, op) is not None:
             continue
         step = _nonlinearity(plan, op, taken)
         if step is not None and (step.rule is None or getattr(plan.rules, step.rule)):
@@ -461,7 +503,7 @@ class Replay:
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # a model that runs beside writes to its own tensor
-        return by_rule(op, args, kwargs, has_rule(self.plan, op), apart=self.beside_model)
+        return by_rule(op, args, kwargs, rule_for(self.plan, op), apart=self.beside_model)
 
     def _holding(self, op: Op) -> TensorOf:
         """Return a function like `value` that detaches what an operation holds constant."""
@@ -482,13 +524,15 @@ class Replay:
 
 
 def by_rule(
-    op: Op, args: Sequence[Any], kwargs: dict[str, Any], with_rule: bool, apart: bool = False
+    op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None, apart: bool = False
 ) -> Any:
     """Run an operation, by its rule if it has one. apart: whether it may write to no argument."""
-    func = out_of_place(op.func) if op.in_place and (with_rule or apart) else op.func
-    if not with_rule:
+    func = out_of_place(op.func) if op.in_place and (rule or apart) else op.func
+    if rule is None:
         return func(*args, **kwargs)
-    out = CONSERVATIVE[op.name][1](func, *args, **kwargs)
+    out = rule(func, *args, **kwargs)
+    if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
+        out = (out, *[None] * (len(op.result) - 1))
     return args[0].copy_(out) if op.in_place and not apart else out
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten
 
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Arriving, Rules, Tape, current_rules, current_tape
+from graphxai.rules.operation_rule import OperationRule
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled
@@ -449,6 +450,7 @@ def conservative(
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
     products: bool = False,
+    custom: tuple[OperationRule, ...] = (),
     *,
     model: nn.Module | None = None,
 ) -> Iterator[Rules]:
@@ -459,7 +461,7 @@ def conservative(
     rules themselves.
     """
     with (
-        rules_of.conservative(attention, layernorm, activation, products) as in_force,
+        rules_of.conservative(attention, layernorm, activation, products, custom) as in_force,
         nullcontext() if model is None else intercepted(model),
     ):
         yield in_force

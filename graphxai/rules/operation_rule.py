@@ -1,0 +1,97 @@
+"""Rules that are added from outside: how an operation of PyTorch passes relevance back.
+
+The rules of `conservative` come with the package. An `OperationRule` declares another one for a
+single operation. Whoever names it in `conservative.Rules(custom=...)` has it act wherever a model
+runs that operation: in the layers of a bundled Graphormer, which call the functions of
+`conservative`, and in the recorded pass of a wrapped model.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+# The basic operations behind functions of PyTorch that are made of others.
+_BASIC = {
+    "softmax": ("_softmax", "_safe_softmax"),
+    "layer_norm": ("native_layer_norm",),
+    "group_norm": ("native_group_norm",),
+    "rms_norm": ("_fused_rms_norm", "rms_norm"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class BoundOperation:
+    """An operation as a function of the signal alone, with everything else as the model set it.
+
+    Args:
+        function: computes the operation from the signal, `settings` and `options`.
+        settings: the operation's further arguments in PyTorch's order, such as the axis of a
+            softmax. The bias of a norm is None here: it is added behind the rule.
+        options: the arguments that are given by name.
+    """
+
+    function: Callable[..., Any]
+    settings: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the operation of another signal x; of several results, return the first."""
+        result = self.function(x, *self.settings, **self.options)
+        first: Tensor = result[0] if isinstance(result, tuple | list) else result
+        return first
+
+
+Compute: TypeAlias = Callable[[Tensor, BoundOperation], Tensor]
+
+
+@dataclass(frozen=True)
+class OperationRule:
+    """A rule for one operation of PyTorch: the same values, with another way back.
+
+    Args:
+        operation: PyTorch's name of an operation on one signal, its first argument: a function of
+            each entry such as "gelu", "softplus" or "sqrt", a reduction such as "std", or one of
+            "softmax", "layer_norm", "group_norm" and "rms_norm".
+        compute: gets the signal and the operation as a function of the signal. It returns what the
+            operation returns. Whatever it detaches is a constant on the way back.
+        conserves: whether the signal times its gradient sums to what arrives at the result, as it
+            does if the result is the signal times constants. Otherwise the ledger lists the
+            difference.
+
+    Raises:
+        ValueError: `operation` is no operation of PyTorch, or takes several signals.
+    """
+
+    operation: str
+    compute: Compute
+    conserves: bool = False
+
+    def __post_init__(self) -> None:
+        if self.operation not in _BASIC and not _takes_one_tensor(self.operation):
+            raise ValueError(
+                f"a rule cannot act on {self.operation!r}: name a basic operation of PyTorch on one"
+                f" signal, such as 'gelu', 'softplus' or 'sqrt', or one of {', '.join(_BASIC)}."
+            )
+
+    @property
+    def basic_operations(self) -> tuple[str, ...]:
+        """The names under which PyTorch runs the operation."""
+        return _BASIC.get(self.operation, (self.operation,))
+
+
+def _takes_one_tensor(operation: str) -> bool:
+    """Whether PyTorch runs an operation of this name as it is, on a single tensor."""
+    packet = getattr(torch.ops.aten, operation, None)
+    if operation.startswith("_") or packet is None:
+        return False
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        kinds = [str(argument.type) for argument in overload._schema.arguments]
+        if kinds[:1] == ["Tensor"] and not any("Tensor" in kind for kind in kinds[1:]):
+            composite = torch._C.DispatchKey.CompositeImplicitAutograd
+            if not overload.has_kernel_for_dispatch_key(composite):
+                return True
+    return False
