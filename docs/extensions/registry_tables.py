@@ -41,7 +41,7 @@ def table_of_methods() -> str:
     return table(
         ("name", "what it is", "source", "passes", "gives"),
         (
-            (f"`{name}`", summary(cls), cls.source, cls.cost, gives(cls))
+            (f"`{name}`", summary(cls), cls.source, cls.traits.cost, gives(cls))
             for name, cls in REGISTRY.items()
         ),
     )
@@ -49,12 +49,12 @@ def table_of_methods() -> str:
 
 def gives(cls: type[Explainer]) -> str:
     """Say in words what the scores of a method are."""
-    kind = "shares" if cls.additive else "scores"
+    kind = "shares" if cls.traits.adds_up else "scores"
     if cls.of_output:
         kind += " in units of the output"
-    if cls.unsigned:
-        kind += f" without a sign ({cls.unsigned})"
-    remarks = (cls.caveat, f"**{SEARCHES}**" if cls.searches_curve else "")
+    if cls.traits.large_score_means:
+        kind += f" without a sign ({cls.traits.large_score_means})"
+    remarks = (cls.traits.caveat, f"**{SEARCHES}**" if cls.traits.searches_curve else "")
     return "; ".join(filter(None, (kind, *remarks)))
 
 

@@ -243,7 +243,7 @@ def _benchmark_rules(
     rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(methods, "lrp,gradient_input")
     if names == "all":  # models trained here have no fitted explainers
-        names = [name for name, cls in REGISTRY.items() if not cls.needs_fit]
+        names = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
     chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:

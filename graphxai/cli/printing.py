@@ -108,7 +108,7 @@ def print_models() -> None:
 
 def print_methods() -> None:
     """Print the explanation methods: source and cost."""
-    cost = REGISTRY[BEST].cost
+    cost = REGISTRY[BEST].traits.cost
     best = f"best: {BEST} ({cost}), highest AUAC for its passes, where it is fitted"
     table = Table(
         Column("name", no_wrap=True),
@@ -119,6 +119,6 @@ def print_methods() -> None:
         caption_justify="left",
     )
     for name, cls in REGISTRY.items():
-        note = f" ({SEARCHES})" if cls.searches_curve else ""
-        table.add_row(name, f"{cls.title}{note}", cls.source, cls.cost)
+        note = f" ({SEARCHES})" if cls.traits.searches_curve else ""
+        table.add_row(name, f"{cls.title}{note}", cls.source, cls.traits.cost)
     Console().print(table)

@@ -168,7 +168,7 @@ def evaluate(
             advance(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
-    searching = [explainer.name for explainer in explainers if explainer.searches_curve]
+    searching = [explainer.name for explainer in explainers if explainer.traits.searches_curve]
     settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
     _warn_of_failures(report)

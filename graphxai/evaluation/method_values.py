@@ -51,7 +51,7 @@ class MethodValues:
     def labelled(self, method: str) -> str:
         """Return a method's name for a table, with a note if it searches its own curves.
 
-        See `Explainer.searches_curve`.
+        See `Traits.searches_curve`.
         """
         searching = method in self.settings.get("searches_curve", ())
         return f"{method} ({SEARCHES})" if searching else method

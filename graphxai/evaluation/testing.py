@@ -47,7 +47,8 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
                 continue
             _check_batching(batches, explainer, together, tolerance)
             _check_sign(explainer, together)
-            if not explainer.sampled and getattr(model.config, "ties", "average") == "average":
+            ties = getattr(model.config, "ties", "average")
+            if not explainer.traits.draws_random_numbers and ties == "average":
                 _check_renumbering(batches, explainer, together, tolerance)
     check_ledger(model, inputs, tolerance=tolerance)
 
@@ -120,14 +121,16 @@ def _check_batching(
 def check_sign(model: Model, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
     """Check that a method gives no negative score if its scores have no sign."""
     explainer = get_explainer(method)
-    if explainer.unsigned:
+    if explainer.traits.large_score_means:
         batch: Any = model.collate(_graphs(model, inputs))
         _check_sign(explainer, explainer.attribute(model, batch))
 
 
 def _check_sign(explainer: Explainer, attribution: Attribution) -> None:
     lowest = attribution.relevance.min().item()
-    assert lowest >= 0 or not explainer.unsigned, f"{explainer.name} gave a score of {lowest:.1e}."
+    assert lowest >= 0 or not explainer.traits.large_score_means, (
+        f"{explainer.name} gave a score of {lowest:.1e}."
+    )
 
 
 def check_renumbering(
@@ -287,7 +290,9 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
 def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
     """Return the largest term of each graph's ledger other than the nodes."""
     terms = [attribution.graph_token, attribution.biases]
-    terms += [attribution.output] if explainer.additive or explainer.of_output else []
+    terms += (
+        [attribution.output] if explainer.traits.adds_up or explainer.traits.in_output_units else []
+    )
     return [
         max(abs(value) for value in of) for of in zip(*(t.tolist() for t in terms), strict=True)
     ]

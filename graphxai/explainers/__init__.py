@@ -21,6 +21,7 @@ from .path_marginals import PathMarginals
 from .perturbation import Occlusion, OrderMarginals, ShapleySampling
 from .positive import LrpZPlus, PartialLrp, TransformerAttribution
 from .registry import REGISTRY, get_explainer, register
+from .traits import Traits
 
 __all__ = [
     "REGISTRY",
@@ -55,6 +56,7 @@ __all__ = [
     "Rollout",
     "Saliency",
     "ShapleySampling",
+    "Traits",
     "TransformerAttribution",
     "fit_explainer",
     "get_explainer",

@@ -5,6 +5,7 @@ the gradient of f_c with respect to them, `h[l]` the tokens that enter layer l.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
 from .layers import Layers, layers_of
 from .registry import register
+from .traits import Traits
 
 
 @register
@@ -46,11 +48,12 @@ class GradCam(Explainer):
     name = "grad_cam"
     title = "Grad-CAM of attention"
     source = "Selvaraju 2017, as in Song 2024"
-    by_gradient = True
+    traits = Traits(needs_gradients=True)
 
     def __init__(self, pooled: bool = False) -> None:
         self.pooled = pooled
-        self.unsigned = GRADIENT_WEIGHTED if pooled else ""  # type: ignore[misc]
+        meaning = GRADIENT_WEIGHTED if pooled else ""
+        self.traits = replace(self.traits, large_score_means=meaning)
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
@@ -77,7 +80,7 @@ class AttCat(Explainer):
     name = "att_cat"
     title = "AttCAT"
     source = "Qiang 2022"
-    by_gradient = True
+    traits = Traits(needs_gradients=True)
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with record(all_queries=True) as tape, layer_inputs() as entered:

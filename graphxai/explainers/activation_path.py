@@ -33,6 +33,7 @@ from graphxai.rules.conservative import Rules, conservative
 from .base import Attribution, Explainer, scored
 from .passes import passed
 from .registry import register
+from .traits import Traits
 from .variants import structural_bias
 
 LRP = Rules(attention=True, layernorm=True, activation="ratio")
@@ -56,10 +57,12 @@ class LrpPath(Explainer):
     name = "lrp_path"
     title = "LRP along the activation path"
     source = "this project; Ali 2022, sections 4 and 5; Aumann 1974"
-    by_gradient = True
-    names_cuts = True
-    cost = "2 forward, 2 backward"
-    of_output = True
+    traits = Traits(
+        in_output_units=True,
+        cost="2 forward, 2 backward",
+        needs_gradients=True,
+        reports_cut_gradients=True,
+    )
 
     def __init__(self, floor: float = 0.1, steepness: float = 1.0) -> None:
         if not 0 < floor <= 1:

@@ -20,6 +20,7 @@ from graphxai.rules.conservative import record
 from .base import Attribution, Explainer, scored
 from .layers import Attended, Layers, layers_of, pass_with_gradients
 from .registry import register
+from .traits import Traits
 
 Readout = Literal["token", "sum"]
 ATTENDED = "attended to"  # what a large score says of a node
@@ -57,9 +58,7 @@ class AttentionLast(_Readout):
     name = "attention_last"
     title = "Attention, last layer"
     source = "Hollenstein 2021"
-    caveat = "the same for every class"
-    cost = "1 forward"
-    unsigned = ATTENDED
+    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -77,9 +76,7 @@ class Rollout(_Readout):
     name = "rollout"
     title = "Attention rollout"
     source = "Abnar 2020"
-    caveat = "the same for every class"
-    cost = "1 forward"
-    unsigned = ATTENDED
+    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
@@ -96,8 +93,7 @@ class Gae(Explainer):
     name = "gae"
     title = "Generic attention explainability"
     source = "Chefer 2021a"
-    by_gradient = True
-    unsigned = GRADIENT_WEIGHTED
+    traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
@@ -117,8 +113,7 @@ class GaeRollout(Explainer):
     name = "gae_rollout"
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
-    by_gradient = True
-    unsigned = GRADIENT_WEIGHTED
+    traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)

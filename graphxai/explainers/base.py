@@ -17,6 +17,7 @@ from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.models.graphormer import Ensemble
 
 from .soundness import noticing_chance, warn_if_another
+from .traits import Traits
 from .wrapped import (
     NODES_ONLY,
     check_gradients,
@@ -87,20 +88,7 @@ class Explainer(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     source: ClassVar[str]
-    cost: ClassVar[str] = "1 forward, 1 backward"
-    additive: ClassVar[bool] = False  # whether scores are shares of the output, in its units
-    of_output: ClassVar[bool] = False  # whether they are in its units, but do not add up to it
-    caveat: ClassVar[str] = ""  # what readers of its scores must know, shown beside them
-    unsigned: ClassVar[str] = ""  # if no score is negative: what a large one says about a node
-    sampled: ClassVar[bool] = False  # whether they depend on random numbers drawn in node order
-    searches_curve: ClassVar[bool] = False  # whether it evaluates the curve that AUAC integrates
-    needs_fit: ClassVar[bool] = False  # whether it needs a file of its own beside the checkpoint
-    by_gradient: ClassVar[bool] = False  # whether it needs gradients back to the nodes
-    names_cuts: ClassVar[bool] = False  # whether its own passes name where those are cut off
-    of_inputs: ClassVar[bool] = (
-        False  # whether it also explains inputs other than the nodes' features
-    )
-    of_codes: ClassVar[bool] = False  # whether these may be integers, such as types of bonds
+    traits: Traits = Traits()
 
     def attribute(
         self,
@@ -116,20 +104,27 @@ class Explainer(ABC):
         `contract.model`, ValueError for a target or an input it does not have, for inputs that the
         method does not explain, and for weights without gradients if it needs those.
         """
-        wanted, further = Target.of(target), further_inputs(wrt, self.title, self.of_inputs)
+        traits = self.traits
+        wanted = Target.of(target)
+        further = further_inputs(wrt, self.title, traits.explains_other_inputs)
         if isinstance(model, Ensemble):
             return self._of_ensemble(model, batch, wanted, wrt)
         with explaining(model), noticing_chance(model, batch):
-            if self.by_gradient:
-                check_gradients(model, batch, self.names_cuts)
-            passes = [with_leaves(one, further, self.of_codes) for one in passes_of(model, batch)]
+            if traits.needs_gradients:
+                check_gradients(model, batch, traits.reports_cut_gradients)
+            passes = [
+                with_leaves(one, further, traits.explains_integer_inputs)
+                for one in passes_of(model, batch)
+            ]
             try:
                 found = [self._attribute(model, one, wanted) for one in passes]
             except OneGraphAtATime:  # of this batch, or of one that the method made from it
                 if len(batch) == 1:
                     raise
                 alone = (passed.of_rows(row) for passed in passes for row in range(len(passed)))
-                passes = [with_leaves(one, further, self.of_codes) for one in alone]
+                passes = [
+                    with_leaves(one, further, traits.explains_integer_inputs) for one in alone
+                ]
                 found = [self._attribute(model, one, wanted) for one in passes]
             joined = found[0] if len(found) == 1 else _side_by_side(found, batch.mask)
             warn_of_mixing(model, self.name)

@@ -11,6 +11,7 @@ from graphxai.contract.target import Target
 
 from .base import Attribution, Explainer, scored
 from .registry import register
+from .traits import Traits
 
 
 @register
@@ -24,8 +25,7 @@ class Random(Explainer):
     name = "random"
     title = "Random"
     source = "control"
-    cost = "1 forward"
-    sampled = True
+    traits = Traits(cost="1 forward", draws_random_numbers=True)
 
     def __init__(self, seed: int = 0, generator: torch.Generator | None = None) -> None:
         self.seed = seed

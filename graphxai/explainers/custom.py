@@ -11,6 +11,7 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 
 from .base import Attribution, Explainer, scored
+from .traits import Traits
 
 Scores = Tensor | Sequence[Any]
 
@@ -23,7 +24,7 @@ class CustomMethod(Explainer):
     """
 
     source = "the user's"
-    cost = "the function's"
+    traits = Traits(cost="the function's")
 
     def __init__(self, function: Callable[..., Scores]) -> None:
         self.function = function

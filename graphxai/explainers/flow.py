@@ -14,6 +14,7 @@ from graphxai.rules.conservative import record
 from .attention import ATTENDED, by_layer, first_row
 from .base import Attribution, Explainer, scored
 from .registry import register
+from .traits import Traits
 
 UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
 
@@ -31,9 +32,11 @@ class AttentionFlow(Explainer):
     name = "attention_flow"
     title = "Attention flow"
     source = "Abnar 2020"
-    caveat = "the same for every class"
-    cost = "1 forward, 1 maximum flow a node"
-    unsigned = ATTENDED
+    traits = Traits(
+        large_score_means=ATTENDED,
+        caveat="the same for every class",
+        cost="1 forward, 1 maximum flow a node",
+    )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:

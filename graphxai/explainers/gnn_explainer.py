@@ -11,6 +11,7 @@ from graphxai.contract.target import ResolvedTarget, Target
 from .base import Attribution, Explainer, scored
 from .control import generator_of
 from .registry import register
+from .traits import Traits
 from .variants import encode, structural_bias
 
 SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # size and entropy weights, initial std, as in PyG
@@ -30,10 +31,12 @@ class GnnExplainer(Explainer):
     name = "gnn_explainer"
     title = "GNNExplainer"
     source = "Ying 2019"
-    by_gradient = True
-    cost = "100 forward, 100 backward"
-    sampled = True
-    unsigned = KEPT
+    traits = Traits(
+        large_score_means=KEPT,
+        cost="100 forward, 100 backward",
+        draws_random_numbers=True,
+        needs_gradients=True,
+    )
 
     def __init__(self, epochs: int = 100, lr: float = 0.01, seed: int = 0) -> None:
         if epochs < 1:

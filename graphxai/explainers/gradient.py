@@ -25,6 +25,7 @@ from graphxai.rules.conservative import Rules, conservative
 from .base import Attribution, Explainer, scored
 from .passes import passed
 from .registry import register
+from .traits import Traits
 from .variants import structural_bias
 from .wrapped import by_graph, leaves_of
 
@@ -40,11 +41,13 @@ class GradientInput(Explainer):
     name = "gradient_input"
     title = "Gradient x Input"
     source = "Shrikumar 2017; Ali 2022, eq. 1"
-    by_gradient = True
-    names_cuts = True
-    of_inputs = True
-    of_codes = True
-    additive = True
+    traits = Traits(
+        adds_up=True,
+        needs_gradients=True,
+        reports_cut_gradients=True,
+        explains_other_inputs=True,
+        explains_integer_inputs=True,
+    )
     rules: ClassVar[Rules] = Rules()
 
     def __init__(self, baseline: Literal["zero", "mean"] = "zero") -> None:
@@ -182,9 +185,9 @@ class Saliency(Explainer):
     name = "saliency"
     title = "Saliency"
     source = "Simonyan 2014"
-    by_gradient = True
-    of_inputs = True
-    unsigned = "sensitive to"
+    traits = Traits(
+        large_score_means="sensitive to", needs_gradients=True, explains_other_inputs=True
+    )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)

@@ -10,6 +10,7 @@ from graphxai.contract.target import Target
 
 from .base import Attribution, Explainer
 from .registry import register
+from .traits import Traits
 from .variants import encode_variants, in_passes, structural_bias
 from .wrapped import by_graph, leaves_of, scaled_leaves, share_of
 
@@ -32,10 +33,12 @@ class IntegratedGradients(Explainer):
     name = "integrated_gradients"
     title = "Integrated Gradients"
     source = "Sundararajan 2017"
-    by_gradient = True
-    of_inputs = True
-    cost = "102 forward, 100 backward"
-    additive = True
+    traits = Traits(
+        adds_up=True,
+        cost="102 forward, 100 backward",
+        needs_gradients=True,
+        explains_other_inputs=True,
+    )
 
     def __init__(self, steps: int = 100, power: int = 4) -> None:
         if steps < 1 or power < 1:

@@ -25,6 +25,7 @@ from .fitted import CARD, FIT, FittedExplainer, with_classes
 from .node_features import node_features
 from .orders import in_order
 from .registry import register
+from .traits import Traits
 
 
 @register
@@ -45,9 +46,7 @@ class Learned(Explainer):
     name = "learned"
     title = "Learned order of the nodes"
     source = "this project; Ali 2022, section 5"
-    cost = "4 forward, 4 backward"
-    of_output = True
-    needs_fit = True
+    traits = Traits(in_output_units=True, cost="4 forward, 4 backward", needs_fitting=True)
 
     def __init__(self, fitted: FittedExplainer | str | Path | None = None) -> None:
         self.fitted = FittedExplainer.load(fitted) if isinstance(fitted, str | Path) else fitted

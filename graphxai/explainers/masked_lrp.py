@@ -15,6 +15,7 @@ from .base import Attribution, Explainer
 from .heads import FILE, HeadStatistics, count
 from .positive import transformer_attribution
 from .registry import register
+from .traits import Traits
 
 
 @register
@@ -30,9 +31,11 @@ class MaskedLrp(Explainer):
     name = "masked_lrp"
     title = "Masked LRP"
     source = "Song 2024, section 4"
-    by_gradient = True
-    cost = "2 or 3 forward, 1 backward, 1 relevance pass"
-    unsigned = GRADIENT_WEIGHTED
+    traits = Traits(
+        large_score_means=GRADIENT_WEIGHTED,
+        cost="2 or 3 forward, 1 backward, 1 relevance pass",
+        needs_gradients=True,
+    )
 
     def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
         if isinstance(statistics, str | Path):

@@ -35,6 +35,7 @@ from .base import Attribution, Explainer, scored
 from .gradient import Lrp
 from .orders import first_nodes, in_order
 from .registry import register
+from .traits import Traits
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 HIDDEN = -25.0  # log presence of absent keys: 1e-11, yet `A e^25 = e^score / Z` keeps its digits
@@ -62,7 +63,7 @@ class PathMarginals(Explainer):
     name = "path_marginals"
     title = "Marginals along the activation path"
     source = "this project; Ali 2022, section 5; Aumann 1974"
-    cost = "18 forward, 18 backward"
+    traits = Traits(cost="18 forward, 18 backward")
 
     def __init__(self, rounds: int = 16, values: Literal["own", "lrp"] = "own") -> None:
         if not 4 <= rounds <= 32:
@@ -70,7 +71,7 @@ class PathMarginals(Explainer):
         if values not in ("own", "lrp"):
             raise ValueError(f"values must be 'own' or 'lrp', not {values!r}.")
         self.rounds, self.values = rounds, values
-        self.additive = values == "lrp"  # type: ignore[misc]
+        self.traits = replace(self.traits, adds_up=values == "lrp")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         path = LrpPath()._attribute(model, batch, target)

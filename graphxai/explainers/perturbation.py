@@ -21,6 +21,7 @@ from .base import Attribution, Explainer, scored
 from .control import generator_of
 from .orders import gains, ranks
 from .registry import get_explainer, register
+from .traits import Traits
 from .variants import encode_variants, in_passes, structural_bias
 
 Operator = Literal["mask", "zero"]
@@ -62,8 +63,7 @@ class Occlusion(_Removal):
     name = "occlusion"
     title = "Occlusion"
     source = "Zeiler 2014"
-    cost = "1 forward per node"
-    of_output = True
+    traits = Traits(in_output_units=True, cost="1 forward per node")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         n = batch.mask.shape[1]
@@ -91,9 +91,7 @@ class ShapleySampling(_Removal):
     name = "shapley_sampling"
     title = "Shapley values (sampled)"
     source = "Strumbelj 2010"
-    cost = "8 forward per node"
-    additive = True
-    sampled = True
+    traits = Traits(adds_up=True, cost="8 forward per node", draws_random_numbers=True)
 
     def __init__(
         self,
@@ -162,8 +160,7 @@ class OrderMarginals(_Removal):
     name = "order_marginals"
     title = "Marginals along their own order"
     source = "this project; Strumbelj 2010"
-    cost = "2 forward per node, 2 forward, 2 backward"
-    searches_curve = True
+    traits = Traits(cost="2 forward per node, 2 forward, 2 backward", searches_curve=True)
 
     def __init__(
         self, operator: Operator = "mask", rounds: int = 2, start: str = "lrp_path"

@@ -32,6 +32,7 @@ from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
 from .layers import Layers, layers_of, pass_with_gradients
 from .registry import register
+from .traits import Traits
 
 CONTRIBUTING = "contributing"  # what a large score says of a node
 
@@ -187,9 +188,11 @@ class TransformerAttribution(Explainer):
     name = "transformer_attribution"
     title = "Transformer attribution"
     source = "Chefer 2021b, eq. 5, 10, 13, 14"
-    by_gradient = True
-    cost = "2 forward, 1 backward, 1 relevance pass"
-    unsigned = GRADIENT_WEIGHTED
+    traits = Traits(
+        large_score_means=GRADIENT_WEIGHTED,
+        cost="2 forward, 1 backward, 1 relevance pass",
+        needs_gradients=True,
+    )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         return transformer_attribution(model, batch, target)
@@ -206,10 +209,12 @@ class LrpZPlus(Explainer):
     name = "lrp_zplus"
     title = "LRP (z+)"
     source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
-    by_gradient = True
-    caveat = "hardly depends on the class"
-    cost = "1 forward, 1 relevance pass"
-    unsigned = CONTRIBUTING
+    traits = Traits(
+        large_score_means=CONTRIBUTING,
+        caveat="hardly depends on the class",
+        cost="1 forward, 1 relevance pass",
+        needs_gradients=True,
+    )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
@@ -229,10 +234,12 @@ class PartialLrp(Explainer):
     name = "partial_lrp"
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
-    by_gradient = True
-    caveat = "hardly depends on the class"
-    cost = "1 forward, 1 relevance pass of one layer"
-    unsigned = CONTRIBUTING
+    traits = Traits(
+        large_score_means=CONTRIBUTING,
+        caveat="hardly depends on the class",
+        cost="1 forward, 1 relevance pass of one layer",
+        needs_gradients=True,
+    )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:

@@ -37,11 +37,12 @@ from .attention import ATTENDED
 from .base import scored
 from .gnn_explainer import KEPT
 from .pyg_graphs import COUNTED, Call, OneGraph, check_split, split
+from .traits import Traits
 
 # Attributes of a node or a graph: the output column explained, or -1.
 NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
 # What a large score says of a node, for PyG's masks, which have no sign; Captum's scores may.
-UNSIGNED = {
+LARGE_SCORES_MEAN = {
     "AttentionExplainer": ATTENDED,
     "DummyExplainer": "drawn at random",
     **dict.fromkeys(("GNNExplainer", "GraphMaskExplainer", "PGExplainer"), KEPT),
@@ -76,9 +77,9 @@ class Algorithm(ExplainerAlgorithm):
         by_feature = config.node_mask_type in (MaskType.attributes, MaskType.common_attributes)
         return (
             (config.node_mask_type is not None or config.edge_mask_type is not None)
-            and (config.edge_mask_type is None or self.explainer.of_inputs)
+            and (config.edge_mask_type is None or self.explainer.traits.explains_other_inputs)
             and self.model_config.task_level in (ModelTaskLevel.graph, ModelTaskLevel.node)
-            and not (by_feature and (self.embedding is not None or not self.explainer.additive))
+            and not (by_feature and not (self.embedding is None and self.explainer.traits.adds_up))
         )
 
     def forward(
@@ -132,7 +133,7 @@ class Algorithm(ExplainerAlgorithm):
             key
             for key, value in whole.items()
             if whole.is_edge_attr(key) and key != "edge_index"
-            and (value.is_floating_point() or self.explainer.of_codes)
+            and (value.is_floating_point() or self.explainer.traits.explains_integer_inputs)
         ]  # fmt: skip
         if not names:
             raise ValueError(
@@ -275,7 +276,7 @@ class PygExplainer(Explainer):
     name = "pyg"
     title = "PyG"
     source = "Fey 2019"
-    cost = "depends on the algorithm"
+    traits = Traits(cost="depends on the algorithm")
 
     def __init__(
         self,
@@ -290,9 +291,11 @@ class PygExplainer(Explainer):
         kind = type(algorithm).__name__
         self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
         self.title = kind  # type: ignore[misc]
-        self.unsigned = UNSIGNED.get(kind, "")  # type: ignore[misc]
-        self.by_gradient = kind not in WITHOUT_GRADIENT  # type: ignore[misc]
-
+        self.traits = replace(
+            self.traits,
+            large_score_means=LARGE_SCORES_MEAN.get(kind, ""),
+            needs_gradients=kind not in WITHOUT_GRADIENT,
+        )
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 
     def _explains_values(self, kind: str) -> bool:

@@ -283,7 +283,12 @@ def test_rows_of_tokens_are_kept_apart_too():
 
 
 @pytest.mark.parametrize(
-    "method", [m for m, cls in REGISTRY.items() if cls.by_gradient and not cls.names_cuts]
+    "method",
+    [
+        m
+        for m, cls in REGISTRY.items()
+        if cls.traits.needs_gradients and not cls.traits.reports_cut_gradients
+    ],
 )
 def test_methods_without_a_line_for_it_name_a_signal_that_is_cut_off(method):
     module = CutAttention().eval()

@@ -48,7 +48,7 @@ def batch_of(model, smiles):
 
 def test_every_method_of_the_papers_is_registered():
     assert set(METHODS) <= set(REGISTRY)
-    assert all(cls.title and cls.source and cls.cost for cls in REGISTRY.values())
+    assert all(cls.title and cls.source and cls.traits.cost for cls in REGISTRY.values())
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])
@@ -328,7 +328,7 @@ def test_relevance_is_zero_at_padding(smiles):
 def test_scores_that_do_not_depend_on_the_class_say_so():
     """Attention and the positive rule alone know nothing of the class explained."""
     model, digit = gx.load("mnist-superpixels"), digit_paths()[3]
-    said = {name for name, cls in REGISTRY.items() if "class" in cls.caveat}
+    said = {name for name, cls in REGISTRY.items() if "class" in cls.traits.caveat}
     assert said == {"attention_last", "rollout", "attention_flow", "lrp_zplus", "partial_lrp"}
     for method in sorted(said | {"lrp", "gae", "grad_cam", "transformer_attribution"}):
         three, eight = (gx.explain(model, digit, method, target=c) for c in ("3", "8"))

@@ -10,7 +10,7 @@ from PIL import Image
 
 import graphxai as gx
 from graphxai.datasets.samples import digit_paths
-from graphxai.explainers import REGISTRY, get_explainer
+from graphxai.explainers import REGISTRY, Traits, get_explainer
 from graphxai.visualization import Scale
 
 MOLECULES = ["O=[N+]([O-])c1ccccc1", "CC(=O)Nc1ccc(O)cc1"]
@@ -27,7 +27,7 @@ def words(svg: str) -> list[str]:
     return [text for e in found if (text := e.get("aria-label")) is not None]
 
 
-@pytest.mark.parametrize("name", [m for m, cls in REGISTRY.items() if not cls.needs_fit])
+@pytest.mark.parametrize("name", [m for m, cls in REGISTRY.items() if not cls.traits.needs_fitting])
 @pytest.mark.parametrize("target", ["active", "pIC50"])
 def test_every_method_has_the_key_of_its_scores(name, target):
     fewer = {"epochs": 5} if name == "gnn_explainer" else {}
@@ -38,13 +38,13 @@ def test_every_method_has_the_key_of_its_scores(name, target):
         negative = [text for text in shown if re.match("[+−]", text)]
         if name in UNSIGNED or lowest >= 0:  # the scores of any other method tell what it is
             assert lowest >= 0
-            assert e.legend == ("", REGISTRY[name].unsigned)
-            assert REGISTRY[name].unsigned in shown
+            assert e.legend == ("", REGISTRY[name].traits.large_score_means)
+            assert REGISTRY[name].traits.large_score_means in shown
             assert not negative
             assert not any(TWO_SIDED.search(text) for text in (*shown, *e.legend, e.caption))
         else:
             assert lowest < 0
-            assert REGISTRY[name].unsigned == ""
+            assert REGISTRY[name].traits.large_score_means == ""
             assert len(e.legend) == 2
             assert all(TWO_SIDED.search(text) for text in e.legend)
             assert set(e.legend) <= set(shown)
@@ -62,9 +62,9 @@ def test_masks_of_pyg_have_no_sign_and_attributions_may():
 
     from graphxai.explainers.pyg import from_pyg
 
-    assert from_pyg(GNNExplainer(epochs=1)).unsigned == "kept by the mask"
+    assert from_pyg(GNNExplainer(epochs=1)).traits.large_score_means == "kept by the mask"
     signed = from_pyg(CaptumExplainer("IntegratedGradients"), node_mask="attributes")
-    assert signed.unsigned == ""
+    assert signed.traits.large_score_means == ""
 
 
 def test_a_comparison_keeps_each_methods_own_key():
@@ -113,7 +113,7 @@ def test_check_sign_finds_a_method_that_claims_too_much():
     from graphxai.evaluation.testing import check_sign
 
     class Wrong(REGISTRY["lrp"]):
-        name, unsigned = "wrong", "attended to"
+        name, traits = "wrong", Traits(adds_up=True, large_score_means="attended to")
 
     model = gx.load("bace")
     check_sign(model, MOLECULES, "saliency")

@@ -29,7 +29,7 @@ def quick_explainer(method: Any, **options: Any) -> Explainer:
 
 
 # The methods that every model has, though nothing was fitted to it.
-METHODS = [name for name, cls in REGISTRY.items() if not cls.needs_fit]
+METHODS = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
 
 
 def explainers() -> list[Explainer]:

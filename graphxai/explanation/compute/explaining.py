@@ -229,9 +229,9 @@ class _ExplainedBatch:
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
-            additive=explainer.additive,
-            caveat=explainer.caveat,
-            unsigned=explainer.unsigned,
+            additive=explainer.traits.adds_up,
+            caveat=explainer.traits.caveat,
+            unsigned=explainer.traits.large_score_means,
             ledger=Ledger(
                 nodes=float(relevance.sum(dtype=np.float64)),
                 without_nodes=self.without_nodes[row],

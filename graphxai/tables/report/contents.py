@@ -69,8 +69,10 @@ def page_data(
         },
         "versions": versions(),
         "method": explainer.name,
-        "additive": explainer.additive,
-        "unsigned": {e.name: e.unsigned for e in shown if e.unsigned},
+        "additive": explainer.traits.adds_up,
+        "unsigned": {
+            e.name: e.traits.large_score_means for e in shown if e.traits.large_score_means
+        },
         "titles": {e.name: e.title for e in shown},
         "words": {
             "intro": _intro(explainer, {about_output(e) for e in explanations}),
@@ -84,7 +86,7 @@ def page_data(
         "unit": UNIT,
         "limit": rounded([limit])[0],
         "quantile": SATURATED,
-        "ticks": list(Scale(limit, one_sided=bool(explainer.unsigned)).ticks()),
+        "ticks": list(Scale(limit, one_sided=bool(explainer.traits.large_score_means)).ticks()),
         "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
         "unsigned_colours": Scale(1.0, one_sided=True).arms(),
         "molecules": records,
@@ -142,10 +144,10 @@ def _intro(explainer: Explainer, outputs: set[str]) -> str:
     outputs: what the explained outputs are, in words.
     """
     relevance = "how much each atom raises or lowers the model's output"
-    if not explainer.additive:
+    if not explainer.traits.adds_up:
         relevance = "the score that the method gives each atom"
-    if explainer.unsigned:
-        relevance += f", which has no sign ({explainer.unsigned})"
+    if explainer.traits.large_score_means:
+        relevance += f", which has no sign ({explainer.traits.large_score_means})"
     if len(outputs) == 1:
         (output,) = outputs
     else:
