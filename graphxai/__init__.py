@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
-    from graphxai.explainers.fitted import FittedExplainer as FittedExplainer
-    from graphxai.explainers.fitting import fit_explainer as fit_explainer
+    from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
+    from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
     from graphxai.explanation.grid import grid as grid

@@ -8,14 +8,12 @@ from .activation_path import LrpPath
 from .attention import AttentionLast, Gae, GaeRollout, Rollout
 from .base import Attribution, Explainer
 from .control import Random
-from .fitted import FittedExplainer
-from .fitting import fit_explainer
 from .flow import AttentionFlow
 from .gnn_explainer import GnnExplainer
 from .gradient import AttnLrp, GradientInput, Lrp, LrpAh, LrpAhLn, LrpLn, Saliency
 from .heads import HeadStatistics, head_statistics
 from .integrated_gradients import IntegratedGradients
-from .learned import Learned
+from .learned import FittedExplainer, Learned, fit_explainer
 from .masked_lrp import MaskedLrp
 from .path_marginals import PathMarginals
 from .perturbation import Occlusion, OrderMarginals, ShapleySampling

@@ -36,7 +36,7 @@ Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class HeadCounts:
     """Row counts per graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
 
     chance (B, K, C): the same as `related` for a head that always looks at one distance, with its
@@ -48,12 +48,12 @@ class Counts:
     chance: Shares
     rows: Shares
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "HeadCounts") -> "HeadCounts":
+        return HeadCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def summed(self) -> "Counts":
+    def summed(self) -> "HeadCounts":
         """Sum over the graphs; the first axis stays, with length one."""
-        return Counts(*(value.sum(0, keepdims=True) for value in astuple(self)))
+        return HeadCounts(*(value.sum(0, keepdims=True) for value in astuple(self)))
 
     def shares(self) -> tuple[Shares, Shares, Shares]:
         """`distances`, `related` and base rates (B, K) as shares of the rows.
@@ -73,7 +73,9 @@ class Counts:
 
 
 @torch.no_grad()
-def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None) -> Counts:
+def count(
+    model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None
+) -> HeadCounts:
     """Count each graph's rows. relations: (K, n, n) per graph; None: only bonds, i.e. edges."""
     with record(all_queries=True) as tape:
         model.encode(model.embed(batch), batch)
@@ -103,7 +105,7 @@ def count(model: ExplainableModel, batch: Any, relations: Sequence[Any] | None =
         related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
     chance = _by_distance(distance, both, pairs, categories)
     counted = torch.stack(distances, 1), torch.stack(related, 1), chance, batch.num_nodes.double()
-    return Counts(*(value.cpu().numpy() for value in counted))
+    return HeadCounts(*(value.cpu().numpy() for value in counted))
 
 
 def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:

@@ -26,7 +26,7 @@ from .head_counts import (
     POSITIONAL,
     RELATIONAL,
     ROUNDING,
-    Counts,
+    HeadCounts,
     Shares,
     count,
     positional_heads,
@@ -37,7 +37,7 @@ from .relations import RELATIONS, relations_of
 __all__ = [
     "POSITIONAL",
     "RELATIONAL",
-    "Counts",
+    "HeadCounts",
     "HeadStatistics",
     "count",
     "head_statistics",
@@ -131,7 +131,7 @@ def head_statistics(
     prepared.sort(key=lambda item: item.num_nodes)
     known = [_relations(item) for item in prepared]
     names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]
-    total: Counts | None = None
+    total: HeadCounts | None = None
     with evaluating(model):
         for part in _parts(model, prepared):
             batch = _collated(model, prepared[part])
@@ -146,7 +146,7 @@ def head_statistics(
     return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
 
 
-def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> Counts:
+def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCounts:
     """The counts of a batch, summed over its inputs."""
     try:
         return count(model, batch, relations).summed()

@@ -38,7 +38,7 @@ CONTRIBUTING = "contributing"  # what a large score says of a node
 
 
 @dataclass(frozen=True, eq=False)
-class Handed:
+class RelevancePassedBack:
     """Where a relevance of one at f_c ends up.
 
     tokens (B, T, D): relevance of the tokens that entered the first layer; attention: relevance of
@@ -94,7 +94,7 @@ def hand_down(
     important: Tensor | None = None,
     to_last_layer_of: ExplainableModel | None = None,
     reads_attention: bool = True,
-) -> Handed:
+) -> RelevancePassedBack:
     """Pass a relevance of one back from f_c, in the model's precision.
 
     important (B or 1, K, L, H): see `rules.positive.through_important_entries`; None: all heads.
@@ -118,10 +118,10 @@ def hand_down(
         asked = [passed.attention[k] for k in last]
         found = torch.autograd.grad(explained.sum(), asked, materialize_grads=True)
         attention = (layers.merged(last, found),)
-        return Handed(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
+        return RelevancePassedBack(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
     asked = [tokens, *(passed.attention if reads_attention else [])]
     found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
-    return Handed(found[0], found[1:], outputs.detach(), resolved)
+    return RelevancePassedBack(found[0], found[1:], outputs.detach(), resolved)
 
 
 def _layers(model: ExplainableModel, batch: GraphBatch, passed: RelevancePass) -> Layers:
@@ -174,7 +174,9 @@ def transformer_attribution(
     return precisely(model, attribute)
 
 
-def in_own_precision(scores: Tensor, batch: GraphBatch, handed: Handed, model: Any) -> Attribution:
+def in_own_precision(
+    scores: Tensor, batch: GraphBatch, handed: RelevancePassedBack, model: Any
+) -> Attribution:
     """Make an Attribution in the model's precision from token scores (B, T) in double precision."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     dtype = next(floats, torch.get_default_dtype())

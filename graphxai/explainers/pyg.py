@@ -9,7 +9,6 @@ Every registered explainer is an `ExplainerAlgorithm` under the name of its clas
 and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
 """
 
-import logging
 from dataclasses import replace
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -17,37 +16,22 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm, Explanation
-from torch_geometric.explain.config import (
-    ExplainerConfig,
-    MaskType,
-    ModelConfig,
-    ModelMode,
-    ModelTaskLevel,
-)
+from torch_geometric.explain import ExplainerAlgorithm, Explanation
+from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 
 from graphxai.adapters import WrappedModel, wrap
-from graphxai.adapters.batches import WrappedBatch
 from graphxai.adapters.model_checks import PaddingCheck
-from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.model import evaluating
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
-from .attention import ATTENDED
-from .base import scored
-from .gnn_explainer import KEPT
-from .pyg_graphs import COUNTED, Call, OneGraph, check_split, split
-from .traits import Traits
+from .pyg_explainer import PygExplainer, from_pyg
+from .pyg_graphs import COUNTED, PygCall, SingleGraphModel, check_split, split
 
 # Attributes of a node or a graph: the output column explained, or -1.
 NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
-# What a large score says of a node, for PyG's masks, which have no sign; Captum's scores may.
-LARGE_SCORES_MEAN = {
-    "AttentionExplainer": ATTENDED,
-    "DummyExplainer": "drawn at random",
-    **dict.fromkeys(("GNNExplainer", "GraphMaskExplainer", "PGExplainer"), KEPT),
-}
-WITHOUT_GRADIENT = {"AttentionExplainer", "DummyExplainer"}
+
+
+__all__ = ["Algorithm", "PygExplainer", "from_pyg"]
 
 
 class Algorithm(ExplainerAlgorithm):
@@ -99,7 +83,7 @@ class Algorithm(ExplainerAlgorithm):
         graphs, uncertain = split(whole, kwargs.get("batch"))
         wrapped = self._wrapped(model, x, kwargs)
         if len(graphs) == 1 and (uncertain or kwargs.get("batch") is None):
-            wrapped = OneGraph.of(wrapped, asks_nodes=NODE_COLUMN in whole)
+            wrapped = SingleGraphModel.of(wrapped, asks_nodes=NODE_COLUMN in whole)
         batch: Any = wrapped.collate([wrapped.prepare(graph).data for graph in graphs]).to(x.device)
         if len(graphs) > 1 and uncertain:
             with evaluating(wrapped):
@@ -207,7 +191,7 @@ class Algorithm(ExplainerAlgorithm):
             model,
             kind="regression",
             embedding=self.embedding,
-            forward=Call(kwargs, read),
+            forward=PygCall(kwargs, read),
             features=names,
         )
         # what passes show about the model holds for all calls of this form
@@ -252,168 +236,6 @@ def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
     if len(columns) == batch.num_graphs:
         return values
     return values.new_zeros(batch.num_graphs).index_add(0, batch.batch, values)
-
-
-def from_pyg(
-    algorithm: ExplainerAlgorithm,
-    *,
-    node_mask: str | None = "object",
-    edge_mask: str | None = None,
-    seed: int = 0,
-) -> "PygExplainer":
-    """Use an algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
-
-    node_mask, edge_mask: the mask types that it computes. A node's score is its mask, summed over
-    features; with an edge mask only, half the mask of each of its edges. Raises ValueError, with
-    PyG's reason, for an algorithm that cannot run this way, such as one that needs training.
-    """
-    return PygExplainer(algorithm, node_mask, edge_mask, seed)
-
-
-class PygExplainer(Explainer):
-    """See `from_pyg`. Graphs are explained one at a time, each with the same seed."""
-
-    name = "pyg"
-    title = "PyG"
-    source = "Fey 2019"
-    traits = Traits(cost="depends on the algorithm")
-
-    def __init__(
-        self,
-        algorithm: ExplainerAlgorithm,
-        node_mask: str | None,
-        edge_mask: str | None,
-        seed: int,
-    ) -> None:
-        self.algorithm, self.seed = algorithm, seed
-        self.node_mask, self.edge_mask = node_mask, edge_mask
-        self.masks = ExplainerConfig("model", node_mask, edge_mask)
-        kind = type(algorithm).__name__
-        self.name = f"pyg_{kind.lower()}"  # type: ignore[misc]
-        self.title = kind  # type: ignore[misc]
-        self.traits = replace(
-            self.traits,
-            large_score_means=LARGE_SCORES_MEAN.get(kind, ""),
-            needs_gradients=kind not in WITHOUT_GRADIENT,
-        )
-        _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
-
-    def _explains_values(self, kind: str) -> bool:
-        """Whether PyG is told that f_c is a number, not a logit (CaptumExplainer: always)."""
-        return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
-
-    def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:
-        with torch.no_grad():
-            tokens = model.embed(batch)
-            outputs = model.encode(tokens, batch)
-        resolved = target.resolve(model.config, outputs)
-        kind = target.task_in(model.config).kind
-        scores = outputs.new_zeros(tokens.shape[:2])
-        for b, n in enumerate(batch.num_nodes.tolist()):
-            scores[b, 1 : n + 1] = self._scores(model, batch, tokens, resolved, b, kind)
-        return scored(scores, batch, outputs, resolved)
-
-    def _scores(
-        self,
-        model: ExplainableModel,
-        batch: Any,
-        tokens: Tensor,
-        resolved: ResolvedTarget,
-        b: int,
-        kind: str,
-    ) -> Tensor:
-        graph = _OneGraph(model, batch, tokens, resolved, b)
-        as_value = self._explains_values(kind)
-        self.algorithm.connect(self.masks, _config(as_value))
-        x, edge_index = graph.inputs()
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            torch.manual_seed(self.seed)
-            if as_value:
-                with torch.no_grad():
-                    wanted = graph(x, edge_index)
-            else:  # f_c is the logit of the explained class
-                wanted = torch.ones(1, dtype=torch.long, device=x.device)
-            found = self.algorithm(graph, x, edge_index, target=wanted)
-        if found.get("node_mask") is not None:
-            return found.node_mask.sum(-1).detach()
-        half = found.edge_mask.detach() / 2
-        scores = x.new_zeros(len(x))
-        return scores.index_add(0, edge_index[0], half).index_add(0, edge_index[1], half)
-
-
-def _config(as_value: bool) -> ModelConfig:
-    mode = "regression" if as_value else "binary_classification"
-    return ModelConfig(mode=mode, task_level="graph", return_type="raw")
-
-
-def _check_supports(
-    algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
-) -> None:
-    """Raise ValueError unless the algorithm can run, with the reason that PyG only logs."""
-    logged: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        algorithm.connect(masks, config)
-    except ValueError as error:
-        kinds = f"node_mask={_word(masks.node_mask_type)}, edge_mask={_word(masks.edge_mask_type)}"
-        raise ValueError(
-            f"{type(algorithm).__name__} cannot explain a model with {kinds}:"
-            f" {'; '.join(logged) or error}"
-        ) from error
-    finally:
-        root.removeHandler(handler)
-
-
-def _word(kind: MaskType | None) -> str:
-    return "None" if kind is None else repr(kind.value)
-
-
-class _OneGraph(nn.Module):
-    """f_c of graph b as a function `(x, edge_index)` of its node embeddings (n, D)."""
-
-    def __init__(
-        self,
-        model: Any,
-        batch: Any,
-        tokens: Tensor,
-        resolved: ResolvedTarget,
-        b: int,
-    ) -> None:
-        super().__init__()
-        self.n = int(batch.num_nodes[b])
-        self.row = 0 if isinstance(batch, WrappedBatch) else b  # other batches stay whole
-        if isinstance(batch, WrappedBatch) and batch.graphs is not None:
-            batch = model.collate([batch.examples()[b]]).to(tokens.device)
-            tokens = tokens[b : b + 1, : self.n + 1]
-        elif isinstance(batch, WrappedBatch):
-            assert batch.dense is not None
-            batch = model.collate([Data(dense=batch.dense[b], num_nodes=batch.mask.shape[1])])
-            batch = batch.to(tokens.device)
-            tokens = tokens[b : b + 1]
-        self.batch, self.tokens = batch, tokens.detach()
-        self.weights, self.offset = resolved.weights[b], resolved.offset[b]
-        self.explained = model
-        if isinstance(model, WrappedModel):
-            self.module = model.running  # where the algorithm finds message passing
-        self.eval()
-
-    def inputs(self) -> tuple[Tensor, Tensor]:
-        """Node embeddings (n, D) and edges (2, E); no edges if the model keeps them elsewhere."""
-        x = self.tokens[self.row, 1 : self.n + 1].clone()
-        graphs = getattr(self.batch, "graphs", None)
-        if graphs is None:
-            return x, torch.empty(2, 0, dtype=torch.long, device=x.device)
-        return x, graphs.edge_index
-
-    def forward(self, x: Tensor, edge_index: Tensor, **_: Any) -> Tensor:
-        row = self.tokens[self.row]
-        tokens = self.tokens.clone()
-        tokens[self.row] = torch.cat([row[:1], x, row[1 + self.n :]])
-        outputs = self.explained.encode(tokens, self.batch)[self.row]
-        return ((outputs * self.weights).sum() + self.offset).reshape(1)
 
 
 def __getattr__(name: str) -> Any:

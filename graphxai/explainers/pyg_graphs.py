@@ -29,7 +29,7 @@ COUNTED |= {"num_nodes": "num_nodes", "num_edges": "num_edges"}
 
 
 @dataclass(eq=False)
-class Call:
+class PygCall:
     """The user's call `model(x, edge_index, **kwargs)`, applied to another batch.
 
     read: (rows, batch) -> (B, 1), the explained number of each graph. gives_batch: whether to pass
@@ -107,7 +107,7 @@ def _same(found: Tensor, expected: Tensor) -> bool:
     )
 
 
-class OneGraph(WrappedModel):
+class SingleGraphModel(WrappedModel):
     """A wrapped model of one graph; copies share a pass if they do not affect each other.
 
     That works more often with a batch vector, so a model that takes one gets it even if the user's
@@ -118,8 +118,8 @@ class OneGraph(WrappedModel):
     _alike: bool | None = None
 
     @classmethod
-    def of(cls, model: WrappedModel, asks_nodes: bool) -> "OneGraph":
-        """The same model as a OneGraph."""
+    def of(cls, model: WrappedModel, asks_nodes: bool) -> "SingleGraphModel":
+        """The same model as a SingleGraphModel."""
         made = cls.__new__(cls)
         vars(made).update(vars(model), asks_nodes=asks_nodes)
         return made

@@ -14,7 +14,7 @@ from torch_geometric.utils import degree, scatter, softmax, to_dense_adj, to_den
 
 import graphxai as gx
 from graphxai.explainers import head_statistics
-from graphxai.explainers.head_counts import Counts
+from graphxai.explainers.head_counts import HeadCounts
 from graphxai.rules.conservative import record
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
@@ -319,7 +319,7 @@ def test_masked_lrp_goes_through_the_same_heads_in_every_layout(head, monkeypatc
         chosen[..., head] = True
         return chosen, chosen & (np.arange(len(chosen)) == 1)[:, None, None]
 
-    monkeypatch.setattr(Counts, "important", important)
+    monkeypatch.setattr(HeadCounts, "important", important)
     usual, *rest = [wrapped(drawn(Dense(how))) for how in LAYOUTS[:-2]]
     wanted = gx.explain(usual, GRAPHS, "masked_lrp")
     for model in rest:

@@ -12,7 +12,7 @@ import graphxai
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
-from graphxai.explainers.heads import Counts, count
+from graphxai.explainers.heads import HeadCounts, count
 from graphxai.explainers.relations import FUNCTIONAL_GROUPS, RELATIONS, relations_of
 from graphxai.models.graphormer import collate, locate
 from graphxai.rules.conservative import record
@@ -321,7 +321,7 @@ def test_a_graphs_own_statistics_are_those_of_a_data_set_of_one(smiles):
     own = get_explainer("masked_lrp").attribute(model, batch)
     given = get_explainer("masked_lrp", statistics=bonds).attribute(model, batch)
     torch.testing.assert_close(own.relevance, given.relevance)
-    assert isinstance(count(model, batch), Counts)
+    assert isinstance(count(model, batch), HeadCounts)
 
 
 def test_bundled_statistics_belong_to_the_bundled_weights():

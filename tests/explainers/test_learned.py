@@ -19,8 +19,8 @@ from graphxai.datasets.rules import RULES
 from graphxai.evaluation.curves import node_series
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
-from graphxai.explainers.fitting import areas, gradients_of_probability, soft_presence
-from graphxai.explainers.learned import class_numbers
+from graphxai.explainers.learned.curves import areas, gradients_of_probability, soft_presence
+from graphxai.explainers.learned.method import class_numbers
 from graphxai.explainers.node_features import node_features, num_values
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
@@ -373,7 +373,7 @@ def test_a_fit_that_is_interrupted_writes_nothing(run, tmp_path, monkeypatch, fe
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphxai.explainers.fitting.follow_curves", interrupted)
+    monkeypatch.setattr("graphxai.explainers.learned.train.follow_curves", interrupted)
     out = tmp_path / "out"
     code, _, _ = run("fit-explainer", table, "--model", folder, "--out", out)
     assert code == 130

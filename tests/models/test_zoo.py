@@ -7,7 +7,7 @@ import pytest
 import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
-from graphxai.explainers.fitted import FittedExplainer
+from graphxai.explainers.learned import FittedExplainer
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import load_checkpoint, locate, pretrained_names
 

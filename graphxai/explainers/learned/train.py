@@ -1,10 +1,8 @@
 """Fit an explainer to a model: which order of the nodes makes the activation curve rise soonest.
 
 First the network imitates a teacher that averages over coalitions or orders. Then it learns from
-the curve itself (Ali 2022, section 5), made soft so that gradients reach the scores s: a node's
-presence at threshold theta is `sigmoid((s - theta) / tau)`, and its logarithm is added to the
-logits of its key in every attention, so that tau -> 0 is the removal operator `mask`. The loss is
--mean p(class) over six random thresholds.
+the curve itself, made soft (`curves`): the loss is the negative mean of the class's probability
+over six random thresholds.
 """
 
 import time
@@ -24,20 +22,17 @@ from graphxai.contract.model import explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer, LoadedModel
-from graphxai.rules.conservative import Rules
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
-from .activation_path import LrpPath
-from .averages import relative
-from .base import Explainer
-from .fitted import FittedExplainer, Network, raw_inputs, with_classes
-from .node_features import NodeFeatures, node_features, num_values
-from .orders import ranks
-from .passes import passed
-from .path_marginals import PathMarginals
-from .perturbation import ShapleySampling, prefixes
-from .variants import encode_variants, in_passes
+from ..activation_path import LrpPath
+from ..averages import relative
+from ..base import Explainer
+from ..node_features import NodeFeatures, node_features, num_values
+from ..path_marginals import PathMarginals
+from ..perturbation import ShapleySampling
+from .curves import areas, gradients_of_probability, soft_presence, standardised
+from .network import FittedExplainer, OrderNetwork, raw_inputs, with_classes
 
 GRAPHS_AT_A_TIME = 8
 FEWEST = 2 * GRAPHS_AT_A_TIME
@@ -49,11 +44,10 @@ WEIGHT_DECAY = 0.02
 WARM_UP = 20  # steps
 THRESHOLDS = 6
 TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard deviations of the scores
-MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _TaughtBatch:
     """Some graphs of similar size, what is known about their nodes, and the teacher's scores."""
 
     batch: GraphBatch
@@ -118,7 +112,7 @@ def fit_explainer(
     bar = progress_bar("fitting the explainer", total, show=progress)
     with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
-        def known(indices: list[int], teacher: Explainer | None) -> list[_Part]:
+        def known(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
             items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
             return [
                 _known(model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance)
@@ -184,7 +178,7 @@ def _known(
     teacher: Explainer | None,
     generator: torch.Generator,
     progress: Progress,
-) -> _Part:
+) -> _TaughtBatch:
     """What is known about some graphs, after their task and classes were drawn."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
     with torch.no_grad():
@@ -203,7 +197,7 @@ def _known(
     start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
     taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
     progress(len(items))
-    return _Part(batch, resolved, first + classes.to(start.device), features, start, taught)
+    return _TaughtBatch(batch, resolved, first + classes.to(start.device), features, start, taught)
 
 
 def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -230,12 +224,12 @@ def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor
     )
 
 
-def _network(model: Graphormer, parts: list[_Part], classes: int) -> Network:
+def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
     """The network before learning, which standardises its inputs over all nodes of the parts."""
     config = model.config
     states = config.num_layers * config.hidden_dim
     kept = min(COMPONENTS, states)
-    network = Network(num_values(config) + kept + classes, states, kept, WIDTH)
+    network = OrderNetwork(num_values(config) + kept + classes, states, kept, WIDTH)
     every = torch.cat([part.features.states[part.batch.mask] for part in parts])
     network.state_mean.copy_(every.mean(0))
     covariance = (every - every.mean(0)).double().T.cov()
@@ -250,12 +244,12 @@ def _network(model: Graphormer, parts: list[_Part], classes: int) -> Network:
 
 
 def _train(
-    network: Network,
-    parts: list[_Part],
+    network: OrderNetwork,
+    parts: list[_TaughtBatch],
     epochs: int,
     rate: float,
     generator: torch.Generator,
-    step: Callable[[_Part, Tensor, float], None],
+    step: Callable[[_TaughtBatch, Tensor, float], None],
 ) -> None:
     """AdamW over all parts in random order; step: adds the gradients of a part's scores (B, N).
 
@@ -279,10 +273,10 @@ def _train(
     network.eval()
 
 
-def _imitate(network: Network, parts: list[_Part], generator: torch.Generator) -> None:
+def _imitate(network: OrderNetwork, parts: list[_TaughtBatch], generator: torch.Generator) -> None:
     """Learn the teacher's scores, and which of two nodes has the higher."""
 
-    def step(part: _Part, scores: Tensor, done: float) -> None:
+    def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
         mask = part.batch.mask
         found, wanted = standardised(scores, mask), standardised(part.teacher, mask)
         by_node = F.huber_loss(found[mask], wanted[mask])
@@ -296,15 +290,15 @@ def _imitate(network: Network, parts: list[_Part], generator: torch.Generator) -
 
 def follow_curves(
     model: Graphormer,
-    network: Network,
-    parts: list[_Part],
+    network: OrderNetwork,
+    parts: list[_TaughtBatch],
     epochs: int,
     generator: torch.Generator,
     progress: Progress,
 ) -> None:
     """Learn from the soft activation curve."""
 
-    def step(part: _Part, scores: Tensor, done: float) -> None:
+    def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
         mask = part.batch.mask
         tau = TAU[0] * (TAU[1] / TAU[0]) ** done
         shares = torch.rand(THRESHOLDS, len(part), generator=generator)
@@ -317,50 +311,9 @@ def follow_curves(
     _train(network, parts, epochs, CURVE_RATE, generator, step)
 
 
-def standardised(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores (B, N) with mean zero and standard deviation one over each graph's nodes."""
-    count = mask.sum(-1, keepdim=True)
-    centred = scores - scores.masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
-    variance = centred.square().masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
-    return (centred / (variance + 1e-12).sqrt().clamp(min=1e-6)).masked_fill(~mask, 0.0)
-
-
-def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
-    """Log presence (K, B, N) of the nodes at K thresholds, zero at padding.
-
-    scores (B, N); shares (K, B), below one: of a graph's nodes that lie above the threshold.
-    """
-    count = mask.sum(-1)  # (B,)
-    ranked = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
-    last = ranked.gather(-1, count[:, None] - 1)
-    levels = torch.cat([ranked[:, :1] + MARGIN, ranked.maximum(last)], dim=-1)  # (B, N + 1)
-    place = shares * count
-    below = place.floor().long().clamp(max=levels.shape[1] - 2)
-    part = place - below
-    above, under = (levels.gather(-1, (below + k).T).T for k in (0, 1))  # (K, B)
-    threshold = above * (1 - part) + under * part
-    return F.logsigmoid((scores - threshold[..., None]) / tau).masked_fill(~mask, 0.0)
-
-
-def gradients_of_probability(
-    model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
-) -> Tensor:
-    """Gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
-    with torch.no_grad():
-        tokens, bias = model.embed(batch), model.bias(batch)
-    found = []
-    for one in presence:
-        seen = bias + F.pad(one, (1, 0))[:, None, None, :]
-        run = passed(model, batch, tokens, seen, Rules(), structure=True)
-        outputs = run.outputs.detach().requires_grad_()
-        probability = torch.sigmoid(target.log_odds(outputs)).sum()
-        shares = run.back(torch.autograd.grad(probability, outputs)[0])
-        assert shares.structure is not None
-        found.append(shares.structure.sum(dim=(1, 2))[:, 1:])
-    return torch.stack(found)
-
-
-def _scores(model: Graphormer, network: Network, parts: list[_Part]) -> dict[str, float]:
+def _scores(
+    model: Graphormer, network: OrderNetwork, parts: list[_TaughtBatch]
+) -> dict[str, float]:
     """Mean AUAC over held-out graphs, of the network and of `lrp_path`."""
     found: dict[str, list[float]] = {"learned": [], "lrp_path": []}
     with torch.no_grad():
@@ -370,18 +323,3 @@ def _scores(model: Graphormer, network: Network, parts: list[_Part]) -> dict[str
             found["learned"] += areas(model, part.batch, part.target, scores).tolist()
             found["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
     return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in found.items()}
-
-
-@torch.no_grad()
-def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
-    """AUAC (B,) of scores (B, N): nodes are added in their order, highest first."""
-    tokens, bias = model.embed(batch), model.bias(batch)
-    keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
-    outputs = [
-        encode_variants(model, tokens.expand(len(keep[part]), -1, -1, -1), batch, keep[part], bias)
-        for part in in_passes(batch, len(keep))
-    ]
-    p = torch.sigmoid(target.log_odds(torch.cat(outputs)))  # (N + 1, B)
-    count = batch.mask.sum(-1)
-    inside = torch.arange(1, len(p), device=p.device)[:, None] <= count
-    return ((p[1:] + p[:-1]) / 2 * inside).sum(0) / count

@@ -24,7 +24,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.reading import FLOAT_DTYPES, small_file
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
-from .node_features import NodeFeatures, num_values
+from ..node_features import NodeFeatures, num_values
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
@@ -32,7 +32,7 @@ CLIPPED = 5.0  # standard deviations: what lies farther out is clipped to this
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
 
 
-class Network(nn.Module):
+class OrderNetwork(nn.Module):
     """A score for every node, from its own features and their mean and maximum over the graph.
 
     It starts at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
@@ -106,7 +106,7 @@ class FittedExplainer:
     number of graphs, seed, settings, processor time in seconds, and scores on held-out graphs.
     """
 
-    network: Network
+    network: OrderNetwork
     tasks: tuple[str, ...]
     sha256: str = ""
     card: dict[str, Any] = field(default_factory=dict)
@@ -196,7 +196,7 @@ def _content(raw: bytes) -> dict[str, Any]:
     return content
 
 
-def _network_of(tensors: dict[str, Tensor]) -> Network:
+def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
     """The network with these tensors, whose names, shapes and values are checked.
 
     The tensors were read from a small file, so a network of their shapes is small too.
@@ -224,6 +224,6 @@ def _network_of(tensors: dict[str, Tensor]) -> Network:
             raise ValueError(f"{name!r} holds values that are not finite numbers")
     if not bool((tensors["deviation"] > 0).all()):
         raise ValueError("'deviation' holds values that are not above zero")
-    network = Network(inputs, states, components, width)
+    network = OrderNetwork(inputs, states, components, width)
     network.load_state_dict(tensors)
     return network.eval()

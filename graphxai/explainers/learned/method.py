@@ -18,14 +18,14 @@ from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import Graphormer
 
-from .activation_path import LrpPath
-from .averages import relative
-from .base import Attribution, Explainer, scored
-from .fitted import CARD, FIT, FittedExplainer, with_classes
-from .node_features import node_features
-from .orders import in_order
-from .registry import register
-from .traits import Traits
+from ..activation_path import LrpPath
+from ..averages import relative
+from ..base import Attribution, Explainer, scored
+from ..node_features import node_features
+from ..orders import in_order
+from ..registry import register
+from ..traits import Traits
+from .network import CARD, FIT, FittedExplainer, with_classes
 
 
 @register
