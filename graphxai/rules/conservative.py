@@ -1,20 +1,20 @@
 """What is held constant in a backward pass, and what is recorded along the way.
 
-Gradient x Input becomes conservative layer-wise relevance propagation once the factors that make
-a transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4):
+Gradient x Input becomes conservative layer-wise relevance propagation once the factors that make a
+transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4):
 
-* attention (AH):   `y_i = sum_j A_ij v_j`, with A detached after the softmax;
-* LayerNorm (LN):   `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached
-  (the mean is not);
-* activation:       `y = x * [f(x) / x]`, with the ratio in brackets detached;
-* products:         in `A v` and in `q k^T` each of the two factors gets half of the relevance
-  (Achtibat et al., ICML 2024); Gradient x Input gives all of it to both.
+* attention (AH): `y_i = sum_j A_ij v_j`, with A detached after the softmax.
+* LayerNorm (LN): `y = (x - mean) / sqrt(var + eps) * w + b`, with the square root detached. The
+  mean is not.
+* activation: `y = x * [f(x) / x]`, with the ratio in brackets detached.
+* products: in `A v` and in `q k^T`, each of the two factors gets half of the relevance (Achtibat et
+  al., ICML 2024). Gradient x Input gives all of it to both.
 
 Further rules are declared from outside (see `operation_rule`) and named in `Rules.custom`.
 
 A model takes part by calling the functions below instead of PyTorch's. Outside of `conservative`
 and `record` they compute exactly what PyTorch computes. Rules end with their block, even after an
-exception, and apply to one thread only (see `scope`).
+exception, and apply to one thread only.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,13 +33,14 @@ from .operation_rule import BoundOperation, OperationRule
 
 @dataclass(frozen=True)
 class Rules:
-    """Which factors are held constant; the default is the unmodified network.
+    """Which factors are held constant. The default is the unmodified network.
 
-    `custom` has rules for single operations, which precede the others: where one of them acts,
-    `layernorm` and `activation` do not. Attention that is constant passes nothing to its softmax,
-    whatever the rule there.
+    `custom` has rules for single operations. They precede the others: where one of them acts,
+    `layernorm` and `activation` do not. Constant attention passes nothing to its softmax, whatever
+    the rule there.
 
-    Raises ValueError for two custom rules of the same operation.
+    Raises:
+        ValueError: there are two custom rules for one operation.
     """
 
     attention: bool = False
@@ -55,7 +56,7 @@ class Rules:
             raise ValueError(f"there are several rules for {', '.join(twice)}: give one each.")
 
     def custom_rule(self, operation: str) -> OperationRule | None:
-        """Return the custom rule for an operation by its name in PyTorch, public or basic."""
+        """Return the custom rule for an operation, by its public or its basic name in PyTorch."""
         for rule in self.custom:
             if operation == rule.operation or operation in rule.basic_operations:
                 return rule
@@ -64,7 +65,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class LossyOperation:
-    """An operation that loses or creates relevance: its name, input and output.
+    """An operation that loses or creates relevance.
 
     The input goes only into this operation and the output comes only from it, so that their
     gradients are exactly what this operation passes on and receives.
@@ -77,11 +78,13 @@ class LossyOperation:
 
 @dataclass(frozen=True, eq=False)
 class Arriving:
-    """Shares of constants that are known once the gradient has passed.
+    """Shares of constants that can be computed once the gradient has passed.
 
-    leaves: tensors whose gradients are needed for it. shares: of these gradients, of outputs
-    (B, C), the weights (B, C) with which they were summed up and the relevance (B, T) of the
-    tokens, the share (B,) of each line.
+    Args:
+        leaves: tensors whose gradients are needed.
+        shares: gives the share (B,) of each line of the ledger, from the gradients of the leaves,
+            the outputs (B, C), the weights (B, C) with which these were summed up, and the
+            relevance (B, T) of the tokens.
     """
 
     leaves: list[Tensor]
@@ -90,20 +93,29 @@ class Arriving:
 
 @dataclass
 class Tape:
-    """What `record` collects during one forward pass, in the order of the layers.
+    """What `record` collects during a forward pass, in the order of the layers.
 
-    `attention`: probabilities (B, H, Q, T) of every layer; the last one has Q = 1 (the graph
-    token's row) unless `all_queries` is set. `hidden`: token states (B, T, D) that enter the first
-    layer and leave each layer. `biases`: every additive parameter as used, one copy (B, 1, D) per
-    graph, so that each graph's output has its separate share. `arriving`: of a wrapped model the
-    shares of its biases and of other constants: numbers in its code, inputs beside the nodes'
-    features, and signals cut off from the gradient.
-    `chunks`: of a wrapped model, for each entry of `attention` the place of the first entry that
-    holds other rows of the same matrix, or its own place.
-    `attention_gradients`: gradients of attention are available even where a rule holds it constant;
-    nothing flows further back.
-    `operations`: every LayerNorm and activation that no rule makes conservative, without its bias,
-    and every softmax that has a custom rule. What another softmax loses follows from `attention`.
+    Args:
+        all_queries: the model computes every row of its last layer instead of only the graph
+            token's.
+        with_biases: bias terms are recorded.
+        attention_gradients: gradients of attention are available even where a rule holds it
+            constant. Nothing flows further back.
+        with_operations: operations that lose or create relevance are recorded.
+        attention: probabilities (B, H, Q, T) of every layer. The last one has Q = 1, the graph
+            token's row, unless `all_queries` is set.
+        chunks: of a wrapped model, for each entry of `attention` the place of the first entry that
+            holds other rows of the same matrix. Without such an entry, it is the place of the entry
+            itself.
+        hidden: token states (B, T, D) that enter the first layer and leave each layer.
+        biases: every additive parameter as used, one copy (B, 1, D) per graph, so that each graph's
+            output has its separate share.
+        arriving: of a wrapped model, the shares of its biases and of other constants, which are
+            numbers in its code, inputs beside the nodes' features, and signals cut off from the
+            gradient.
+        operations: every LayerNorm and activation that no rule makes conservative, without its
+            bias, and every softmax with a custom rule. What another softmax loses follows from
+            `attention`.
     """
 
     all_queries: bool = False
@@ -124,12 +136,12 @@ _tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)
 
 
 def current_rules() -> Rules:
-    """The rules currently in force in this thread."""
+    """Return the rules that are in force in this thread."""
     return _rules.get()
 
 
 def current_tape() -> Tape | None:
-    """The tape of the innermost `record` block in this thread, or None."""
+    """Return the tape of the innermost `record` block in this thread, or None."""
     return _tape.get()
 
 
@@ -143,12 +155,20 @@ def conservative(
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
-    The forward pass must run inside the block; the backward pass may run outside. With
-    `activation="ratio"` and the two others the network is affine in its input, so that
-    Gradient x Input and the shares of the biases sum to the output (source: Ali 2022, section 4;
-    Achtibat 2024 for the activation). `products` halves the gradient to both factors of `A v`
-    and `q k^T`; it is meant for attention that is not held constant (Achtibat 2024). `custom`: see
-    `Rules`.
+    The forward pass must run inside the block. The backward pass may run outside. With
+    `activation="ratio"` and the two others the network is affine in its input, so that Gradient x
+    Input and the shares of the biases sum to the output.
+
+    Args:
+        attention: hold attention constant (Ali 2022, section 4).
+        layernorm: hold LayerNorm's scale constant (Ali 2022, section 4).
+        activation: "ratio" to hold `f(x) / x` constant (Achtibat 2024), or None.
+        products: halve the gradient to both factors of `A v` and `q k^T` (Achtibat 2024). It is
+            meant for attention that is not held constant.
+        custom: rules for single operations, see `Rules`.
+
+    Raises:
+        ValueError: `activation` is anything else, or two custom rules are for one operation.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
@@ -170,10 +190,15 @@ def record(
     attention_gradients: bool = False,
     operations: bool = False,
 ) -> Iterator[Tape]:
-    """Record attention, hidden states and (with `biases`) bias terms of passes in the block.
+    """Record attention and hidden states of the passes within the block.
 
-    `all_queries` makes the model compute every row of its last layer instead of only the graph
-    token's. `attention_gradients`, `operations`: see `Tape`.
+    Args:
+        all_queries: make the model compute every row of its last layer instead of only the graph
+            token's.
+        biases: record bias terms as well.
+        attention_gradients: make gradients of attention available even where a rule holds it
+            constant.
+        operations: record the operations that lose or create relevance.
     """
     with _tape.block(Tape(all_queries, biases, attention_gradients, operations)) as tape:
         assert tape is not None
@@ -182,16 +207,21 @@ def record(
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Keep the rules in force within the block, but record nothing."""
+    """Record nothing within the block. The rules stay in force."""
     with _tape.block(None):
         yield
 
 
 def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """Attention probabilities `softmax(q k^T + bias)`, constant under the rule AH.
+    """Compute attention `softmax(q k^T + bias)`, which is constant under the rule AH.
 
-    query (B, H, Q, d), already scaled; key (B, H, T, d); bias (B, H, Q, T), -inf for excluded
-    keys. Returns (B, H, Q, T).
+    Args:
+        query: queries (B, H, Q, d), already scaled.
+        key: keys (B, H, T, d).
+        bias: added to the logits, (B, H, Q, T). It is minus infinity for excluded keys.
+
+    Returns:
+        Probabilities (B, H, Q, T).
     """
     query, key = _factors(query, key)
     rules = _rules.get()
@@ -212,13 +242,13 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 
 def mix_values(weights: Tensor, values: Tensor) -> Tensor:
-    """The product `A v` of weights (B, H, Q, T) and values (B, H, T, d)."""
+    """Compute the product `A v` of weights (B, H, Q, T) and values (B, H, T, d)."""
     weights, values = _factors(weights, values)
     return weights @ values
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """LayerNorm over the last axis of x (B, T, D), with a constant scale under the rule LN."""
+    """Normalise x (B, T, D) over its last axis, with a constant scale under the rule LN."""
     rules = _rules.get()
     if (rule := rules.custom_rule("layer_norm")) is not None:
         norm = BoundOperation(F.layer_norm, (x.shape[-1:], weight, None, eps))
@@ -235,7 +265,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
-    """`x / sqrt(mean(x^2) + eps) * weight` over `axes`, with a constant scale under the rule LN."""
+    """Compute `x / sqrt(mean(x^2) + eps) * weight`, with a constant root under the rule LN."""
     rules = _rules.get()
     if (rule := rules.custom_rule("rms_norm")) is not None:
         shape = [x.shape[axis] for axis in axes]
@@ -247,7 +277,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GELU (erf); under the activation rule x times a constant factor."""
+    """Compute GELU (erf). Under the activation rule it is x times a constant factor."""
     rules = _rules.get()
     if (rule := rules.custom_rule("gelu")) is not None:
         return _by_custom_rule(rule, "activation", x, BoundOperation(F.gelu))
@@ -257,9 +287,10 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """f(x), elementwise with f(0) = 0; under the activation rule x times the constant f(x) / x.
+    """Compute f(x) entry by entry, where f(0) = 0.
 
-    At x = 0 the ratio of a small positive number is used.
+    Under the activation rule it is x times the constant f(x) / x. At x = 0 that is the ratio of a
+    small positive number.
     """
     if _rules.get().activation is None:
         return _noted("activation", x, f)
@@ -268,21 +299,24 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def relu(x: Tensor) -> Tensor:
-    """ReLU; `f(x) / x` is its derivative, so the activation rule changes nothing."""
+    """Compute ReLU.
+
+    The activation rule changes nothing, because `f(x) / x` is its derivative.
+    """
     if (rule := _rules.get().custom_rule("relu")) is not None:
         return _by_custom_rule(rule, "activation", x, BoundOperation(F.relu))
     return F.relu(x)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Affine map of x (B, T, D); its bias is added separately when biases are recorded."""
+    """Map x (B, T, D). The bias is added separately while biases are recorded."""
     if bias is None or not _records_biases():
         return F.linear(x, weight, bias)
     return add_bias(F.linear(x, weight), bias)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Add bias (D,) to x (B, ..., D), as one copy per graph when biases are recorded."""
+    """Add bias (D,) to x (B, ..., D), as one copy per graph while biases are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_biases:
         return x + bias
@@ -293,26 +327,26 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors of a product, each with half of its gradient under the products rule."""
+    """Return both factors of a product, each with half of its gradient under `products`."""
     if not _rules.get().products:
         return left, right
     return partly(left, 1 / 2), partly(right, 1 / 2)
 
 
 def partly(x: Tensor, share: float) -> Tensor:
-    """x with a share of its gradient."""
+    """Return x with a share of its gradient."""
     return x * share + x.detach() * (1 - share)
 
 
 def _by_custom_rule(rule: OperationRule, name: str, x: Tensor, operation: BoundOperation) -> Tensor:
-    """The operation of x by its rule; it is recorded by this name unless relevance is conserved."""
+    """Compute an operation by its rule, and record it unless the rule conserves relevance."""
     if rule.conserves:
         return rule.compute(x, operation)
     return _noted(name, x, lambda x: rule.compute(x, operation))
 
 
 def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """f(x); its input and output go on the tape when operations are recorded."""
+    """Compute f(x), and put its input and output on the tape if operations are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_operations:
         return f(x)
@@ -325,7 +359,7 @@ def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 def _rms_norm(
     x: Tensor, scaled_by: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 ) -> Tensor:
-    """RMSNorm of x by the size of `scaled_by`, which is x or a constant copy of it."""
+    """Compute RMSNorm of x by the size of `scaled_by`, which is x or a constant copy of it."""
     y = x * (scaled_by.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
     return y if weight is None else y * weight
 
@@ -336,5 +370,8 @@ def _records_biases() -> bool:
 
 
 def _gelu_ratio(x: Tensor) -> Tensor:
-    """GELU(x) / x is the normal distribution function, which unlike the quotient is fine at 0."""
+    """Compute GELU(x) / x, the normal distribution function.
+
+    Unlike the quotient, it has a value at zero.
+    """
     return torch.special.ndtr(x)

@@ -2,7 +2,8 @@
 
 Each function takes the operation's inputs and the relevance R of its output, and returns the
 relevance of the inputs. Normalising sums run over one graph, never over the batch: `graph` gives
-the graph of each entry of the first axis (rows of nodes or edges); if None, each entry is a graph.
+the graph of each entry of the first axis, which are rows of nodes or edges. If it is None, each
+entry is a graph.
 """
 
 from collections.abc import Callable
@@ -11,17 +12,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, where
 
-NEGLIGIBLE = 1e-200  # counts as zero: the reciprocals of sharp attention's weights overflow
+NEGLIGIBLE = 1e-200  # what is smaller counts as zero, because its reciprocal may overflow
 
 Linear = Callable[[Tensor], Tensor]
 Bilinear = Callable[[Tensor, Tensor], Tensor]
 
 
 def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 5: `R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i`.
+    """Pass relevance through a linear map by Eq. 5.
 
-    x (..., D_in), weight (D_out, D_in), relevance (..., D_out); returns (..., D_in). For
-    nonnegative x this is Eq. 4, the z+ rule.
+    `R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i`. For nonnegative x this is Eq. 4, the z+
+    rule.
+
+    Args:
+        x: the input (..., D_in).
+        weight: the matrix (D_out, D_in).
+        relevance: that of the output, (..., D_out).
+
+    Returns:
+        Relevance (..., D_in) of the input.
     """
     up, down = weight.clamp(min=0), weight.clamp(max=0)
     positive, negative = x.clamp(min=0), x.clamp(max=0)
@@ -30,7 +39,10 @@ def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
 
 
 def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 5 for any map f(x, weight) linear in both, such as a product or a convolution."""
+    """Pass relevance by Eq. 5 through f(x, weight), which is linear in both.
+
+    Examples are a product and a convolution.
+    """
     up, down = weight.clamp(min=0), weight.clamp(max=0)
     positive, negative = x.clamp(min=0), x.clamp(max=0)
     share = _divide(relevance, f(positive, up) + f(negative, down))
@@ -39,7 +51,7 @@ def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -
 
 
 def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 5 for a map f with nonnegative weights, such as a sum or a mean over nodes.
+    """Pass relevance by Eq. 5 through a map with nonnegative weights, such as a mean over nodes.
 
     Where no term is positive, the negative ones share in proportion, so that nothing is lost.
     """
@@ -51,14 +63,18 @@ def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
 
 
 def in_proportion(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
-    """Eq. 2 for a linear map f: every term of a sum gets its share."""
+    """Give every term of a sum, or of any linear map f, its share by Eq. 2."""
     return x * _pulled_back(f, x, _divide(relevance, f(x)))
 
 
 def through_addition(
     u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 2 and 10 for u + v: relevance of u and of v, all of the same shape (B, ...)."""
+    """Pass relevance through u + v by Eq. 2 and 10.
+
+    Returns:
+        Relevance of u and of v, each in their shape (B, ...).
+    """
     share = _divide(relevance, u + v)
     return normalised(u * share, v * share, relevance, graph)
 
@@ -66,9 +82,10 @@ def through_addition(
 def through_product(
     a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 2 and 10 for f(a, v) linear in both, such as matrices (..., Q, T) and (..., T, d).
+    """Pass relevance by Eq. 2 and 10 through f(a, v), which is linear in both.
 
-    By Eq. 2 each factor gets all of the incoming relevance, so Eq. 10 halves both.
+    By default these are matrices (..., Q, T) and (..., T, d). By Eq. 2 each factor gets all of the
+    incoming relevance, so Eq. 10 halves both.
     """
     share = _divide(relevance, f(a, v))
     return a * _to_left(f, a, v, share) / 2, v * _to_right(f, a, v, share) / 2
@@ -77,19 +94,24 @@ def through_product(
 def normalised(
     first: Tensor, second: Tensor, incoming: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 10: scale both relevances (B, ...), graph by graph, to sum to the incoming relevance.
+    """Scale two relevances (B, ...) by Eq. 10, so that together they sum to the incoming relevance.
 
-    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, where R' is the other one.
+    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, where R' is the other of the two.
+    The sums run over each graph.
     """
-    own, other = per_graph(first, graph), per_graph(second, graph)
-    scale = _divide(per_graph(incoming, graph), own.abs() + other.abs())
-    return first * _like(own.sign() * scale, first), second * _like(other.sign() * scale, second)
+    of_first, of_second = per_graph(first, graph), per_graph(second, graph)
+    scale = _divide(per_graph(incoming, graph), of_first.abs() + of_second.abs())
+    to_first, to_second = of_first.sign() * scale, of_second.sign() * scale
+    return first * _like(to_first, first), second * _like(to_second, second)
 
 
 def positive_addition(
     u: Tensor, v: Tensor, relevance: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5 for u + v. Where neither is positive they share in proportion; nothing is lost."""
+    """Pass relevance through u + v by Eq. 5.
+
+    Where neither is positive they share in proportion, so that nothing is lost.
+    """
     up, vp = u.clamp(min=0), v.clamp(min=0)
     none = up + vp <= NEGLIGIBLE
     up, vp = where(none, u, up), where(none, v, vp)
@@ -100,10 +122,11 @@ def positive_addition(
 def positive_product(
     a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5 for attention f(a, v): once with a as the weights (all to v), once with v (all to a).
+    """Pass relevance through attention f(a, v) by Eq. 5.
 
+    The values get all of it with a as the weights, and a gets all of it with v as the weights.
     Where no product is positive, the negative ones share in proportion, so that nothing is lost.
-    Linear attention can have negative entries; relevance without a positive product is then lost.
+    Linear attention can have negative entries. Relevance without a positive product is then lost.
     """
     if (a < 0).any():
         to_v = through_weights(lambda z, weight: f(weight, z), v, a, relevance)
@@ -120,11 +143,16 @@ def positive_product(
 def through_important_entries(
     relevance: Tensor, graph: Tensor, head: Tensor, important: Tensor
 ) -> Tensor:
-    """Song 2024, section 4.3: only important heads pass relevance on.
+    """Let only important heads pass relevance on (Song 2024, section 4.3).
 
-    graph, head: of every entry of the relevance, in its shape; important (B, K, H): K kinds of
-    heads. Each kind's relevance is scaled as in Eq. 10, so that together they sum to the incoming
+    Each kind's relevance is scaled as in Eq. 10, so that together they sum to the incoming
     relevance. Without an important head nothing passes.
+
+    Args:
+        relevance: that of the output.
+        graph: the graph of every entry of the relevance.
+        head: the head of every entry of the relevance.
+        important: which heads are important, (B, K, H), for K kinds of heads.
     """
     chosen = important.to(relevance)
     kinds = [relevance * chosen[graph, kind, head] for kind in range(chosen.shape[1])]
@@ -134,16 +162,20 @@ def through_important_entries(
 
     sums = [per_graph(kind) for kind in kinds]
     share = _divide(per_graph(relevance), torch.stack(sums).abs().sum(0))  # (B,)
-    scaled = [kind * (own.sign() * share)[graph] for kind, own in zip(kinds, sums, strict=True)]
+    scaled = [kind * (total.sign() * share)[graph] for kind, total in zip(kinds, sums, strict=True)]
     return torch.stack(scaled).sum(0)
 
 
 @dataclass(frozen=True)
 class PositiveRules:
-    """The rules for additions and products, and whether attention's relevance goes further back.
+    """The rules for additions and products.
 
-    If so, it passes the softmax unchanged and `q k^T + bias` to queries and keys; the structural
-    bias keeps its share.
+    Args:
+        addition: passes relevance through u + v.
+        product: passes relevance through attention times values.
+        into_queries_and_keys: whether relevance of attention goes further back. It passes the
+            softmax unchanged, and `q k^T + bias` to queries and keys. The structural bias keeps its
+            share.
     """
 
     addition: Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
@@ -156,7 +188,7 @@ PLAIN = PositiveRules(positive_addition, positive_product, into_queries_and_keys
 
 
 def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
-    """For each entry of the first axis, the sum over its graph."""
+    """Sum over each graph, and give every entry of the first axis the sum of its graph."""
     sums = x.flatten(1).sum(1) if x.dim() > 1 else x
     if graph is None or not len(graph):
         return sums
@@ -164,37 +196,37 @@ def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
 
 
 def _to_left(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
-    """The transpose of a -> f(a, v), applied to share."""
+    """Apply the transpose of a -> f(a, v) to `share`."""
     if _is_product_of_matrices(f, a, v):
         return share @ v.mT
     return _pulled_back(lambda z: f(z, v), a, share)
 
 
 def _to_right(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
-    """The transpose of v -> f(a, v), applied to share."""
+    """Apply the transpose of v -> f(a, v) to `share`."""
     if _is_product_of_matrices(f, a, v):
         return a.mT @ share
     return _pulled_back(lambda z: f(a, z), v, share)
 
 
 def _is_product_of_matrices(f: Bilinear, a: Tensor, v: Tensor) -> bool:
-    """Whether f(a, v) is `a v` without broadcasting, so that its transposes are known."""
+    """Whether f(a, v) is `a v` without broadcasting, whose transposes are products too."""
     return f is torch.matmul and min(a.dim(), v.dim()) > 1 and a.shape[:-2] == v.shape[:-2]
 
 
 def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
-    """The transpose of the linear map f, shaped like x, applied to share."""
+    """Apply the transpose of the linear map f to `share`. The result is shaped like x."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
-        (found,) = torch.autograd.grad(f(point), point, share)
-    return found
+        (pulled,) = torch.autograd.grad(f(point), point, share)
+    return pulled
 
 
 def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, or zero where the denominator is zero because nothing contributed."""
+    """Divide, and return zero where the denominator is zero because nothing contributed."""
     return (numerator / denominator).masked_fill_(denominator.abs() <= NEGLIGIBLE, 0.0)
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:
-    """x with axes of length one added at the end, so that it multiplies `other`."""
+    """Add axes of length one at the end of x, so that it multiplies `other`."""
     return x.reshape(*x.shape, *(1,) * (other.dim() - x.dim()))

@@ -32,13 +32,13 @@ Gradients: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
 
 
 def gradients_of(f: Tensor, tensors: Sequence[Tensor]) -> Gradients:
-    """Gradients of f (B,) by each tensor; zero for those that f does not depend on."""
+    """Compute the gradients of f (B,) by each tensor, zero where f does not depend on it."""
     gradients = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
     return dict(zip(tensors, gradients, strict=True))
 
 
 def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
-    """The tensors within a pass whose gradients `remainders` needs."""
+    """List the tensors within a pass whose gradients `remainders` needs."""
     ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
     return ends if rules.attention else [*tape.attention, *ends]
 
@@ -46,15 +46,15 @@ def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
 def remainders(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
-    """Remainders (B,) by operation, summed over layers; empty if there are none.
+    """Compute the remainders (B,) by operation, summed over layers. There may be none.
+
+    They follow from the table at the top of this file.
 
     Args:
         tape: recorded with `operations=True` under `rules`.
         rules: the rules in force.
         gradients: those of `tensors_passed`.
         structure: the share (B,) of the structural bias, `b ds`, or None without such a bias.
-
-    Source: the table at the top of this file.
     """
     left = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
     for operation in tape.operations:
@@ -69,7 +69,7 @@ def remainders(
 def _of_attention(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
-    """Remainders (B,) of softmax and products, summed over all layers and heads."""
+    """Compute the remainders (B,) of softmax and products over all layers and heads."""
     flows = [
         _flow_through(operation, gradients)
         for operation in tape.operations
@@ -86,7 +86,7 @@ def _of_attention(
 
 
 def _flow_through(operation: LossyOperation, gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """The relevance (B,) that arrives at an operation, `y dy`, and that it passes on, `x dx`."""
+    """Compute the relevance (B,) that arrives at an operation, and that it passes on."""
     x, y = operation.input, operation.output
     passed_on = x.detach() * gradients[x]
     if operation.name == "softmax":
@@ -95,14 +95,18 @@ def _flow_through(operation: LossyOperation, gradients: Gradients) -> tuple[Tens
 
 
 def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """`ds` (B, H, Q, T), zero where A is, and `sum A dA` (B,), of attention A and gradient dA."""
+    """Pass the gradient dA at attention A back through the softmax.
+
+    Returns:
+        The gradient `ds` (B, H, Q, T) at the logits, zero where A is, and `sum A dA` (B,).
+    """
     share = attention * gradient
     to_logits = torch.addcmul(share, attention, share.sum(-1, keepdim=True), value=-1)
     return to_logits, _total(share)
 
 
 def passed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
-    """`sum ds log A` (B,) of attention A and the gradient ds at the logits, both (B, H, Q, T)."""
+    """Compute `sum ds log A` (B,) of attention A and the gradient ds at its logits."""
     logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log_()
     return _total(logs.mul_(to_logits))
 

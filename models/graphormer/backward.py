@@ -56,7 +56,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def follows(rules: Rules) -> bool:
-    """Whether `run` follows all of the rules."""
+    """Whether `run` follows all of these rules."""
     default = Rules()
     return type(rules) is Rules and all(
         value in (getattr(default, name), getattr(RULES_FOLLOWED, name))
@@ -67,8 +67,8 @@ def follows(rules: Rules) -> bool:
 def applies(model: object) -> TypeGuard[Graphormer]:
     """Whether `run` computes what the model computes: a Graphormer with an unchanged encoder.
 
-    In eval mode, in single or double precision, without autocast; no module of the encoder was
-    replaced or has hooks, another `forward` or parametrized weights.
+    It is in eval mode and in single or double precision, without autocast. No module of the encoder
+    was replaced, or has hooks, another `forward` or parametrized weights.
     """
     if type(model) is not Graphormer or model.training or _has_any_global_hook():
         return False
@@ -90,7 +90,7 @@ def applies(model: object) -> TypeGuard[Graphormer]:
 
 
 def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
-    """Whether a module of the encoder and its parts are those of this package, as written."""
+    """Whether a module of the encoder, with its parts, is as this package wrote it."""
     if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in vars(module):
         return False
     if module.training or any(getattr(module, name) for name in _HOOKS):
@@ -109,13 +109,16 @@ def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -
 
 @dataclass(frozen=True, eq=False)
 class RelevanceShares:
-    """What the backward pass finds for f_c of each graph.
+    """The gradients and shares that a backward pass from f_c gives, for each graph.
 
-    tokens (B, T, D): the gradient at the tokens. biases (B,): `sum b df/db` over all additive
-    parameters. structure (B, H, T, T): the gradient at the structural bias, summed over the
-    layers, or None if attention is constant and it was not requested. remainders (B,) by
-    operation: see `rules.remainders`. others (B,): of further constants by name, see
-    `rules.conservative.Tape`. inputs: the gradient at each of a wrapped batch's leaves, by name.
+    Args:
+        tokens: the gradient at the tokens, (B, T, D).
+        biases: `sum b df/db` (B,) over all additive parameters.
+        structure: the gradient at the structural bias, (B, H, T, T), summed over the layers. It is
+            None if attention is constant and the gradient was not requested.
+        remainders: what each operation creates or loses, (B,) by name, see `rules.remainders`.
+        others: the shares (B,) of further constants by name, see `rules.conservative.Tape`.
+        inputs: the gradient at each of a wrapped batch's leaves, by name.
     """
 
     tokens: Tensor
@@ -128,7 +131,12 @@ class RelevanceShares:
 
 @dataclass(frozen=True, eq=False)
 class PassWithGradient:
-    """outputs (B, num_outputs), and `back`: from weights (B, num_outputs) of f_c to its shares."""
+    """A forward pass, and the backward pass that belongs to it.
+
+    Args:
+        outputs: the outputs (B, num_outputs).
+        back: gives the shares of f_c, from its weights (B, num_outputs) for the outputs.
+    """
 
     outputs: Tensor
     back: Callable[[Tensor], RelevanceShares]
@@ -136,7 +144,14 @@ class PassWithGradient:
 
 @dataclass(eq=False)
 class _RunningShares:
-    """What one backward pass collects. structure: None where it is not requested."""
+    """What a backward pass has collected so far.
+
+    Args:
+        rules: the rules in force.
+        biases: the share (B,) of the additive parameters.
+        structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
+        remainders: what each operation creates or loses, (B,) by name.
+    """
 
     rules: Rules
     biases: Tensor  # (B,)
@@ -149,15 +164,15 @@ class _RunningShares:
 
     def add_remainder(self, name: str, remainder: Tensor) -> None:
         """Add the remainder (B,) of one operation."""
-        known = self.remainders.get(name)
-        self.remainders[name] = remainder if known is None else known + remainder
+        before = self.remainders.get(name)
+        self.remainders[name] = remainder if before is None else before + remainder
 
     def shared(self, gradient: Tensor) -> Tensor:
-        """The gradient that a factor of a product gets: half under the rule for products."""
+        """Return what a factor of a product gets of a gradient: half under `products`."""
         return gradient.div_(2) if self.rules.products else gradient
 
     def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient at the logits of attention (B, H, Q, T), given that at attention."""
+        """Pass the gradient at attention (B, H, T, T) back to its logits."""
         to_logits, arriving = through_softmax(attention, gradient)
         if self.structure is not None:
             self.structure[:, :, : attention.shape[2]] += to_logits
@@ -180,10 +195,17 @@ BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor
 def run(
     model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
 ) -> PassWithGradient:
-    """Outputs of tokens (B, T, D) with the structural bias (B, H, T, T), and the backward pass.
+    """Compute the outputs of tokens (B, T, D), and prepare the backward pass.
 
-    structure: return the gradient at the structural bias even where attention is constant: what
-    arrives there in each layer, though it flows no further. Only for models that `applies` to.
+    It is only for models that `applies` to, under rules that it `follows`.
+
+    Args:
+        model: the Graphormer.
+        tokens: the tokens (B, T, D) that enter the first layer.
+        bias: the structural bias (B, H, T, T).
+        rules: the rules in force.
+        structure: whether to return the gradient at the structural bias even where attention is
+            constant. That is what arrives there in each layer, though it flows no further.
     """
     inside = structure or not rules.attention
     steps: list[Back] = []
@@ -212,7 +234,7 @@ def run(
 def _layer(
     layer: EncoderLayer, x: Tensor, bias: Tensor, rules: Rules, inside: bool, last: bool
 ) -> tuple[Tensor, Back]:
-    """The tokens (B, T, D) after a layer, of the last one only the graph token (B, 1, D)."""
+    """Compute a layer's tokens (B, T, D), or only the graph token (B, 1, D) in the last layer."""
     attend = _attend_from_graph_token if last else _attend
     kept = x[:, :1] if last else x
     after_attention: BackBehind = _directly
@@ -241,12 +263,12 @@ def _layer(
 
 
 def _directly(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
-    """The backward pass where x enters unchanged, without a LayerNorm."""
+    """Pass the gradient back where x enters unchanged, without a LayerNorm."""
     return gradient if weight is None else gradient @ weight
 
 
 def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]:
-    """LayerNorm y of x (B, Q, D), and the backward pass to x."""
+    """Compute LayerNorm of x (B, Q, D), and prepare the backward pass to x."""
     shape = x.shape[-1:]
     y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
     if rules.layernorm:
@@ -267,12 +289,12 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
     def back(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
         gradient = _directly(gradient, weight, ledger).contiguous()
         ledger.add_bias(norm.bias, gradient)
-        found, _, _ = torch.ops.aten.native_layer_norm_backward(
+        to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
             gradient, x, shape, mean, scale, norm.weight, norm.bias, [True, False, False]
         )
         arriving = _dot(y - norm.bias, gradient)
-        ledger.add_remainder("LayerNorm", arriving - _dot(x, found))
-        return found
+        ledger.add_remainder("LayerNorm", arriving - _dot(x, to_x))
+        return to_x
 
     return y, back
 
@@ -280,7 +302,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
 def _attend(
     part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
 ) -> tuple[Tensor, Back]:
-    """Attention from all tokens to all (B, T, D), and the backward pass beyond x."""
+    """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
     maps = part.query, part.key, part.value
     weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
     q, k, v = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1)).unbind(2)
@@ -300,7 +322,7 @@ def _attend(
     def to_values(
         attention: Tensor, gradient: Tensor, ledger: _RunningShares
     ) -> tuple[Tensor, Tensor]:
-        """Gradients (B, H, T, d) of `A v` and of v."""
+        """Compute the gradients (B, H, T, d) at `A v` and at v."""
         ledger.add_bias(part.output.bias, gradient)
         mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
         mixed = mixed.transpose(1, 2).contiguous()
@@ -334,14 +356,14 @@ def _attend(
 
 
 def _join(x: Tensor) -> Tensor:
-    """The heads of x (B, H, T, d) side by side, (B, T, D)."""
+    """Put the heads of x (B, H, T, d) side by side, (B, T, D)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def _attend_from_graph_token(
     part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
 ) -> tuple[Tensor, Back]:
-    """The graph token's row of attention (B, 1, D), and the backward pass beyond x."""
+    """Attend from the graph token (B, 1, D), and prepare the backward pass beyond x."""
     heads = part.heads
     key, value = (m.weight.unflatten(0, (heads, -1)) for m in (part.key, part.value))  # (H, d, D)
     q = (
@@ -379,7 +401,7 @@ def _attend_from_graph_token(
 
 
 def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tuple[Tensor, Back]:
-    """The feed-forward map of x (B, Q, D), and the backward pass beyond x."""
+    """Apply the feed-forward map to x (B, Q, D), and prepare the backward pass beyond x."""
     active, through = _activate(_linear(part.expand, x), rules)
 
     def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
@@ -392,22 +414,22 @@ def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tup
 
 
 def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
-    """GELU of x (B, Q, D), and the backward pass to x."""
+    """Compute GELU of x (B, Q, D), and prepare the backward pass to x."""
     if rules.activation == "ratio":
         ratio = (x * math.sqrt(0.5)).erf_().add_(1.0).mul_(0.5)
         return x * ratio, lambda gradient, _: gradient * ratio
     y = F.gelu(x)
 
     def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
-        found = torch.ops.aten.gelu_backward(gradient, x)
-        ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, found))
-        return found
+        to_x = torch.ops.aten.gelu_backward(gradient, x)
+        ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, to_x))
+        return to_x
 
     return y, back
 
 
 def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
-    """The outputs (B, 1, num_outputs) of the graph token x (B, 1, D), and the way back to x."""
+    """Compute the outputs (B, 1, num_outputs) of the graph token x (B, 1, D), and the way back."""
     head = model.head
     behind: BackBehind = _directly
     if model.final_norm is not None:
@@ -433,15 +455,15 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
 
 
 def _linear(part: nn.Linear, x: Tensor) -> Tensor:
-    """The map itself: a call of the module could be recorded by the caller."""
+    """Apply the map itself, because a caller could record a call of the module."""
     return F.linear(x, part.weight, part.bias)
 
 
 def share_of_structure(bias: Tensor, gradient: Tensor) -> Tensor:
-    """`sum b df/db` (B,) of the structural bias and the gradient at it, both (B, H, T, T)."""
+    """Compute `sum b df/db` (B,) of the structural bias and the gradient at it, (B, H, T, T)."""
     return (bias * gradient).masked_fill_(bias.isinf(), 0.0).flatten(1).sum(1)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """`sum x y` of each graph, (B,), for x and y (B, Q, D)."""
+    """Compute `sum x y` (B,) of each graph, for x and y (B, Q, D)."""
     return torch.linalg.vecdot(x, y).sum(1)
