@@ -6,12 +6,12 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer, backward
-from graphxai.models.graphormer.backward import (
+from graphxai.rules.conservative import Rules, Tape, conservative, record
+from graphxai.rules.relevance_shares import (
     PassWithGradient,
     RelevanceShares,
     share_of_structure,
 )
-from graphxai.rules.conservative import Rules, Tape, conservative, record
 from graphxai.rules.remainders import (
     Gradients,
     gradients_of,
@@ -37,7 +37,7 @@ def passed(
     where attention is constant. An unchanged Graphormer takes the explicit pass (see
     `models.graphormer.backward`); whenever `backward.applies` says no, autograd runs.
     """
-    if bias is not None and backward.follows(rules) and backward.applies(model):
+    if bias is not None and backward.applies(model, rules):
         return backward.run(model, tokens, bias, rules, structure)
     return by_autograd(model, batch, tokens, bias, rules, structure)
 

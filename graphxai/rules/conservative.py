@@ -226,7 +226,7 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     query, key = _factors(query, key)
     rules = _rules.get()
     if rules.attention:
-        with torch.no_grad():  # no gradient to q, k or the bias, which is also cheaper
+        with torch.no_grad():  # without a gradient to q, k or the bias it is also cheaper
             weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     elif (rule := rules.custom_rule("softmax")) is not None:
         softmax, logits = BoundOperation(torch.softmax, (-1,)), query @ key.transpose(-2, -1) + bias
@@ -350,7 +350,7 @@ def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     tape = _tape.get()
     if tape is None or not tape.with_operations:
         return f(x)
-    x = x.view_as(x)  # a residual connection may use x too: its gradient is not this operation's
+    x = x.view_as(x)  # a residual connection may use x, too, whose gradient is not this operation's
     y = f(x)
     tape.operations.append(LossyOperation(name, x, y))
     return y

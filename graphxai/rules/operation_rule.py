@@ -55,8 +55,8 @@ class OperationRule:
         operation: PyTorch's name of an operation on one signal, its first argument: a function of
             each entry such as "gelu", "softplus" or "sqrt", a reduction such as "std", or one of
             "softmax", "layer_norm", "group_norm" and "rms_norm".
-        compute: gets the signal and the operation as a function of the signal. It returns what the
-            operation returns. Whatever it detaches is a constant on the way back.
+        compute: takes the signal and the operation as a function of the signal, and returns what
+            the operation returns. Whatever it detaches is a constant on the way back.
         conserves: whether the signal times its gradient sums to what arrives at the result, as it
             does if the result is the signal times constants. Otherwise the ledger lists the
             difference.

@@ -2,9 +2,8 @@
 
 `run` computes the outputs and keeps just what the backward pass needs. `PassWithGradient.back`
 takes the gradient of f_c from the outputs to the tokens and collects the shares of the ledger on
-its way. Both follow `rules.conservative` and equal autograd up to rounding. `follows` says under
-which rules they do, and `applies` for which models: those whose encoder is just as `layers.py` and
-`model.py` build it.
+its way. Both follow `rules.conservative` and equal autograd up to rounding. `applies` says for
+which models and under which rules they do.
 
 Work is saved in three places. Nothing flows into factors that are constant. The constants of a
 LayerNorm go into the weight of the linear map behind it. The last layer, where only the graph
@@ -21,38 +20,28 @@ from typing import TypeAlias, TypeGuard
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from graphxai.rules.conservative import Rules
+from graphxai.rules.relevance_shares import (
+    PassWithGradient,
+    RelevanceShares,
+    share_of_structure,
+)
 from graphxai.rules.remainders import passed_to_logits, through_softmax
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
+from .original_encoder import has_original_encoder
 
-# the modules that `run` replaces, with their parts
-_PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
-    EncoderLayer: {
-        "attention_norm": LayerNorm,
-        "attention": Attention,
-        "ffn_norm": LayerNorm,
-        "ffn": FeedForward,
-        "dropout": nn.Dropout,
-    },
-    Attention: {"query": Linear, "key": Linear, "value": Linear, "output": Linear},
-    FeedForward: {"expand": Linear, "contract": Linear},
-    TransformHead: {"transform": Linear, "norm": LayerNorm, "output": nn.Linear},
-    LayerNorm: {},
-    Linear: {},
-    nn.Linear: {},
-    nn.Dropout: {},
-}
-# The rules that `run` follows. A rule that has another value than here, or than the default, is one
-# that `run` has not heard of: then autograd runs, and the rule acts.
+# The rules that `run` follows: each field of `Rules` may have this value or its default. Under any
+# other rule, such as one that was added since, autograd runs, so that the rule acts.
 RULES_FOLLOWED = Rules(attention=True, layernorm=True, activation="ratio", products=True)
-_FORWARD = {kind: kind.forward for kind in _PARTS}
-_ENCODE = Graphormer.encode
-_KEPT = 2**24  # weights of a layer's attention; more are recomputed in the backward pass
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_KEPT = 2**24  # attention of a layer with more weights is computed again in the backward pass
+
+
+def applies(model: object, rules: Rules) -> TypeGuard[Graphormer]:
+    """Whether `run` computes what the model computes, and follows all of these rules."""
+    return follows(rules) and has_original_encoder(model)
 
 
 def follows(rules: Rules) -> bool:
@@ -62,84 +51,6 @@ def follows(rules: Rules) -> bool:
         value in (getattr(default, name), getattr(RULES_FOLLOWED, name))
         for name, value in vars(rules).items()
     )
-
-
-def applies(model: object) -> TypeGuard[Graphormer]:
-    """Whether `run` computes what the model computes: a Graphormer with an unchanged encoder.
-
-    It is in eval mode and in single or double precision, without autocast. No module of the encoder
-    was replaced, or has hooks, another `forward` or parametrized weights.
-    """
-    if type(model) is not Graphormer or model.training or _has_any_global_hook():
-        return False
-    if "encode" in vars(model) or Graphormer.encode is not _ENCODE or not len(model.layers):
-        return False
-    if torch.is_autocast_enabled(model.graph_token.device.type):
-        return False
-    encoder: list[tuple[nn.Module, type[nn.Module]]] = [
-        (model.dropout, nn.Dropout),
-        *((layer, EncoderLayer) for layer in model.layers),
-        (model.head, Linear if model.config.head == "linear" else TransformHead),
-    ]
-    if model.final_norm is not None:
-        encoder.append((model.final_norm, LayerNorm))
-    dtype = model.graph_token.dtype
-    return dtype in (torch.float32, torch.float64) and all(
-        _is_original(module, kind, dtype) for module, kind in encoder
-    )
-
-
-def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
-    """Whether a module of the encoder, with its parts, is as this package wrote it."""
-    if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in vars(module):
-        return False
-    if module.training or any(getattr(module, name) for name in _HOOKS):
-        return False
-    if any(type(p) is not nn.Parameter or p.dtype != dtype for p in module.parameters(False)):
-        return False
-    if isinstance(module, Linear | LayerNorm) and module.bias is None:
-        return False
-    parts = _PARTS[kind]
-    children = module._modules
-    return children.keys() == parts.keys() and all(
-        part is not None and _is_original(part, parts[name], dtype)
-        for name, part in children.items()
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class RelevanceShares:
-    """The gradients and shares that a backward pass from f_c gives, for each graph.
-
-    Args:
-        tokens: the gradient at the tokens, (B, T, D).
-        biases: `sum b df/db` (B,) over all additive parameters.
-        structure: the gradient at the structural bias, (B, H, T, T), summed over the layers. It is
-            None if attention is constant and the gradient was not requested.
-        remainders: what each operation creates or loses, (B,) by name, see `rules.remainders`.
-        others: the shares (B,) of further constants by name, see `rules.conservative.Tape`.
-        inputs: the gradient at each of a wrapped batch's leaves, by name.
-    """
-
-    tokens: Tensor
-    biases: Tensor
-    structure: Tensor | None
-    remainders: dict[str, Tensor]
-    others: dict[str, Tensor] = field(default_factory=dict)
-    inputs: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class PassWithGradient:
-    """A forward pass, and the backward pass that belongs to it.
-
-    Args:
-        outputs: the outputs (B, num_outputs).
-        back: gives the shares of f_c, from its weights (B, num_outputs) for the outputs.
-    """
-
-    outputs: Tensor
-    back: Callable[[Tensor], RelevanceShares]
 
 
 @dataclass(eq=False)
@@ -177,17 +88,17 @@ class _RunningShares:
         if self.structure is not None:
             self.structure[:, :, : attention.shape[2]] += to_logits
         if not self.rules.attention:
-            handed_on = passed_to_logits(attention, to_logits)
-            self.add_remainder("softmax", arriving - handed_on)
+            passed_on = passed_to_logits(attention, to_logits)
+            self.add_remainder("softmax", arriving - passed_on)
             if not self.rules.products:  # `run` adds the share of the structure
-                self.add_remainder("products", -arriving - handed_on)
+                self.add_remainder("products", -arriving - passed_on)
         return to_logits
 
 
-Back: TypeAlias = Callable[
-    [Tensor, _RunningShares], Tensor
-]  # gradient of the output to that of the input
-# To the x behind y, from the gradient (B, Q, O) of `y weight^T`; weight (O, D), (B, O, D) or None
+# From the gradient at a step's output to that at its input.
+Back: TypeAlias = Callable[[Tensor, _RunningShares], Tensor]
+# From the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to that at the x
+# behind y. The weight is (O, D) or (B, O, D).
 BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
 
 
@@ -281,7 +192,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
                 gradient = gradient * norm.weight
                 return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
             ledger.add_bias(weight @ norm.bias, gradient)
-            weight = weight * norm.weight  # small, once centred and scaled here
+            weight = weight * norm.weight  # it is small: centred and scaled here
             return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
 
         return y, with_constant_scale
@@ -369,7 +280,7 @@ def _attend_from_graph_token(
     q = (
         _linear(part.query, x[:, 0]).mul_(part.scale).unflatten(-1, (heads, -1)).transpose(0, 1)
     )  # (H, B, d)
-    asked = (q @ key).transpose(0, 1)  # (B, H, D): what each head looks for
+    asked = (q @ key).transpose(0, 1)  # (B, H, D): the direction that each head looks for
     attention = torch.softmax(asked @ x.mT + bias[:, :, 0], dim=-1)  # (B, H, T)
     mixed = (attention @ x).transpose(0, 1) @ value.mT  # (H, B, d)
     out = _linear(part.output, mixed.transpose(0, 1).flatten(1) + part.value.bias)[:, None]
@@ -391,7 +302,7 @@ def _attend_from_graph_token(
         to_q = ledger.shared((to_logits @ x).transpose(0, 1) @ key.mT).mul_(part.scale)
         to_q = to_q.transpose(0, 1).flatten(1)[:, None]  # (B, 1, D)
         ledger.add_bias(part.query.bias, to_q)
-        token = torch.zeros_like(attention[:, :1])  # as a column it picks the graph token's row
+        token = torch.zeros_like(attention[:, :1])  # as a column it selects the graph token's row
         token[..., 0] = 1.0
         columns = torch.cat([attention, ledger.shared(to_logits), token], dim=1).mT
         rows = torch.cat([read, asked, to_q @ part.query.weight], dim=1)  # (B, 2 H + 1, D)
@@ -457,11 +368,6 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
 def _linear(part: nn.Linear, x: Tensor) -> Tensor:
     """Apply the map itself, because a caller could record a call of the module."""
     return F.linear(x, part.weight, part.bias)
-
-
-def share_of_structure(bias: Tensor, gradient: Tensor) -> Tensor:
-    """Compute `sum b df/db` (B,) of the structural bias and the gradient at it, (B, H, T, T)."""
-    return (bias * gradient).masked_fill_(bias.isinf(), 0.0).flatten(1).sum(1)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:

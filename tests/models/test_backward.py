@@ -19,7 +19,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.passes import by_autograd, passed
 from graphxai.explainers.variants import structural_bias
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
-from graphxai.models.graphormer.backward import applies
+from graphxai.models.graphormer.original_encoder import has_original_encoder
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
@@ -81,7 +81,7 @@ def test_the_explicit_pass_equals_autograd(method, kind, smiles):
     for inputs in (smiles, smiles[-1:]):  # padded, and alone
         batch = batch_of(model, inputs)
         weights = torch.randn(len(inputs), 2, generator=generator, dtype=torch.double)
-        assert applies(model)
+        assert has_original_encoder(model)
         for structure in (False, True):
             tokens, ways = both_ways(model, batch, method, weights, structure)
             assert_equal_shares(tokens, ways, 1e-12)
@@ -121,7 +121,7 @@ def test_an_attribution_is_the_same_with_autograd(method, options, target, monke
     batch = batch_of(model, smiles)
     explainer = get_explainer(method, **options)
     quick = explainer.attribute(model, batch, target)
-    monkeypatch.setattr("graphxai.models.graphormer.backward.applies", lambda model: False)
+    monkeypatch.setattr("graphxai.models.graphormer.backward.applies", lambda model, rules: False)
     slow = explainer.attribute(model, batch, target)
     shares = [slow.relevance, slow.graph_token, slow.biases, slow.output]
     shares += [*(slow.structure or {}).values(), *(slow.remainders or {}).values()]
@@ -205,9 +205,9 @@ CHANGES = (
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_model_is_explained_through_autograd(change, smiles):
     model = random_graphormer()
-    assert applies(model)
+    assert has_original_encoder(model)
     change(model)
-    assert not applies(model)
+    assert not has_original_encoder(model)
     batch = batch_of(model, smiles[-2:])
     found = get_explainer("lrp").attribute(model, batch, "active")
     tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
@@ -222,18 +222,18 @@ def test_a_subclass_a_patched_class_and_global_hooks_take_autograd(monkeypatch):
         pass
 
     model = random_graphormer()
-    assert not applies(Mine(model.config).eval())
-    assert not applies(object())
-    assert not applies(model.train())
+    assert not has_original_encoder(Mine(model.config).eval())
+    assert not has_original_encoder(object())
+    assert not has_original_encoder(model.train())
     model.eval()
     hook = register_module_forward_hook(lambda module, inputs, output: None)
-    assert not applies(model)
+    assert not has_original_encoder(model)
     hook.remove()
     with torch.autocast("cpu", torch.bfloat16):
-        assert not applies(model)
-    assert applies(model)
+        assert not has_original_encoder(model)
+    assert has_original_encoder(model)
     monkeypatch.setattr(type(model.layers[0].ffn), "forward", lambda self, x: x)
-    assert not applies(model)
+    assert not has_original_encoder(model)
 
 
 def test_an_enclosing_record_does_not_see_the_pass(smiles):
