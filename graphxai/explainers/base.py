@@ -1,4 +1,4 @@
-"""The base class of all explainers, and what they return."""
+"""The base class of all explainers, and the attribution that they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,26 +27,33 @@ from .wrapped import (
     with_leaves,
 )
 
-SEARCHES = "searches the curve"  # said about a method in every table of measurements
+SEARCHES = "searches the curve"  # the note on such a method in every table of measurements
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """Relevance of a batch of B graphs with at most N nodes.
 
-    relevance (B, N), zero at padding; graph_token (B,), the graph token's share; biases (B,), the
-    share of additive parameters; output (B,), the explained f_c; outputs (B, num_outputs), all
-    outputs of the model; features (B, N, F), `relevance` split exactly by feature, or None;
-    labels: f_c in words; mask (B, N), True at nodes; structure: the share (B,) of each term of the
-    structural bias by name, or None if nothing flows there or the terms are not separated;
-    remainders: the relevance (B,) that each kind of operation creates or loses, by name, which sum
-    to `unexplained` (source: `rules.remainders`), or None if not known; average_node: with
-    `baseline="mean"`, what as many average nodes would get, (B,), otherwise None; others: shares
-    (B,) of a wrapped model's other constants by name (see `explanation.ledger.Ledger`); spread
-    (B, N): how far each score may be off, or None; members (K, B, N): relevance by each model of an
-    ensemble, or None; inputs: by name the relevance of further inputs to explain, one
-    tensor for each graph, in the input's own shape (rows, ...) where it is split by feature,
-    otherwise (rows,).
+    Args:
+        relevance: relevance of the nodes, (B, N), zero at padding.
+        graph_token: the graph token's share, (B,).
+        biases: the share of additive parameters, (B,).
+        output: the explained f_c, (B,).
+        outputs: all outputs of the model, (B, num_outputs).
+        labels: f_c of each graph in words.
+        mask: True at nodes, (B, N).
+        features: `relevance` split exactly by feature, (B, N, F), or None.
+        structure: the share (B,) of each term of the structural bias by name. It is None if nothing
+            flows there, or if the terms are not separated.
+        remainders: the relevance (B,) that each kind of operation creates or loses, by name. They
+            sum to `unexplained`, see `rules.remainders`. None if they were not computed.
+        average_node: with `baseline="mean"`, what as many average nodes would get, (B,).
+        others: shares (B,) of a wrapped model's other constants by name, see
+            `explanation.ledger.Ledger`.
+        spread: how far each score may be off, (B, N), or None.
+        members: relevance by each model of an ensemble, (K, B, N), or None.
+        inputs: the relevance of further inputs by name, one tensor for each graph. It has the
+            input's shape (rows, ...) where it is split by feature, otherwise (rows,).
     """
 
     relevance: Tensor
@@ -67,22 +74,23 @@ class Attribution:
 
     @property
     def unexplained(self) -> Tensor:
-        """Output minus relevance, average nodes, graph token, biases and structure, (B,)."""
+        """The output (B,) minus all relevance and shares."""
         rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
         if self.average_node is not None:
             rest = rest - self.average_node
-        known = (*(self.structure or {}).values(), *(self.others or {}).values())
-        return rest - sum(known, torch.zeros_like(rest))
+        named = (*(self.structure or {}).values(), *(self.others or {}).values())
+        return rest - sum(named, torch.zeros_like(rest))
 
 
 class Explainer(ABC):
-    """One explanation method: one number for every node of every graph in a batch.
+    """A method of explanation: one number for every node of every graph in a batch.
 
-    The numbers have a sign, for or against the target, unless `unsigned` says what they measure
-    instead, such as "attended to".
+    The numbers have a sign, for or against the target, unless `traits.large_score_means` says what
+    they measure instead, such as "attended to".
 
-    A subclass sets its names and defines `_attribute`; `register` makes it available by name. The
-    scores of a graph depend neither on the other graphs of the batch nor on padding.
+    A subclass sets its names and traits, and defines `_attribute`. The decorator `register` makes
+    it available by name. The scores of a graph depend neither on the other graphs of the batch nor
+    on padding.
     """
 
     name: ClassVar[str]
@@ -97,12 +105,20 @@ class Explainer(ABC):
         target: Any = None,
         wrt: Sequence[str] = NODES_ONLY,
     ) -> Attribution:
-        """Explain `target` (see `Target`) of every graph in `batch`.
+        """Explain every graph in a batch.
 
-        The model is run in eval mode and left as it was. wrt: the inputs that get relevance, see
-        `api.explain`. Raises TypeError for a model that does not meet the contract of
-        `contract.model`, ValueError for a target or an input it does not have, for inputs that the
-        method does not explain, and for weights without gradients if it needs those.
+        The model is run in eval mode and left as it was.
+
+        Args:
+            model: a model that meets the contract of `contract.model`.
+            batch: B graphs, as the model collates them.
+            target: the output to explain, see `Target`.
+            wrt: the inputs that get relevance, see `api.explain`.
+
+        Raises:
+            TypeError: the model does not meet the contract.
+            ValueError: the model does not have the target or an input, the method does not explain
+                such inputs, or it needs gradients and the weights have none.
         """
         traits = self.traits
         wanted = Target.of(target)
@@ -112,40 +128,47 @@ class Explainer(ABC):
         with explaining(model), noticing_chance(model, batch):
             if traits.needs_gradients:
                 check_gradients(model, batch, traits.reports_cut_gradients)
-            passes = [
-                with_leaves(one, further, traits.explains_integer_inputs)
-                for one in passes_of(model, batch)
-            ]
+            parts = passes_of(model, batch)
             try:
-                found = [self._attribute(model, one, wanted) for one in passes]
-            except OneGraphAtATime:  # of this batch, or of one that the method made from it
+                attributions = self._each(model, parts, wanted, further)
+            except OneGraphAtATime:  # of this batch, or of a batch that the method made from it
                 if len(batch) == 1:
                     raise
-                alone = (passed.of_rows(row) for passed in passes for row in range(len(passed)))
-                passes = [
-                    with_leaves(one, further, traits.explains_integer_inputs) for one in alone
-                ]
-                found = [self._attribute(model, one, wanted) for one in passes]
-            joined = found[0] if len(found) == 1 else _side_by_side(found, batch.mask)
+                graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
+                attributions = self._each(model, graphs, wanted, further)
+            joined = attributions[0]
+            if len(attributions) > 1:
+                joined = _side_by_side(attributions, batch.mask)
             warn_of_mixing(model, self.name)
             warn_if_another(model, batch, joined.outputs, self.name)
             return joined
 
+    def _each(
+        self, model: ExplainableModel, batches: list[Any], wanted: Target, further: tuple[str, ...]
+    ) -> list[Attribution]:
+        """Explain batches one after another, with gradients at further inputs."""
+        integers = self.traits.explains_integer_inputs
+        with_inputs = [with_leaves(batch, further, integers) for batch in batches]
+        return [self._attribute(model, batch, wanted) for batch in with_inputs]
+
     def _of_ensemble(
         self, model: Ensemble, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
     ) -> Attribution:
-        """The mean over the members, each explained for the target that the ensemble decides on."""
+        """Average over the members, each explained for the target that the ensemble decides on."""
         outputs, decided = decided_by(model, batch, wanted)
         return _averaged(
-            [self.attribute(one, batch, decided, wrt) for one in model.members], outputs
+            [self.attribute(member, batch, decided, wrt) for member in model.members], outputs
         )
 
     def applies_to(self, model: Any) -> bool:
-        """Whether this model gives the method what it needs; most need nothing special."""
+        """Whether this model gives the method what it needs.
+
+        Most methods need nothing special.
+        """
         return True
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The options that the explainer was made with, by name, as in scikit-learn."""
+        """Return the options that the explainer was made with, by name, as in scikit-learn."""
         init = type(self).__init__
         names = [] if init is object.__init__ else list(signature(type(self)).parameters)
         return {name: getattr(self, name) for name in names}
@@ -156,13 +179,13 @@ class Explainer(ABC):
     ) -> Attribution: ...
 
 
-def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
+def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
     """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
-    first, nodes = alone[0], mask.shape[1]
+    first, nodes = attributions[0], mask.shape[1]
 
     def joined(name: str) -> Tensor | None:
-        """One field of all of them; what has a row per node is padded."""
-        values = [getattr(a, name) for a in alone]
+        """Join a field of all attributions. What has a row per node is padded."""
+        values = [getattr(attribution, name) for attribution in attributions]
         if values[0] is None:
             return None
         if name in ("relevance", "spread", "features"):
@@ -171,31 +194,36 @@ def _side_by_side(alone: list[Attribution], mask: Tensor) -> Attribution:
         return torch.cat(values)
 
     def by_name(field: str) -> dict[str, Tensor] | None:
-        found = [getattr(a, field) or {} for a in alone]
-        names = dict.fromkeys(name for part in found for name in part)
+        shares = [getattr(attribution, field) or {} for attribution in attributions]
+        names = dict.fromkeys(name for part in shares for name in part)
         zero = torch.zeros_like(first.output)
-        return {n: torch.cat([part.get(n, zero) for part in found]) for n in names} or None
+        return {n: torch.cat([part.get(n, zero) for part in shares]) for n in names} or None
 
     numbers = ("relevance", "features", "graph_token", "biases", "output", "outputs", "spread")
-    found: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node")}
-    found |= {name: by_name(name) for name in ("structure", "remainders", "others")}
+    fields: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node")}
+    fields |= {name: by_name(name) for name in ("structure", "remainders", "others")}
     if first.inputs is not None:
-        found["inputs"] = {n: [a.inputs[n][0] for a in alone if a.inputs] for n in first.inputs}
-    return Attribution(mask=mask, labels=tuple(a.labels[0] for a in alone), **found)
+        fields["inputs"] = {
+            n: [attribution.inputs[n][0] for attribution in attributions if attribution.inputs]
+            for n in first.inputs
+        }
+    return Attribution(
+        mask=mask, labels=tuple(attribution.labels[0] for attribution in attributions), **fields
+    )
 
 
 def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
-    """The outputs (B, num_outputs) of an ensemble, and the target that they decide on."""
+    """Compute the outputs (B, num_outputs) of an ensemble, and the target that they decide on."""
     with evaluating(model), torch.no_grad():
         outputs = model(batch)
     return outputs, DecidedTarget(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
 
 
-def _averaged(found: list[Attribution], outputs: Tensor) -> Attribution:
-    """The mean of the members' attributions, and its standard deviation over them."""
+def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
+    """Average the members' attributions, with their standard deviation as the spread."""
 
     def mean(name: str) -> Any:
-        values = [getattr(one, name) for one in found]
+        values = [getattr(attribution, name) for attribution in attributions]
         if values[0] is None:
             return None
         if isinstance(values[0], dict):
@@ -203,14 +231,14 @@ def _averaged(found: list[Attribution], outputs: Tensor) -> Attribution:
         return torch.stack(values).mean(0)
 
     names = ("relevance", "features", "graph_token", "biases", "output", "average_node")
-    members = torch.stack([one.relevance for one in found])  # (K, B, N)
+    members = torch.stack([attribution.relevance for attribution in attributions])  # (K, B, N)
     return Attribution(
         **{name: mean(name) for name in (*names, "structure", "remainders", "others")},
         outputs=outputs,
-        labels=found[0].labels,
-        mask=found[0].mask,
+        labels=attributions[0].labels,
+        mask=attributions[0].mask,
         members=members,
-        spread=members.std(0) if len(found) > 1 else None,
+        spread=members.std(0) if len(attributions) > 1 else None,
     )
 
 

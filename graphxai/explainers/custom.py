@@ -1,4 +1,4 @@
-"""A user's own function as an explainer."""
+"""Make an explainer of a user's function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ Scores = Tensor | Sequence[Any]
 class CustomMethod(Explainer):
     """Scores from a function `(model, batch, target) -> scores`.
 
-    scores: (B, N), padding ignored, or one sequence of node scores per graph. `target` is a
-    `Target`. Raises ValueError, which names the shape, for the wrong number of scores.
+    The function gets a `Target`. It returns (B, N), where padding is ignored, or a sequence of node
+    scores for each graph. Raises ValueError, which names the shape, for the wrong number of scores.
     """
 
     source = "the user's"
@@ -31,23 +31,23 @@ class CustomMethod(Explainer):
         self.name = self.title = name_of(function)  # type: ignore[misc]
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        found = self.function(model, batch, target)
+        scores_of_graphs = self.function(model, batch, target)
         with torch.no_grad():
             outputs = model.encode(model.embed(batch), batch)
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
-        scores[:, 1:] = self._padded(found, batch, scores[:, 1:])
+        scores[:, 1:] = self._padded(scores_of_graphs, batch, scores[:, 1:])
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
-    def _padded(self, found: Scores, batch: GraphBatch, like: Tensor) -> Tensor:
-        """The function's scores as (B, N), on the model's device."""
-        if len(found) != len(batch):
+    def _padded(self, scores_of_graphs: Scores, batch: GraphBatch, like: Tensor) -> Tensor:
+        """Pad the function's scores to (B, N), on the model's device."""
+        if len(scores_of_graphs) != len(batch):
             raise ValueError(
-                f"{self.name} returned scores for {len(found)} graphs instead of {len(batch)}."
+                f"{self.name} returned scores for {len(scores_of_graphs)} graphs instead of {len(batch)}."
             )
         padded = torch.zeros_like(like)
         for b, n in enumerate(batch.num_nodes.tolist()):
-            row = torch.as_tensor(found[b]).detach().to(like)
-            whole_row = isinstance(found, Tensor) and row.shape == like.shape[1:]
+            row = torch.as_tensor(scores_of_graphs[b]).detach().to(like)
+            whole_row = isinstance(scores_of_graphs, Tensor) and row.shape == like.shape[1:]
             if row.dim() != 1 or not (len(row) == n or whole_row):
                 raise ValueError(
                     f"{self.name} returned scores of shape {tuple(row.shape)} for a graph of {n}"
@@ -58,5 +58,5 @@ class CustomMethod(Explainer):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name by which results refer to a function."""
+    """Return the name by which results refer to a function."""
     return str(getattr(function, "__name__", type(function).__name__))

@@ -25,10 +25,14 @@ TOGETHER = 16  # graphs whose thinned copies are encoded and held at once
 class EdgeShapley:
     """Shapley values of one graph's edges for f_c.
 
-    edges (M, 2): pairs of nodes, the smaller number first, both directions of an edge together;
-    values (M,): in units of the output, with `values.sum() == output - without`; spread (M,):
-    their standard errors over pairs of orders, zero if there is only one; output: f_c of the graph;
-    without: f_c of its nodes without any edge; label: f_c in words.
+    Args:
+        edges: pairs of nodes, (M, 2), the smaller number first. Both directions of an edge count as
+            one.
+        values: values (M,) in units of the output, with `values.sum() == output - without`.
+        spread: their standard errors (M,) over pairs of orders, zero if there is only one pair.
+        output: f_c of the graph.
+        without: f_c of its nodes without any edge.
+        label: f_c in words.
     """
 
     edges: NDArray[np.integer]
@@ -47,17 +51,25 @@ def edge_shapley(
     permutations: int = 8,
     seed: int = 0,
 ) -> list[EdgeShapley]:
-    """Mean gain of f_c when an edge joins those before it, over random orders of the edges.
+    """Average the gain of f_c when an edge joins those before it, over random orders of the edges.
 
     Without some edges a graph is encoded again, as for counterfactual sets: its nodes keep their
     features, while degrees, shortest paths and the edges along them are those of the edges left,
     and nodes may be unreachable. EdgeSHAPer draws an order and a random set of edges for every
-    edge; here one order serves all edges, which costs M + 1 passes an order and makes the values
-    sum to the output. Every second order is the reverse of the one before. Orders depend on `seed`
-    and the graph's features. inputs, target: as for `explain`.
+    edge. Here one order serves all edges, which costs M + 1 passes an order and makes the values
+    sum to the output. Every second order is the reverse of the one before. Orders depend on the
+    seed and on the graph's features.
 
-    Raises ValueError for fewer than one permutation, an input that cannot be used, a target that
-    the model does not have, and a wrapped model that may read edges from a matrix.
+    Args:
+        model: any model that `explain` takes.
+        inputs: graphs, as for `explain`.
+        target: the output to explain, as for `explain`.
+        permutations: the number of orders.
+        seed: draws the orders.
+
+    Raises:
+        ValueError: there are fewer than one permutation, an input cannot be used, the model does
+            not have the target, or a wrapped model may read edges from a matrix.
     """
     if permutations < 1:
         raise ValueError(f"permutations must be at least 1, not {permutations}.")
@@ -65,9 +77,9 @@ def edge_shapley(
     graphs = [item.data for item in prepare_all(model, inputs)]
     with evaluating(model):
         return [
-            found
+            values
             for start in range(0, len(graphs), TOGETHER)
-            for found in _of_graphs(
+            for values in _of_graphs(
                 model, graphs[start : start + TOGETHER], wanted, permutations, seed
             )
         ]
@@ -76,7 +88,7 @@ def edge_shapley(
 def _of_graphs(
     model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
-    """The values of a few graphs, which share passes."""
+    """Compute the values of a few graphs, which share passes."""
     from graphxai.adapters.removal import outputs_without_edges, undirected_edges  # loads PyG
 
     edges, keeps, places = [], [], []
@@ -109,7 +121,7 @@ def _of_graphs(
 
 
 def _places(edges: int, permutations: int, generator: torch.Generator) -> Tensor:
-    """Places (P, M) of the edges in random orders, each of which is followed by its reverse."""
+    """Draw places (P, M) of the edges in random orders, each followed by its reverse."""
     drawn = [torch.randperm(edges, generator=generator) for _ in range(-(-permutations // 2))]
-    orders = [order for one in drawn for order in (one, one.flip(0))]
+    orders = [order for permutation in drawn for order in (permutation, permutation.flip(0))]
     return torch.stack(orders[:permutations]).argsort(-1)

@@ -54,10 +54,12 @@ class AttentionFlow(Explainer):
 
 
 def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Maximum flow (T,) from token 0 above the last layer to each token below the first.
+    """Compute the maximum flow (T,) from token 0 above the last layer to each below the first.
 
-    capacities: one matrix (T, T) per layer, first layer first, row = token above, column = token
-    below; for the last layer the first row is enough. Rows sum to at most one.
+    Args:
+        capacities: one matrix (T, T) per layer, first layer first. A row is the token above, a
+            column the token below. For the last layer the first row is enough. Rows sum to at most
+            one.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -85,6 +87,9 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 
 
 def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A + I for A (Q, T), rows normalised; they sum to two, or one if a node attends to none."""
+    """Add the identity to attention (Q, T), and normalise the rows.
+
+    They sum to two before, or to one where a node attends to none.
+    """
     capacities = attention + np.eye(*attention.shape)
     return capacities / capacities.sum(axis=1, keepdims=True)

@@ -37,10 +37,14 @@ Shares = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class HeadCounts:
-    """Row counts per graph: distances (B, L, H, C), related (B, L, H, K), rows (B,).
+    """Row counts of each graph.
 
-    chance (B, K, C): the same as `related` for a head that always looks at one distance, with its
-    key drawn at random among the nodes there.
+    Args:
+        distances: rows (B, L, H, C) by the distance of their key.
+        related: rows (B, L, H, K) whose key has a relation to the query.
+        chance: rows (B, K, C) whose key would have the relation if a head always looked at one
+            distance and its key were drawn at random among the nodes there.
+        rows: all rows, (B,).
     """
 
     distances: Shares
@@ -52,11 +56,11 @@ class HeadCounts:
         return HeadCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def summed(self) -> "HeadCounts":
-        """Sum over the graphs; the first axis stays, with length one."""
+        """Sum over the graphs. The first axis stays, with length one."""
         return HeadCounts(*(value.sum(0, keepdims=True) for value in astuple(self)))
 
     def shares(self) -> tuple[Shares, Shares, Shares]:
-        """`distances`, `related` and base rates (B, K) as shares of the rows.
+        """Return `distances`, `related` and base rates (B, K) as shares of the rows.
 
         The base rate is the largest share that any one distance reaches: max(lambda_k) in Song
         2024, eq. 7, with distances in place of relative positions.
@@ -76,7 +80,13 @@ class HeadCounts:
 def count(
     model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None
 ) -> HeadCounts:
-    """Count each graph's rows. relations: (K, n, n) per graph; None: only bonds, i.e. edges."""
+    """Count each graph's rows.
+
+    Args:
+        model: any explainable model with attention.
+        batch: B graphs.
+        relations: the relations (K, n, n) of each graph. If None, the only relation is an edge.
+    """
     with record(all_queries=True) as tape:
         model.encode(model.embed(batch), batch)
     distance, categories = _distances(model, batch)  # (B, N, N)
@@ -109,9 +119,13 @@ def count(
 
 
 def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:
-    """Rows (B, K, C) whose key has a relation, for a random key at each distance.
+    """Count rows (B, K, C) whose key has a relation, for a random key at each distance.
 
-    distance, both (B, N, N): distance codes and the pairs of nodes; pairs (B, K, N, N): relations.
+    Args:
+        distance: distance codes (B, N, N).
+        both: True at pairs of nodes, (B, N, N).
+        pairs: True at pairs with a relation, (B, K, N, N).
+        categories: the number C of distance codes.
     """
     nodes = both.to(pairs).new_zeros(*both.shape[:2], categories)
     nodes.scatter_add_(2, distance, both.to(pairs))  # (B, N, C)
@@ -121,9 +135,10 @@ def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int)
 
 
 def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
-    """Share of the graph token (B, H, N) and the nodes (B, H, N, N) in a node's largest key.
+    """Find each node's largest key: the graph token's part (B, H, N), and the nodes' (B, H, N, N).
 
-    One for the key, or equal parts for tied keys; zero for padding and for rows without attention.
+    It is one for the key, or equal parts for tied keys. It is zero for padding and for rows without
+    attention.
     """
     of_nodes = attention[:, :, 1:].double()  # (B, H, N, T)
     top = (of_nodes >= of_nodes.amax(-1, keepdim=True) * (1 - TIE)) & (of_nodes > 0)
@@ -133,7 +148,7 @@ def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
-    """Distance codes (B, N, N), arbitrary at padding, and the number of codes.
+    """Return distance codes (B, N, N), arbitrary at padding, and the number of codes.
 
     The last code is for unreachable nodes.
     """
@@ -144,23 +159,25 @@ def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
     if not hasattr(batch, "distances"):
         raise TypeError(f"{type(model).__name__} provides no distances: use graphxai.wrap.")
     padded = np.full((b, n, n), UNREACHABLE)
-    for rows, found in zip(padded, batch.distances(), strict=True):
-        rows[: len(found), : len(found)] = found
+    for rows, distances in zip(padded, batch.distances(), strict=True):
+        rows[: len(distances), : len(distances)] = distances
     padded[(padded == UNREACHABLE) | (padded > FARTHEST)] = FARTHEST + 1
     return torch.from_numpy(padded).to(batch.mask.device), FARTHEST + 2
 
 
 def positional_heads(distances: Shares) -> NDArray[np.bool_]:
-    """Eq. 8 for shares (..., C) as in `HeadStatistics`; the last two columns do not count."""
+    """Find heads by Eq. 8, from shares (..., C) as in `HeadStatistics`.
+
+    The last two columns do not count.
+    """
     return np.any(distances[..., :-2] > POSITIONAL + ROUNDING, axis=-1)
 
 
 def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
-    """Eq. 7 for shares (..., K) against base rates that broadcast to them.
+    """Find heads by Eq. 7, from shares (..., K) and base rates that broadcast to them.
 
     A relation that one distance fully determines, as distance 1 does bonds, has a base rate near 1,
-    so only `positional_heads` can find heads that follow it.
-
-    A head that fits several relations counts once, because the relations overlap.
+    so only `positional_heads` can find heads that follow it. A head that fits several relations
+    counts once, because the relations overlap.
     """
     return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)

@@ -54,13 +54,19 @@ GRAPHS_AT_A_TIME = 32
 class HeadStatistics:
     """Where L layers of H heads have their largest attention.
 
-    distances (L, H, C): share of the rows whose key is at shortest-path distance 0, 1, ..., C - 3,
-    then an unreachable node (or there is no key, as for a node without edges in attention along
-    edges), then the graph token. relations: K names; related (L, H, K): share of the rows whose
-    key has the relation to the query; base_rates (K,): the largest such share of a head that
-    always looks at one distance (Song 2024, max(lambda_k)). rows: number of rows. data: the data
-    measured, in words. sha256: of the model's weights, or "". A layer with fewer than H heads is
-    padded with heads that have no keys.
+    A layer with fewer than H heads is padded with heads that have no keys.
+
+    Args:
+        distances: the share of the rows, (L, H, C), whose key is at shortest-path distance 0, 1,
+            ..., C - 3, then at an unreachable node, then at the graph token. A row without a key,
+            as of a node without edges in attention along edges, counts as unreachable.
+        relations: the names of K relations.
+        related: the share of the rows, (L, H, K), whose key has the relation to the query.
+        base_rates: the largest such share, (K,), of a head that always looks at one distance. It is
+            max(lambda_k) in Song 2024.
+        rows: the number of rows.
+        data: the data measured, in words.
+        sha256: the hash of the model's weights, or "".
     """
 
     distances: Shares
@@ -88,7 +94,7 @@ class HeadStatistics:
         return relational_heads(self.related, self.base_rates)
 
     def mask(self) -> NDArray[np.int64]:
-        """The head mask (L, H) of Eq. 6: positional + relational; a head of both kinds counts 2."""
+        """The head mask (L, H) of Eq. 6, which is 2 for heads both positional and relational."""
         return self.positional.astype(np.int64) + self.relational
 
     def save(self, folder: str | Path) -> Path:
@@ -101,7 +107,7 @@ class HeadStatistics:
 
     @classmethod
     def load(cls, folder: str | Path) -> "HeadStatistics":
-        """Read `heads.json` from a folder; ValueError names the file and what is wrong with it."""
+        """Read `heads.json` from a folder. ValueError names the file and what is wrong with it."""
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
@@ -120,22 +126,32 @@ def head_statistics(
 ) -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
-    model: a Graphormer, or any model after `wrap`. inputs: as for `graphxai.explain`; data: what
-    they are, in words. For molecules all of `RELATIONS` are measured; if any input has no
-    molecule, only bonds, that is edges (or neighbours in a sequence of tokens). Raises ValueError
-    if there are no inputs, if one cannot be used, or if the model has no attention.
+    For molecules all of `RELATIONS` are measured. If any input has no molecule, only bonds are,
+    that is edges, or neighbours in a sequence of tokens.
+
+    Args:
+        model: a Graphormer, or any model after `wrap`.
+        inputs: as for `graphxai.explain`.
+        data: what the inputs are, in words.
+
+    Raises:
+        ValueError: there are no inputs, an input cannot be used, or the model has no attention.
     """
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
     prepared = prepare_all(model, inputs)
     prepared.sort(key=lambda item: item.num_nodes)
-    known = [_relations(item) for item in prepared]
-    names = RELATIONS if all(found is not None for found in known) else RELATIONS[:1]
+    relations_by_input = [_relations(item) for item in prepared]
+    names = (
+        RELATIONS
+        if all(relations is not None for relations in relations_by_input)
+        else RELATIONS[:1]
+    )
     total: HeadCounts | None = None
     with evaluating(model):
         for part in _parts(model, prepared):
             batch = _collated(model, prepared[part])
-            counts = _counted(model, batch, known[part] if len(names) > 1 else None)
+            counts = _counted(model, batch, relations_by_input[part] if len(names) > 1 else None)
             total = counts if total is None else total + counts
     assert total is not None
     distances, related, base_rates = (shares[0] for shares in total.shares())
@@ -147,24 +163,24 @@ def head_statistics(
 
 
 def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCounts:
-    """The counts of a batch, summed over its inputs."""
+    """Count the rows of a batch, summed over its inputs."""
     try:
         return count(model, batch, relations).summed()
     except OneGraphAtATime as error:
-        of_one = [None] * len(batch) if relations is None else [[found] for found in relations]
+        of_one = [None] * len(batch) if relations is None else [[each] for each in relations]
         alone = [count(model, *pair).summed() for pair in zip(error.batches, of_one, strict=True)]
         return reduce(add, alone)
 
 
 def _as_far_as_needed(distances: Shares) -> Shares:
-    """Shares (..., C) up to the largest distance at which any head has a key."""
+    """Cut shares (..., C) off behind the largest distance at which any head has a key."""
     used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
     last = int(used[-1]) if len(used) else 0
     return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
 
 
 def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
-    """Slices of the inputs (sorted by size) that share a batch."""
+    """Slice the inputs, which are sorted by size, into batches."""
     same_size = getattr(model, "same_size_only", False)
     goes_alone = getattr(model, "goes_alone", lambda _: False)
     parts, start = [], 0
@@ -205,8 +221,8 @@ def _fields(content: Any) -> dict[str, Any]:
     missing = [key for key in (*arrays, "relations", "rows") if key not in content]
     if missing:
         raise ValueError(f"missing key {missing[0]!r}")
-    found: dict[str, Any] = {key: np.asarray(content[key]) for key in arrays}
-    for key, value in found.items():
+    numbers: dict[str, Any] = {key: np.asarray(content[key]) for key in arrays}
+    for key, value in numbers.items():
         if value.dtype.kind not in "fi":
             raise ValueError(f"{key!r} is not an array of numbers")
     names, rows = content["relations"], content["rows"]
@@ -218,7 +234,7 @@ def _fields(content: Any) -> dict[str, Any]:
     for key, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{key!r} is not text")
-    return found | texts | {"relations": tuple(names), "rows": rows}
+    return numbers | texts | {"relations": tuple(names), "rows": rows}
 
 
 def _check(statistics: HeadStatistics) -> None:

@@ -31,11 +31,18 @@ def passed(
     rules: Rules,
     structure: bool = False,
 ) -> PassWithGradient:
-    """The outputs of tokens (B, T, D) under the rules, and the backward pass to the tokens.
+    """Compute outputs under the rules, and prepare the backward pass to the tokens.
 
-    bias (B, H, T, T): of a Graphormer, else None. structure: return the gradient at the bias even
-    where attention is constant. An unchanged Graphormer takes the explicit pass (see
-    `models.graphormer.backward`); whenever `backward.applies` says no, autograd runs.
+    An unchanged Graphormer takes the explicit pass of `models.graphormer.backward`, if that follows
+    the rules. Otherwise autograd runs.
+
+    Args:
+        model: any explainable model.
+        batch: B graphs.
+        tokens: the tokens (B, T, D) that enter the first layer.
+        bias: a Graphormer's structural bias (B, H, T, T), or None for other models.
+        rules: the rules in force.
+        structure: whether to return the gradient at the bias even where attention is constant.
     """
     if bias is not None and backward.applies(model, rules):
         return backward.run(model, tokens, bias, rules, structure)
@@ -50,20 +57,23 @@ def by_autograd(
     rules: Rules,
     structure: bool = False,
 ) -> PassWithGradient:
-    """The same through autograd, for any model; the reference of the explicit pass."""
-    own = isinstance(model, Graphormer)  # others have no structure or remainders
+    """Compute outputs under the rules through autograd, and prepare the backward pass.
+
+    It takes any model, and the arguments of `passed`. It is the reference of the explicit pass.
+    """
+    is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
     tokens = tokens.detach().requires_grad_()
     bias = None if bias is None else bias.detach().requires_grad_(not rules.attention)
     held = structure and rules.attention and bias is not None
     with (
         conservative(**vars(rules)),
-        record(biases=True, operations=own, attention_gradients=held) as tape,
+        record(biases=True, operations=is_graphormer, attention_gradients=held) as tape,
     ):
         outputs = encode(model, tokens, batch, bias=bias)
 
     def back(weights: Tensor) -> RelevanceShares:
         inside = [bias] if bias is not None and bias.requires_grad else []
-        passing = tensors_passed(tape, rules) if own else []
+        passing = tensors_passed(tape, rules) if is_graphormer else []
         leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
         arriving = [] if tape.arriving is None else tape.arriving.leaves
         wanted = [tokens, *tape.biases, *inside, *passing, *leaves.values(), *arriving]
@@ -78,12 +88,12 @@ def by_autograd(
         biases = torch.zeros_like(weights[:, 0])
         for b in tape.biases:
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
-        left = remainders(tape, rules, gradients, share) if own else {}
+        left = remainders(tape, rules, gradients, share) if is_graphormer else {}
         constants: dict[str, Tensor] = {}
         if tape.arriving is not None:
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
-            found = [gradients[leaf] for leaf in arriving]
-            constants = tape.arriving.shares(found, outputs.detach(), weights, relevance)
+            at_leaves = [gradients[leaf] for leaf in arriving]
+            constants = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
         return RelevanceShares(
@@ -94,9 +104,9 @@ def by_autograd(
 
 
 def _at_logits(tape: Tape, gradients: Gradients, bias: Tensor) -> Tensor:
-    """What arrives at the logits of all layers, (B, H, T, T), though attention is constant."""
-    found = torch.zeros_like(bias)
+    """Compute what arrives at the logits, (B, H, T, T), though attention is constant."""
+    arriving = torch.zeros_like(bias)
     for attention in tape.attention:
         to_logits, _ = through_softmax(attention.detach(), gradients[attention])
-        found[:, :, : attention.shape[2]] += to_logits
-    return found
+        arriving[:, :, : attention.shape[2]] += to_logits
+    return arriving

@@ -1,4 +1,4 @@
-"""All explainers by name, and looking one up."""
+"""Register explainers by name, and look them up."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -8,12 +8,12 @@ from .base import Explainer
 from .custom import CustomMethod
 
 REGISTRY: dict[str, type[Explainer]] = {}
-BEST = "learned"  # what "best" means: by AUAC for its passes, see benchmarks/learned_explainer.md
+BEST = "learned"  # "best" by AUAC for its passes, see benchmarks/learned_explainer.md
 _Class = TypeVar("_Class", bound=type[Explainer])
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: register an explainer under its `name`."""
+    """Register an explainer under its `name`, as a decorator of its class."""
     if REGISTRY.get(cls.name, cls) is not cls:
         raise ValueError(f"an explainer called {cls.name!r} already exists.")
     REGISTRY[cls.name] = cls
@@ -24,10 +24,10 @@ Method = str | Explainer | type[Explainer] | Callable[..., Any]
 
 
 def get_explainer(method: Method, **options: Any) -> Explainer:
-    """The explainer for a name, a class, an instance or a user's function.
+    """Return the explainer for a name, a class, an instance or a user's function.
 
-    The name "best" means `BEST`. Options go to the constructor. For a function
-    `(model, batch, target) -> scores` see `custom`.
+    The name "best" means `BEST`. Options go to the constructor. For a function `(model, batch,
+    target) -> scores`, see `custom`.
     """
     if not isinstance(method, str | type):
         if options:
@@ -41,8 +41,8 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
     if isinstance(method, str):
         name = BEST if method == "best" else method
         if name not in REGISTRY:
-            known = ", ".join([*REGISTRY, "best"])
-            raise ValueError(f"unknown method {method!r}; the methods are: {known}.")
+            names = ", ".join([*REGISTRY, "best"])
+            raise ValueError(f"unknown method {method!r}; the methods are: {names}.")
         return _made(REGISTRY[name], options)
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
@@ -50,12 +50,12 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
 
 
 def methods_for(model: Any) -> list[str]:
-    """Names of the methods that have what they need of this model, with their usual options."""
+    """List the methods that have what they need of this model, with their usual options."""
     return [name for name in REGISTRY if get_explainer(name).applies_to(model)]
 
 
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
-    """Make an explainer of this class; raises ValueError for an unknown option."""
+    """Make an explainer of this class. Raises ValueError for an unknown option."""
     factory: Callable[..., Explainer] = cls
     known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:

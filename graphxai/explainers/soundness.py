@@ -1,4 +1,4 @@
-"""Check that it is this model that is explained: same outputs under the rules, no randomness."""
+"""Check that it is the model itself that is explained: the same outputs, and no randomness."""
 
 import warnings
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
     """Compare the outputs (B, C) of a method's pass with those of the wrapped model, once.
 
-    Rules change gradients, never values. If they do for some module, a warning says so.
+    Rules change gradients, never values. If they change values in some module, a warning says so.
     """
     module, draws = getattr(model, "module", None), current_draws()
     if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
@@ -32,10 +32,10 @@ def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> Non
         return
     compared.add(method)
     with torch.no_grad():
-        own = model(batch).to(outputs)
-    size = own.abs().max().clamp(min=SMALL)
-    far = float((own - outputs).abs().max() / size)
-    if far > FAR * torch.finfo(next(_floats(model), own).dtype).eps:
+        expected = model(batch).to(outputs)
+    size = expected.abs().max().clamp(min=SMALL)
+    far = float((expected - outputs).abs().max() / size)
+    if far > FAR * torch.finfo(next(_floats(model), expected).dtype).eps:
         warnings.warn(
             f"the outputs of {type(module).__name__} change under the rules of {method!r}, by"
             f" {far:.1e} of the largest output: the explanation is not of this model.",
@@ -49,10 +49,10 @@ def _floats(model: Any) -> Any:
 
 @contextmanager
 def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
-    """If random numbers were drawn within the block, find out where in a wrapped model.
+    """If random numbers are drawn within the block, name the place in a wrapped model.
 
-    If another thread or the method drew them, there is no warning. Passes that were recorded
-    have already warned.
+    There is no warning if another thread or the method drew them. Passes that were recorded have
+    already warned.
     """
     before = torch.get_rng_state()
     yield

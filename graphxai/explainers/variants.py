@@ -1,4 +1,4 @@
-"""Several variants of a batch (other tokens, or hidden nodes), in passes of limited size.
+"""Several variants of a batch, with other tokens or hidden nodes, in passes of limited size.
 
 A Graphormer's structural bias is computed once and shared by all variants.
 """
@@ -16,7 +16,7 @@ MAX_PAIRS = 50_000  # token pairs in one pass: larger passes no longer fit the c
 
 
 def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
-    """The bias (B, H, T, T) inside every attention, or None if the model offers none."""
+    """Compute the bias (B, H, T, T) inside every attention, or None if the model has none."""
     if not isinstance(model, Graphormer):
         return None
     with torch.no_grad():
@@ -30,7 +30,7 @@ def encode(
     keep: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Outputs (B, num_outputs), using the bias from `structural_bias` if there is one."""
+    """Compute outputs (B, num_outputs), with the bias from `structural_bias` if there is one."""
     if bias is None or not isinstance(model, Graphormer):
         return model.encode(tokens, batch, keep)
     return model.encode(tokens, batch, keep, bias)
@@ -43,9 +43,14 @@ def encode_variants(
     keep: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Outputs (K, B, num_outputs) of K variants of a batch.
+    """Compute the outputs (K, B, num_outputs) of K variants of a batch.
 
-    tokens (K, B, T, D); keep (K, B, N), False: the node is hidden; bias (B, H, T, T).
+    Args:
+        model: any explainable model.
+        tokens: the tokens of every variant, (K, B, T, D).
+        batch: B graphs.
+        keep: False where a node is hidden, (K, B, N).
+        bias: the structural bias (B, H, T, T), if the model has one.
     """
     k, b = tokens.shape[:2]
     if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes them all at once
@@ -60,7 +65,7 @@ def encode_variants(
 
 
 def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:
-    """Slices of as many variants of the batch as fit into one pass."""
+    """Slice the variants into passes, each with as many as fit."""
     step = max(1, MAX_PAIRS // (len(batch) * (batch.mask.shape[1] + 1) ** 2))
     for start in range(0, variants, step):
         yield slice(start, min(start + step, variants))

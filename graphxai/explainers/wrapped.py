@@ -1,4 +1,4 @@
-"""What an explainer asks of a wrapped model beyond the contract: inputs, passes, gradients."""
+"""What an explainer asks of a wrapped model beyond the contract."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,10 @@ NODES_ONLY = ("x",)
 
 
 def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
-    """The inputs to explain beside the nodes' features x.
+    """Return the inputs to explain beside the nodes' features x.
 
-    Raises ValueError if there are any and the method does not explain them.
+    Raises:
+        ValueError: there are any, and the method does not explain them.
     """
     if isinstance(wrt, str):
         wrt = (wrt,)
@@ -28,7 +29,10 @@ def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[st
 
 
 def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
-    """The batch, with gradients at these of its inputs; codes: also if they are integers."""
+    """Return the batch with gradients at inputs of these names.
+
+    With `codes`, they may be integers.
+    """
     if not names:
         return batch
     if not hasattr(batch, "with_leaves"):
@@ -40,14 +44,15 @@ def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:
-    """The further inputs to explain, by name."""
+    """Return the further inputs to explain, by name."""
     return dict(getattr(batch, "leaves", {}))
 
 
 def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
-    """The batch once for each scale (K,), its leaves times that; the scaled leaves (K, rows, ...).
+    """Repeat a batch for each scale (K,), with its leaves times that scale.
 
-    Without leaves it stays as it is.
+    Returns:
+        The batch, and its scaled leaves (K, rows, ...). Without leaves the batch stays as it is.
     """
     leaves = leaves_of(batch)
     if not leaves:
@@ -61,32 +66,33 @@ def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
 
 
 def share_of(batch: Any, name: str, relevance: Tensor) -> Tensor:
-    """The share (B,) of a further input, from its relevance in the shape of the batch."""
+    """Sum the relevance of a further input over each graph, (B,)."""
     return torch.stack([part.sum() for part in batch.split(name, relevance)])
 
 
 def by_graph(batch: Any, values: dict[str, Tensor]) -> dict[str, list[Tensor]] | None:
-    """Values of further inputs, in the shape of a batch, for each of its graphs."""
+    """Split values of further inputs, which have the shape of a batch, into its graphs."""
     if not values:
         return None
     return {name: batch.split(name, value.detach()) for name, value in values.items()}
 
 
 def passes_of(model: Any, batch: Any) -> list[Any]:
-    """The batch, or its graphs one by one if they cannot share a pass of a wrapped model."""
+    """Return the batch, or its graphs if they cannot share a pass of a wrapped model."""
     return model.passes(batch) if hasattr(model, "passes") else [batch]
 
 
 def warn_of_mixing(model: Any, method: str) -> None:
-    """Warn if a wrapped model mixes the graphs of a batch, as far as that is known."""
+    """Warn if a wrapped model is seen to mix the graphs of a batch."""
     if hasattr(model, "checks"):
         model.checks.warn_of_mixing(type(model.module).__name__, method)
 
 
 def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
-    """Warn where values leave a wrapped model's gradient, unless the method's own passes do.
+    """Warn where values leave a wrapped model's gradient, unless the method's own passes warn.
 
-    Raises ValueError for weights that pass no gradient on.
+    Raises:
+        ValueError: weights pass no gradient on.
     """
     if not hasattr(model, "checks"):
         return

@@ -24,7 +24,7 @@ MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
 
 def standardised(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores (B, N) with mean zero and standard deviation one over each graph's nodes."""
+    """Standardise scores (B, N) over each graph's nodes, to mean zero and deviation one."""
     count = mask.sum(-1, keepdim=True)
     centred = scores - scores.masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
     variance = centred.square().masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
@@ -32,9 +32,13 @@ def standardised(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
-    """Log presence (K, B, N) of the nodes at K thresholds, zero at padding.
+    """Compute the log presence (K, B, N) of the nodes at K thresholds, zero at padding.
 
-    scores (B, N); shares (K, B), below one: of a graph's nodes that lie above the threshold.
+    Args:
+        scores: the scores (B, N).
+        mask: True at nodes, (B, N).
+        shares: the share (K, B), below one, of a graph's nodes that lie above the threshold.
+        tau: the softness of the thresholds.
     """
     count = mask.sum(-1)  # (B,)
     ranked = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
@@ -51,24 +55,24 @@ def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> T
 def gradients_of_probability(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
-    """Gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
+    """Compute the gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
     with torch.no_grad():
         tokens, bias = model.embed(batch), model.bias(batch)
-    found = []
-    for one in presence:
-        seen = bias + F.pad(one, (1, 0))[:, None, None, :]
+    gradients = []
+    for log_presence in presence:
+        seen = bias + F.pad(log_presence, (1, 0))[:, None, None, :]
         run = passed(model, batch, tokens, seen, Rules(), structure=True)
         outputs = run.outputs.detach().requires_grad_()
         probability = torch.sigmoid(target.log_odds(outputs)).sum()
         shares = run.back(torch.autograd.grad(probability, outputs)[0])
         assert shares.structure is not None
-        found.append(shares.structure.sum(dim=(1, 2))[:, 1:])
-    return torch.stack(found)
+        gradients.append(shares.structure.sum(dim=(1, 2))[:, 1:])
+    return torch.stack(gradients)
 
 
 @torch.no_grad()
 def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
-    """AUAC (B,) of scores (B, N): nodes are added in their order, highest first."""
+    """Compute the AUAC (B,) of scores (B, N), where nodes are added highest first."""
     tokens, bias = model.embed(batch), model.bias(batch)
     keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
     outputs = [

@@ -1,7 +1,7 @@
 """A learned explainer: an order of the nodes from a small network, with the values of `lrp_path`.
 
 The activation curve says how good an order is. The curves of other graphs can teach which features
-of a node predict its place in a good order (`fitting`).
+of a node predict its place in a good order (`train`).
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,17 @@ class Learned(Explainer):
     """The order of the nodes that a network learned on other graphs of the same model.
 
     The network reads what four passes say about each node (`node_features`) and corrects the scores
-    of `lrp_path`. Its own numbers have neither a zero nor a unit, so only their order is used: the
-    most relevant node gets the largest score of `lrp_path` in its graph, the next the second
-    largest, and so on; equivalent nodes share theirs. Scores are therefore in units of the output,
-    but do not add up to it.
+    of `lrp_path`. Its numbers have neither a zero nor a unit, so only their order is used: the most
+    relevant node gets the largest score of `lrp_path` in its graph, the next the second largest,
+    and so on. Equivalent nodes share theirs. Scores are therefore in units of the output, but do
+    not add up to it.
 
-    fitted: from `fit_explainer`, or a folder with its files; None takes the files beside the
-    model's checkpoint. Explains the classes of the tasks it was fitted to, in Graphormers: other
-    targets and wrapped models raise ValueError, as does a model without a fitted explainer.
+    It explains the classes of the tasks that it was fitted to, in Graphormers. Other targets and
+    wrapped models raise ValueError, as does a model without a fitted explainer.
+
+    Args:
+        fitted: from `fit_explainer`, or a folder with its files. None takes the files beside the
+            model's checkpoint.
     """
 
     name = "learned"
@@ -80,13 +83,13 @@ class Learned(Explainer):
 
 
 def _stored_in(model: Graphormer) -> Path | None:
-    """The checkpoint's folder, if a fitted explainer lies there."""
+    """Return the checkpoint's folder if a fitted explainer lies there."""
     folder = model.origin.folder
     return folder if folder is not None and (folder / CARD).exists() else None
 
 
 def stored_explainer(model: Graphormer) -> FittedExplainer:
-    """The explainer beside the model's checkpoint; ValueError says how to fit one."""
+    """Load the explainer beside the model's checkpoint. ValueError says how to fit one."""
     folder = _stored_in(model)
     if folder is not None:
         return FittedExplainer.load(folder)
@@ -95,19 +98,20 @@ def stored_explainer(model: Graphormer) -> FittedExplainer:
 
 
 def class_numbers(target: ResolvedTarget, tasks: Sequence[tuple[Task, slice]]) -> Tensor:
-    """Number (B,) of the class explained in each graph, among the classes of all these tasks.
+    """Number (B,) the classes explained in each graph, among the classes of all these tasks.
 
-    tasks: each with its columns. Raises ValueError where something else is explained.
+    Raises:
+        ValueError: something other than a class is explained.
     """
-    one = (target.weights != 0).sum(-1) == 1
-    numbers = torch.full_like(one, -1, dtype=torch.long)
+    is_single = (target.weights != 0).sum(-1) == 1
+    numbers = torch.full_like(is_single, -1, dtype=torch.long)
     first = 0
     for task, columns in tasks:
         weights = target.weights[:, columns]
         # a single logit is for the second class, or negative for the first
         binary = task.kind == "binary"
         number = (weights[:, 0] > 0).long() if binary else weights.argmax(-1)
-        numbers = torch.where(one & (weights != 0).any(-1), first + number, numbers)
+        numbers = torch.where(is_single & (weights != 0).any(-1), first + number, numbers)
         first += len(task.classes)
     if (numbers < 0).any():
         names = ", ".join(repr(task.name) for task, _ in tasks)

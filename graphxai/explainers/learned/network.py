@@ -33,10 +33,11 @@ FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer -
 
 
 class OrderNetwork(nn.Module):
-    """A score for every node, from its own features and their mean and maximum over the graph.
+    """A score for every node, from its features and their mean and maximum over the graph.
 
-    It starts at `z(lrp_path)`: the last map is zero until it has learned. Buffers standardise the
-    inputs and reduce the states to `components`, so that the parameters are all that is stored.
+    It starts at `z(lrp_path)`, because the last map is zero until it has learned. Buffers
+    standardise the inputs and reduce the states to `components`, so that the parameters are all
+    that is stored.
     """
 
     state_mean: Tensor  # (states,)
@@ -59,39 +60,44 @@ class OrderNetwork(nn.Module):
         nn.init.zeros_(self.score.bias)
 
     def inputs(self, features: NodeFeatures, classes: Tensor) -> Tensor:
-        """Standardised inputs (B, N, inputs), for the classes (B,) that are explained."""
+        """Standardise the inputs (B, N, inputs), for the classes (B,) that are explained."""
         count = len(self.mean) - self.components.shape[1] - features.values.shape[-1]
         joined = raw_inputs(features, classes, count, self.state_mean, self.components)
         return ((joined - self.mean) / self.deviation).clamp(-CLIPPED, CLIPPED)
 
     @torch.no_grad()
     def round(self) -> None:
-        """Round matrices to half precision, as they are stored: half the bytes, the same order."""
+        """Round matrices to half precision, as they are stored, which keeps the order."""
         for value in self.state_dict().values():
             value.copy_(_stored(value))
 
     def forward(self, inputs: Tensor, start: Tensor, mask: Tensor) -> Tensor:
-        """Scores (B, N) from inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
-        own = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
+        """Score the nodes (B, N), from inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
+        of_node = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
         padding = ~mask[..., None]
-        mean = own.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
-        largest = own.masked_fill(padding, -math.inf).amax(1)
-        pooled = torch.cat([mean, largest], dim=-1)[:, None].expand(-1, own.shape[1], -1)
-        joint = F.gelu(self.joint(torch.cat([own, pooled], dim=-1)))
+        mean = of_node.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
+        largest = of_node.masked_fill(padding, -math.inf).amax(1)
+        pooled = torch.cat([mean, largest], dim=-1)[:, None].expand(-1, of_node.shape[1], -1)
+        joint = F.gelu(self.joint(torch.cat([of_node, pooled], dim=-1)))
         return self.path * start + self.score(self.dropout(joint))[..., 0]
 
 
 def _stored(value: Tensor) -> Tensor:
-    """What a file holds of a tensor: matrices in half precision, means and deviations in full."""
+    """Return what a file holds of a tensor. Only matrices are stored in half precision."""
     return value.detach().half() if value.ndim > 1 else value.detach()
 
 
 def raw_inputs(
     features: NodeFeatures, classes: Tensor, count: int, state_mean: Tensor, components: Tensor
 ) -> Tensor:
-    """Values, components of the states and the class of every node, not yet standardised.
+    """Join values, components of the states and the class of every node, not yet standardised.
 
-    classes (B,): numbers among the `count` classes of all tasks it is fitted to.
+    Args:
+        features: what the passes say about the nodes.
+        classes: numbers (B,) among the classes of all tasks that the explainer is fitted to.
+        count: the number of these classes.
+        state_mean: the mean state.
+        components: the principal components of the states.
     """
     reduced = (features.states - state_mean) @ components
     one_hot = F.one_hot(classes, count).to(reduced)[:, None].expand(-1, reduced.shape[1], -1)
@@ -102,8 +108,12 @@ def raw_inputs(
 class FittedExplainer:
     """A network fitted to tasks of a model by `fit_explainer`.
 
-    tasks: their names; sha256: of the model's weights, "" if they came from no file; card: data,
-    number of graphs, seed, settings, processor time in seconds, and scores on held-out graphs.
+    Args:
+        network: the network.
+        tasks: the names of the tasks.
+        sha256: the hash of the model's weights, or "" if they came from no file.
+        card: data, number of graphs, seed, settings, processor time in seconds, and scores on
+            held-out graphs.
     """
 
     network: OrderNetwork
@@ -132,7 +142,7 @@ class FittedExplainer:
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedExplainer":
-        """Read both files of a folder; ValueError names the file and what is wrong with it."""
+        """Read both files of a folder. ValueError names the file and what is wrong with it."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
             content = _content(small_file(card))
@@ -153,17 +163,17 @@ class FittedExplainer:
         return cls(network, tasks, content["model_sha256"], content["card"])
 
     def tasks_in(self, model: Graphormer) -> list[tuple[Task, slice]]:
-        """The model's tasks and their columns; ValueError if it was fitted to another model."""
+        """Return the model's tasks and their columns. ValueError for another model's."""
         config = model.config
         names = [task.name for task in config.tasks if task.classes]
         if set(self.tasks) <= {*names}:
-            found = [config.task_columns(name) for name in self.tasks]
-            classes = sum(len(task.classes) for task, _ in found)
+            tasks = [config.task_columns(name) for name in self.tasks]
+            classes = sum(len(task.classes) for task, _ in tasks)
             states = config.num_layers * config.hidden_dim
             inputs = num_values(config) + self.network.components.shape[1] + classes
             if (len(self.network.state_mean), len(self.network.mean)) == (states, inputs):
                 if not self.sha256 or self.sha256 == model.origin.sha256:
-                    return found
+                    return tasks
                 raise ValueError(
                     f"the explainer was fitted to other weights; fit again with {FIT}."
                 )
@@ -171,18 +181,18 @@ class FittedExplainer:
 
 
 def with_classes(config: TaskSet) -> list[Task]:
-    """The tasks that have classes; ValueError if there are none."""
-    found = [task for task in config.tasks if task.classes]
-    if not found:
+    """Return the tasks that have classes. ValueError if there are none."""
+    tasks = [task for task in config.tasks if task.classes]
+    if not tasks:
         raise ValueError(
             "a learned explainer follows the probability of a class, but this model has only"
             " regressions: use 'path_marginals'."
         )
-    return found
+    return tasks
 
 
 def _content(raw: bytes) -> dict[str, Any]:
-    """The card's JSON object, with the right types."""
+    """Read the card's JSON object, with the right types."""
     content = json.loads(raw.decode("utf-8"))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
@@ -197,7 +207,7 @@ def _content(raw: bytes) -> dict[str, Any]:
 
 
 def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
-    """The network with these tensors, whose names, shapes and values are checked.
+    """Make the network of these tensors, after checking their names, shapes and values.
 
     The tensors were read from a small file, so a network of their shapes is small too.
     """

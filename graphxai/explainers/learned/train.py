@@ -48,7 +48,16 @@ TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard devi
 
 @dataclass(frozen=True, eq=False)
 class _TaughtBatch:
-    """Some graphs of similar size, what is known about their nodes, and the teacher's scores."""
+    """Some graphs of similar size, with what passes say about their nodes and the teacher's scores.
+
+    Args:
+        batch: B graphs.
+        target: the class explained in each.
+        classes: its number (B,) among the classes of all tasks.
+        features: the features of the nodes.
+        start: `z(lrp_path)` (B, N).
+        teacher: the teacher's scores (B, N).
+    """
 
     batch: GraphBatch
     target: ResolvedTarget
@@ -75,17 +84,25 @@ def fit_explainer(
 ) -> FittedExplainer:
     """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
 
-    graphs: what `explain` takes, a thousand or so; those that cannot be used are left out with a
-    warning. task: with classes; by default all such, each drawn for about as many graphs.
-    shapley_orders: the teacher is Shapley sampling over this many orders; None takes
-    `path_marginals`, which costs a fraction. epochs: passes over the graphs' activation curves.
-    held_out: share of the graphs, at most 100, held out to measure on. data: what the graphs are,
-    in words, for the card. progress: as for `explain`.
+    In half of the graphs the predicted class is explained, in the others any, drawn at random. The
+    same seed gives the same result, which `save(folder)` stores beside the checkpoint.
 
-    In half of the graphs the predicted class is explained, in the others any, drawn at random.
-    Returns a FittedExplainer, which `save(folder)` stores beside the checkpoint; the same seed
-    gives the same one. Raises TypeError for a wrapped model, ValueError for a model without classes
-    or fewer than 16 graphs to learn from.
+    Args:
+        model: a single Graphormer.
+        graphs: what `explain` takes, a thousand or so. Those that cannot be used are left out with
+            a warning.
+        task: a task with classes. By default all such, each drawn for about as many graphs.
+        shapley_orders: the teacher is Shapley sampling over this many orders. None takes
+            `path_marginals`, which costs a fraction.
+        epochs: passes over the graphs' activation curves.
+        held_out: share of the graphs, at most 100, held out to measure on.
+        seed: draws the classes, the order of the graphs and the network's first weights.
+        data: what the graphs are, in words, for the card.
+        progress: whether to show a bar, as for `explain`.
+
+    Raises:
+        TypeError: the model is wrapped, or an ensemble.
+        ValueError: the model has no classes, or there are fewer than 16 graphs to learn from.
     """
     if not isinstance(model, Graphormer):
         raise TypeError(
@@ -112,15 +129,17 @@ def fit_explainer(
     bar = progress_bar("fitting the explainer", total, show=progress)
     with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
-        def known(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
+        def taught(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
             items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
             return [
-                _known(model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance)
+                _taught(
+                    model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance
+                )
                 for at in range(0, len(items), GRAPHS_AT_A_TIME)
             ]
 
-        apart_parts = known(order[:apart], None)
-        parts = known(order[apart:], teacher)
+        apart_parts = taught(order[:apart], None)
+        parts = taught(order[apart:], teacher)
         network = _network(model, parts, sum(len(one.classes) for one in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, advance)
@@ -144,7 +163,7 @@ def fit_explainer(
 
 
 def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
-    """The named task, or all with classes; ValueError if there are no classes to explain."""
+    """Return the named task, or all with classes. ValueError if there are no classes."""
     if name is None:
         return with_classes(model.config)
     task, _ = model.config.task_columns(name)
@@ -152,14 +171,16 @@ def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
 
 
 def _usable(model: Graphormer, graphs: Any) -> list[Input]:
-    """The encoded graphs; one warning for those that cannot be used."""
-    found = list(prepare_each(model, as_list(graphs)[0]))
-    errors = [(k, one) for k, one in enumerate(found) if isinstance(one, Exception)]
+    """Encode the graphs, with one warning for those that cannot be used."""
+    prepared = list(prepare_each(model, as_list(graphs)[0]))
+    errors = [(k, graph) for k, graph in enumerate(prepared) if isinstance(graph, Exception)]
     if errors:
         k, first = errors[0]
-        text = f"{len(errors)} of {len(found)} graphs were left out; the first, number {k}: {first}"
+        text = (
+            f"{len(errors)} of {len(prepared)} graphs were left out; the first, number {k}: {first}"
+        )
         warnings.warn(text, stacklevel=3)
-    return [one for one in found if isinstance(one, Input)]
+    return [graph for graph in prepared if isinstance(graph, Input)]
 
 
 @contextmanager
@@ -171,7 +192,7 @@ def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
         yield
 
 
-def _known(
+def _taught(
     model: Graphormer,
     items: list[Input],
     tasks: list[Task],
@@ -179,7 +200,7 @@ def _known(
     generator: torch.Generator,
     progress: Progress,
 ) -> _TaughtBatch:
-    """What is known about some graphs, after their task and classes were drawn."""
+    """Run the passes that say something about some graphs, after drawing their classes."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
     with torch.no_grad():
         outputs = model(batch)
@@ -201,7 +222,7 @@ def _known(
 
 
 def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """A class (B,) for each graph: half of the time the predicted one, otherwise any."""
+    """Draw a class (B,) for each graph: half of the time the predicted one, otherwise any."""
     _, columns = model.config.task_columns(task.name)
     logits = outputs[:, columns].cpu()
     predicted = logits.argmax(-1) if task.kind == "multiclass" else (logits[:, 0] > 0).long()
@@ -210,7 +231,7 @@ def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Gene
 
 
 def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor) -> ResolvedTarget:
-    """The targets of single graphs, one class for each, side by side."""
+    """Put the targets of single graphs, one class for each, side by side."""
     rows = [
         Target(c, task.name).resolve(model.config, outputs[row : row + 1])
         for row, c in enumerate(classes)
@@ -225,7 +246,7 @@ def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor
 
 
 def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
-    """The network before learning, which standardises its inputs over all nodes of the parts."""
+    """Make the network before learning. It standardises its inputs over all nodes."""
     config = model.config
     states = config.num_layers * config.hidden_dim
     kept = min(COMPONENTS, states)
@@ -251,10 +272,18 @@ def _train(
     generator: torch.Generator,
     step: Callable[[_TaughtBatch, Tensor, float], None],
 ) -> None:
-    """AdamW over all parts in random order; step: adds the gradients of a part's scores (B, N).
+    """Minimise with AdamW over all batches in random order.
 
-    The rate rises over the first steps and falls to zero over all; step also gets the share of the
-    training that is done.
+    The rate rises over the first steps and falls to zero over all.
+
+    Args:
+        network: the network.
+        parts: the batches.
+        epochs: how often each is used.
+        rate: the highest rate.
+        generator: draws the order of the batches.
+        step: adds the gradients of a batch's scores (B, N). It also gets the share of the training
+            that is done.
     """
     optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=WEIGHT_DECAY)
     inputs = [network.inputs(part.features, part.classes) for part in parts]
@@ -314,12 +343,12 @@ def follow_curves(
 def _scores(
     model: Graphormer, network: OrderNetwork, parts: list[_TaughtBatch]
 ) -> dict[str, float]:
-    """Mean AUAC over held-out graphs, of the network and of `lrp_path`."""
-    found: dict[str, list[float]] = {"learned": [], "lrp_path": []}
+    """Measure the mean AUAC over held-out graphs, of the network and of `lrp_path`."""
+    areas_by_name: dict[str, list[float]] = {"learned": [], "lrp_path": []}
     with torch.no_grad():
         for part in parts:
             inputs = network.inputs(part.features, part.classes)
             scores = network(inputs, part.start, part.batch.mask)
-            found["learned"] += areas(model, part.batch, part.target, scores).tolist()
-            found["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
-    return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in found.items()}
+            areas_by_name["learned"] += areas(model, part.batch, part.target, scores).tolist()
+            areas_by_name["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
+    return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in areas_by_name.items()}
