@@ -62,11 +62,11 @@ __all__ = [
     "register",
 ]
 
-# Every file in this folder that registers a method is found automatically; the bridges to PyG's
-# explainers are loaded when they are first used.
-for _found in iter_modules(__path__):
-    if not _found.name.startswith("pyg"):
-        import_module(f"{__name__}.{_found.name}")
+# Every file in this folder that registers a method is imported. The bridges to PyG's explainers are
+# imported when they are first used.
+for _file in iter_modules(__path__):
+    if not _file.name.startswith("pyg"):
+        import_module(f"{__name__}.{_file.name}")
 
 # The order in which methods are listed: propagation, gradients, removal, attention, controls.
 _ORDER = (

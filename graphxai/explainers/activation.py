@@ -41,8 +41,9 @@ class Cam(Explainer):
 class GradCam(Explainer):
     """Last attention weighted by its gradient, graph token's row: `mean_h dA[L] * A[L]`.
 
-    `pooled=True`: one weight per head (its mean gradient), and positive scores only,
-    `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
+    Args:
+        pooled: whether to use one weight per head, its mean gradient, and positive scores only:
+            `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
     """
 
     name = "grad_cam"
@@ -70,11 +71,11 @@ class GradCam(Explainer):
 
 @register
 class AttCat(Explainer):
-    """Gradient x Input at every layer, weighted by the attention a token receives there.
+    """Gradient x Input at every layer, weighted by the attention that a token receives there.
 
-    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`; the queries q are the
+    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`, where the queries q are the
     graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
-    (see `adapters.engine.attention`); in a pre-LN layer this is after its LayerNorm.
+    (see `adapters.engine.attention`). In a pre-LN layer this is after its LayerNorm.
     """
 
     name = "att_cat"
@@ -122,9 +123,9 @@ def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int
 
 
 def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
-    """The graph token's row (B, H, T) of matrices (B, H, Q, T).
+    """Read the graph token's row (B, H, T) of matrices (B, H, Q, T).
 
-    Without a graph token, the mean over the nodes' rows.
+    Without a graph token, it is the mean over the nodes' rows.
     """
     row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
     return torch.einsum("bq,bhqt->bht", row, matrix)

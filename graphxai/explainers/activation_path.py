@@ -28,30 +28,32 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
-from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.conservative import conservative
 
 from .base import Attribution, Explainer, scored
+from .gradient import Lrp
 from .passes import passed
 from .registry import register
 from .traits import Traits
 from .variants import structural_bias
-
-LRP = Rules(attention=True, layernorm=True, activation="ratio")
 
 
 @register
 class LrpPath(Explainer):
     """Sum of LRP in the whole graph and in its more relevant half.
 
-    floor: presence of the least relevant nodes, in (0, 1]. steepness: how fast presence falls
-    around the median, per mean absolute deviation. Both were chosen on validation graphs and apply
-    to the Graphormer, whose attention takes a bias; in other models presence is 1 or 0. Scores are
-    in units of the output, but do not add up to any single output.
+    Scores are in units of the output, but do not add up to any single output. Those for f and for
+    -f are not opposite (mean r -0.86 on BACE test molecules): the middle of the path keeps the
+    nodes that speak for f in one case and those against it in the other. Their antisymmetric mean
+    costs a third pass and was less faithful on 70 BACE validation molecules (AUAC lower by 0.009,
+    AU-MSE higher by 0.11).
 
-    Scores for f and for -f are not opposite (mean r -0.86 on BACE test molecules): the middle of
-    the path keeps the nodes that speak for f in one case and those against it in the other. Their
-    antisymmetric mean costs a third pass and was less faithful on 70 BACE validation molecules
-    (AUAC lower by 0.009, AU-MSE higher by 0.11).
+    The defaults were chosen on validation graphs. They apply to the Graphormer, whose attention
+    takes a bias. In other models presence is 1 or 0.
+
+    Args:
+        floor: presence of the least relevant nodes, in (0, 1].
+        steepness: how fast presence falls around the median, per mean absolute deviation.
     """
 
     name = "lrp_path"
@@ -88,7 +90,7 @@ class LrpPath(Explainer):
         return scored(relevance + in_middle + of_presence, batch, outputs, resolved)
 
     def presence_of(self, relevance: Tensor, batch: GraphBatch) -> Tensor:
-        """Presence (B, T) of every key at the middle of the path; the graph token stays."""
+        """Compute the presence (B, T) of every key at the middle, 1 at the graph token."""
         nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
         spread = above.abs().nanmean(dim=1, keepdim=True)
@@ -101,7 +103,7 @@ class LrpPath(Explainer):
 
 
 def by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-    """The two points with presence 1 or 0, using the model's node removal."""
+    """Explain at the two points with presence 1 or 0, using the model's node removal."""
     tokens = model.embed(batch).detach()
     outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
     nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
@@ -119,7 +121,7 @@ def _lrp(
     keep: Tensor | None,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor]:
-    """Outputs, resolved target, and LRP (B, T) of the nodes that are kept."""
+    """Compute outputs, resolved target, and LRP (B, T) of the nodes that are kept."""
     tokens = tokens.detach().requires_grad_()
     with conservative(activation="ratio"):
         outputs = model.encode(tokens, batch, keep)
@@ -136,12 +138,12 @@ def lrp_and_presence(
     presence: Tensor,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor, Tensor]:
-    """Outputs, resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
-    seen = bias + presence.log()[:, None, None, :]
-    found = passed(model, batch, tokens, seen, LRP, structure=True)
-    outputs = found.outputs.detach()
+    """Compute outputs, resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
+    faded = bias + presence.log()[:, None, None, :]
+    run = passed(model, batch, tokens, faded, Lrp.rules, structure=True)
+    outputs = run.outputs.detach()
     resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
-    shares = found.back(resolved.weights)
+    shares = run.back(resolved.weights)
     assert shares.structure is not None
     of_presence = shares.structure.sum(dim=(1, 2))
     return outputs, resolved, (tokens * shares.tokens).sum(-1), of_presence

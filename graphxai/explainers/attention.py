@@ -1,8 +1,8 @@
 """Methods that read attention: the last layer's row, rollout, gradient-weighted attention.
 
 All need only the graph token's row of a product of (T, T) matrices. It is built as a row vector
-from the last layer back, so the last layer need only compute one query. `A[l]` are the
-probabilities (B, H, T, T) of layer l; padding keys have probability zero.
+from the last layer back, so that the last layer need only compute one query. `A[l]` are the
+probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from .registry import register
 from .traits import Traits
 
 Readout = Literal["token", "sum"]
-ATTENDED = "attended to"  # what a large score says of a node
+ATTENDED = "attended to"  # what a large score means
 GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 
@@ -38,7 +38,7 @@ class _Readout(Explainer):
     def _run(
         self, model: ExplainableModel, batch: GraphBatch
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Outputs, each layer's attention averaged over heads (B, Q, T), and the first row vector.
+        """Compute the outputs, each layer's mean over heads (B, Q, T), and the first row vector.
 
         The row vector (B, T) selects the graph token's row, or the rows of all real tokens.
         """
@@ -52,7 +52,8 @@ class _Readout(Explainer):
 class AttentionLast(_Readout):
     """Mean over heads of the last layer's attention from the graph token.
 
-    `readout="sum"`: column sums over all tokens, as in the released text code of Ali 2022.
+    With `readout="sum"` columns are summed over all tokens, as in the released text code of Ali
+    2022.
     """
 
     name = "attention_last"
@@ -70,7 +71,7 @@ class AttentionLast(_Readout):
 class Rollout(_Readout):
     """Product over layers of `row_normalise(mean_h A[l] + I)`, graph token's row.
 
-    `readout="sum"` sums the rows.
+    With `readout="sum"` the rows are summed.
     """
 
     name = "rollout"
@@ -125,7 +126,7 @@ class GaeRollout(Explainer):
 
 
 def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
-    """`row` (B, T) divided by the row sums of A + I, for A (B, Q, T).
+    """Divide `row` (B, T) by the row sums of A + I, for A (B, Q, T).
 
     For attention they are two, or one for a node that attends to none, such as one without bonds.
     """
@@ -134,9 +135,14 @@ def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TracedAttention:
-    """A forward and a backward pass: A[l] and d f_c / dA[l] (B, H, Q, T) of every layer.
+    """The attention of a forward pass, and its gradient from the backward pass.
 
-    outputs (B, num_outputs); target: f_c resolved for them; layers: what makes up each layer.
+    Args:
+        attention: A[l], (B, H, Q, T) of every layer.
+        gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
+        outputs: the outputs (B, num_outputs).
+        target: f_c resolved for them.
+        layers: the attention that makes up each layer.
     """
 
     attention: list[Tensor]
@@ -146,7 +152,7 @@ class TracedAttention:
     layers: Layers
 
     def positive(self) -> list[Tensor]:
-        """`mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
+        """Compute `mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
         pairs = zip(self.attention, self.gradients, strict=True)
         return [(weights * gradient).relu().mean(1) for weights, gradient in pairs]
 
@@ -157,7 +163,10 @@ def attention_gradients(
     target: Target,
     copy_of: ExplainableModel | None = None,
 ) -> TracedAttention:
-    """Attention of every layer and the gradient of f_c at it; copy_of: the model's original."""
+    """Record the attention of every layer and the gradient of f_c at it.
+
+    If the model is a copy, `copy_of` is its original.
+    """
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
@@ -166,19 +175,19 @@ def attention_gradients(
         resolved(outputs).sum(), tape.attention, allow_unused=True, materialize_grads=True
     )
     attention = [weights.detach() for weights in tape.attention]
-    known = model if copy_of is None else copy_of
-    layers = layers_of(known, tape, lambda: (outputs, tape.attention))
+    original = model if copy_of is None else copy_of
+    layers = layers_of(original, tape, lambda: (outputs, tape.attention))
     return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
 
 
-def by_layer(model: ExplainableModel, batch: GraphBatch, found: Attended) -> list[Tensor]:
-    """Attention (B, H, Q, T) of every layer, from what a pass without gradients recorded."""
-    layers = layers_of(model, found, lambda: pass_with_gradients(model, batch))
-    return layers.of(found.attention)
+def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:
+    """Merge the attention that a pass without gradients recorded, (B, H, Q, T) of every layer."""
+    layers = layers_of(model, recorded, lambda: pass_with_gradients(model, batch))
+    return layers.of(recorded.attention)
 
 
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
-    """(B, T): one at the graph token, or at the graph token and all nodes."""
+    """Return (B, T) with one at the graph token, or at the graph token and all nodes."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
     weights = getattr(batch, "readout", None)  # of the nodes, if there is no graph token
     if weights is not None:
@@ -191,5 +200,8 @@ def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
 
 
 def through(row: Tensor, matrix: Tensor) -> Tensor:
-    """Row vector (B, T) times matrix (B, Q, T); Q = 1 where only the first row was computed."""
+    """Multiply the row vector (B, T) with a matrix (B, Q, T).
+
+    Q is 1 where only the first row was computed.
+    """
     return (row[:, None, : matrix.shape[1]] @ matrix.to(row))[:, 0]

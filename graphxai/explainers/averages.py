@@ -1,33 +1,40 @@
-"""Averages of a node's marginals over coalitions or orders, with their standard errors."""
+"""Average a node's marginals over coalitions or orders, with their standard errors."""
 
 import torch
 from torch import Tensor
 
 
 def relative(graph_token: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """`z(x) = x / mean |x|` over the nodes of each graph, (B, T) with the graph token.
+    """Scale scores to `z(x) = x / mean |x|` over the nodes of each graph.
 
     Scores of different methods can be added once each is in units of its own mean size.
-    graph_token (B,); scores and mask (B, N).
+
+    Args:
+        graph_token: the score of the graph token, (B,).
+        scores: the scores of the nodes, (B, N).
+        mask: True at nodes, (B, N).
+
+    Returns:
+        Scores (B, T) with that of the graph token first.
     """
     return torch.cat([graph_token[:, None], scores], dim=1) / mean_size(scores, mask)
 
 
 def mean_size(scores: Tensor, mask: Tensor) -> Tensor:
-    """`mean |x|` (B, 1) over the nodes of each graph; scores and mask (B, N)."""
+    """Compute `mean |x|` (B, 1) over the nodes of each graph, for scores and mask (B, N)."""
     sizes = scores.abs().masked_fill(~mask, 0.0).sum(-1, keepdim=True)
     return (sizes / mask.sum(-1, keepdim=True).clamp(min=1)).clamp(min=1e-30)
 
 
-def mean_and_error(samples: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard error (B, N) of the samples (K, B, N) that are `known`.
+def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute mean and standard error (B, N) of samples (K, B, N), where `valid` (K, B, N) is True.
 
     A node with a single sample gets the standard deviation of its graph's other nodes (root mean
     square), a node without samples a mean of zero.
     """
-    count = known.sum(0).clamp(min=1)
-    mean = samples.masked_fill(~known, 0.0).sum(0) / count
-    squares = (samples - mean).square().masked_fill(~known, 0.0).sum(0)
+    count = valid.sum(0).clamp(min=1)
+    mean = samples.masked_fill(~valid, 0.0).sum(0) / count
+    squares = (samples - mean).square().masked_fill(~valid, 0.0).sum(0)
     several = count > 1
     variance = torch.where(several, squares / (count - 1).clamp(min=1), 0.0)
     typical = variance.sum(-1, keepdim=True) / several.sum(-1, keepdim=True).clamp(min=1)

@@ -42,6 +42,6 @@ class Random(Explainer):
 
 
 def generator_of(seed: int, x: Tensor) -> torch.Generator:
-    """A random generator that depends only on a seed and a graph's node features x (n, F)."""
+    """Make a random generator that depends only on a seed and a graph's features x (n, F)."""
     content = x.detach().cpu().contiguous().numpy().tobytes()
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} ".encode() + content))

@@ -42,7 +42,8 @@ class CustomMethod(Explainer):
         """Pad the function's scores to (B, N), on the model's device."""
         if len(scores_of_graphs) != len(batch):
             raise ValueError(
-                f"{self.name} returned scores for {len(scores_of_graphs)} graphs instead of {len(batch)}."
+                f"{self.name} returned scores for {len(scores_of_graphs)} graphs instead of"
+                f" {len(batch)}."
             )
         padded = torch.zeros_like(like)
         for b, n in enumerate(batch.num_nodes.tolist()):

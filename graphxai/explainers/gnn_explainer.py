@@ -15,16 +15,16 @@ from .traits import Traits
 from .variants import encode, structural_bias
 
 SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # size and entropy weights, initial std, as in PyG
-KEPT = "kept by the mask"  # what a large score says of a node
+KEPT = "kept by the mask"  # what a large score means
 
 
 @register
 class GnnExplainer(Explainer):
-    """Small node mask `m = sigmoid(w)` under which the prediction stays the same.
+    """A small node mask `m = sigmoid(w)` under which the prediction stays the same.
 
-    Minimises over w, with Adam, `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)`, where the loss
-    is minus the log-probability of the explained class, or for a regression the squared change of
-    f_c. The graphs of a batch are optimised together, each with its own objective. Settings as in
+    Adam minimises `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)` over w, where the loss is
+    minus the log-probability of the explained class, or for a regression the squared change of f_c.
+    The graphs of a batch are optimised together, each with its own objective. Settings are as in
     `torch_geometric.explain.GNNExplainer` with one mask entry per node. Scores are m, in (0, 1).
     """
 
@@ -53,12 +53,12 @@ class GnnExplainer(Explainer):
         resolved = target.resolve(model.config, outputs)
         mask = self.starting_mask(batch, tokens).requires_grad_()  # w, (B, N)
         optimizer = torch.optim.Adam([mask], lr=self.lr)
-        used = torch.zeros_like(batch.mask)  # nodes the output depends on; PyG's "hard mask"
+        used = torch.zeros_like(batch.mask)  # nodes that the output depends on: PyG's "hard mask"
         for epoch in range(self.epochs):
             m = mask.sigmoid()
             masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None].to(tokens)], dim=1)
-            found = encode(model, masked, batch, bias=bias)
-            loss = _loss(model, target, resolved, outputs, found) + _regularizers(m, used)
+            masked_outputs = encode(model, masked, batch, bias=bias)
+            loss = _loss(model, target, resolved, outputs, masked_outputs) + _regularizers(m, used)
             (mask.grad,) = torch.autograd.grad(loss.sum(), mask)
             if epoch == 0:
                 used = (mask.grad != 0) & batch.mask
@@ -67,7 +67,7 @@ class GnnExplainer(Explainer):
         return scored(F.pad(scores, (1, 0)), batch, outputs, resolved)
 
     def starting_mask(self, batch: GraphBatch, like: Tensor) -> Tensor:
-        """Initial w (B, N), drawn from the seed and each graph's node features."""
+        """Draw the initial w (B, N) from the seed and each graph's node features."""
         start = torch.zeros(batch.mask.shape)
         for b, n in enumerate(batch.num_nodes.tolist()):
             generator = generator_of(self.seed, batch.x[b, :n])
@@ -82,20 +82,20 @@ def _loss(
     target: Target,
     resolved: ResolvedTarget,
     outputs: Tensor,
-    found: Tensor,
+    masked_outputs: Tensor,
 ) -> Tensor:
-    """Distance (B,) of the masked outputs `found` (B, num_outputs) from the full ones."""
+    """Compute the distance (B,) of the masked outputs from the outputs (B, num_outputs)."""
     task, columns = model.config.task_columns(target.task_in(model.config).name)
     if task.kind == "regression":
-        return (resolved(found) - resolved(outputs)).square()
+        return (resolved(masked_outputs) - resolved(outputs)).square()
     single = task.kind == "multiclass" and not (resolved.weights < 0).any()
     if single:
-        return -(resolved.weights[:, columns] * found[:, columns].log_softmax(-1)).sum(-1)
-    return -F.logsigmoid(resolved(found))  # f_c is the difference of two classes
+        return -(resolved.weights[:, columns] * masked_outputs[:, columns].log_softmax(-1)).sum(-1)
+    return -F.logsigmoid(resolved(masked_outputs))  # f_c is the difference of two classes
 
 
 def _regularizers(m: Tensor, used: Tensor) -> Tensor:
-    """Weighted mean size and entropy (B,) of the mask m (B, N) over the nodes in use."""
+    """Compute the weighted mean size and entropy (B,) of the mask m (B, N) over nodes in use."""
     entropy = torch.special.entr(m) + torch.special.entr(1 - m)
     total = torch.where(used, SIZE * m + ENTROPY * entropy, 0.0).sum(-1)
     return total / used.sum(-1).clamp(min=1)

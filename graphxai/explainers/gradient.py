@@ -34,8 +34,10 @@ from .wrapped import by_graph, leaves_of
 class GradientInput(Explainer):
     """Gradient x Input of the unmodified network.
 
-    baseline: "zero", or "mean" to measure a node's embedding from the mean over the training set,
-    which is stored with the checkpoint (bundled Graphormers and what `graphxai train` writes).
+    Args:
+        baseline: "zero", or "mean" to measure a node's embedding from the mean over the training
+            set. The mean is stored with the checkpoint, of bundled Graphormers and of what
+            `graphxai train` writes.
     """
 
     name = "gradient_input"
@@ -56,14 +58,14 @@ class GradientInput(Explainer):
         self.baseline = baseline
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        own = isinstance(model, Graphormer)  # others have no structure or remainders
-        with conservative(**vars(self.rules)), torch.set_grad_enabled(not own):
+        is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
+        with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
             tokens = model.embed(batch).detach()  # (B, T, D)
         bias = structural_bias(model, batch)  # (B, H, T, T)
-        found = passed(model, batch, tokens, bias, self.rules)
-        outputs = found.outputs.detach()
+        run = passed(model, batch, tokens, bias, self.rules)
+        outputs = run.outputs.detach()
         resolved = target.resolve(model.config, outputs)
-        shares = found.back(resolved.weights)
+        shares = run.back(resolved.weights)
         structure = None
         if bias is not None and shares.structure is not None:
             structure = structure_shares(model, batch, bias, shares.structure)
@@ -91,13 +93,13 @@ class GradientInput(Explainer):
             else features.detach().masked_fill(~batch.mask[..., None], 0.0),
             structure=structure,
             others=shares.others,
-            remainders=shares.remainders if own else None,
+            remainders=shares.remainders if is_graphormer else None,
             inputs=by_graph(batch, {n: x.detach() * shares.inputs[n] for n, x in leaves.items()}),
         )
 
 
 def _mean_node(model: ExplainableModel) -> Tensor:
-    """The mean node embedding (F, D) stored with a Graphormer, split by feature."""
+    """Return the mean node embedding (F, D) stored with a Graphormer, split by feature."""
     mean = model.mean_node if isinstance(model, Graphormer) else None
     if mean is None:
         raise ValueError(
@@ -111,10 +113,13 @@ def _mean_node(model: ExplainableModel) -> Tensor:
 def structure_shares(
     model: ExplainableModel, batch: GraphBatch, bias: Tensor, gradient: Tensor
 ) -> dict[str, Tensor]:
-    """`sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
+    """Compute `sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
 
-    bias (B, H, T, T); gradient: of f_c at the bias, same shape, summed over the layers, which
-    share the bias.
+    Args:
+        model: a Graphormer.
+        batch: B graphs.
+        bias: the structural bias (B, H, T, T).
+        gradient: that of f_c at the bias, (B, H, T, T), summed over the layers, which share it.
     """
     if not isinstance(model, Graphormer):
         raise TypeError(f"{type(model).__name__} does not split its structural bias into terms.")
@@ -164,12 +169,12 @@ class Lrp(GradientInput):
 
 @register
 class AttnLrp(GradientInput):
-    """LRP through the softmax: Gradient x Input there, half of the relevance to each factor of
-    `A v` and `q k^T`, LayerNorm's scale and the activation ratio constant.
+    """LRP through the softmax.
 
-    Values get 1/2, queries and keys 1/4 each. The structural bias, which is added to `q k^T`,
-    shares the logits' 1/2. The softmax is not conservative: what it creates or loses is the
-    ledger's only remainder.
+    The softmax keeps its gradient. Each factor of `A v` and `q k^T` gets half of the relevance, and
+    LayerNorm's scale and the activation ratio are constant. So values get 1/2, queries and keys 1/4
+    each. The structural bias, which is added to `q k^T`, shares the logits' 1/2. The softmax is not
+    conservative: what it creates or loses is the ledger's only remainder.
     """
 
     name = "attn_lrp"
@@ -197,11 +202,11 @@ class Saliency(Explainer):
         gradient, *further = torch.autograd.grad(
             resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
         )
-        found = scored(gradient.norm(dim=-1), batch, outputs, resolved)
+        attribution = scored(gradient.norm(dim=-1), batch, outputs, resolved)
         lengths = {name: _length(g) for name, g in zip(leaves, further, strict=True)}
-        return replace(found, inputs=by_graph(batch, lengths))
+        return replace(attribution, inputs=by_graph(batch, lengths))
 
 
 def _length(gradient: Tensor) -> Tensor:
-    """The L2 norm of every row (rows, ...)."""
+    """Compute the L2 norm of every row (rows, ...)."""
     return gradient.flatten(1).norm(dim=-1) if gradient.dim() > 1 else gradient.abs()

@@ -21,13 +21,16 @@ class IntegratedGradients(Explainer):
 
     All tokens start from zero, including the graph token. The ledger's `biases` are f_c at zero:
     what parameters and structure give without any tokens. So `unexplained` is only the error of the
-    quadrature, Gauss-Legendre with `steps` points.
+    quadrature. Further inputs that are explained (`wrt`) start from zero too, together with the
+    tokens.
 
-    LayerNorm removes the length of tokens, so the output changes most close to zero. The points
-    are spaced in u, with `a = u ** power`: `power=1` is the usual spacing, a larger power moves
-    them to where the gradient is. With too few points `unexplained` is large.
+    LayerNorm removes the length of tokens, so the output changes most close to zero. With too few
+    points `unexplained` is large.
 
-    Further inputs that are explained (`of`) start from zero too, together with the tokens.
+    Args:
+        steps: the number of points of the quadrature (Gauss-Legendre).
+        power: spaces the points in u, with `a = u ** power`. With 1 the spacing is the usual one. A
+            larger power moves the points to where the gradient is.
     """
 
     name = "integrated_gradients"
@@ -62,10 +65,10 @@ class IntegratedGradients(Explainer):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
             at, scaled = scaled_leaves(batch, points[part])
             f = resolved(encode_variants(model, on_path, at, bias=bias))
-            found, *others = torch.autograd.grad(
+            gradients, *others = torch.autograd.grad(
                 f.sum(), [on_path, *scaled.values()], materialize_grads=True
             )
-            gradient += (weights[part, None, None, None] * found).sum(0)
+            gradient += (weights[part, None, None, None] * gradients).sum(0)
             for name, g in zip(scaled, others, strict=True):
                 further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))
         relevance = (tokens * gradient).sum(-1)
@@ -88,7 +91,7 @@ class IntegratedGradients(Explainer):
 
 
 def quadrature(steps: int, power: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Points a and weights (steps,) of `integral_0^1 g(a) da` with `a = u ** power`."""
+    """Compute points a and weights (steps,) of `integral_0^1 g(a) da` with `a = u ** power`."""
     u, weight = np.polynomial.legendre.leggauss(steps)
     u, weight = (u + 1) / 2, weight / 2
     points, weights = u**power, weight * power * u ** (power - 1)

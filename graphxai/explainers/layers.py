@@ -1,11 +1,11 @@
 """Group the attention that a pass records into layers.
 
-A Graphormer attends once per layer. A wrapped model may compute its heads one after another,
-attend twice in parallel (as the convolution and the global attention of a GPS layer do), or attend
-where its output does not depend on it (as in a second tower for an auxiliary loss). Layers are
-therefore found from dependencies: attention that depends on no other attention is in the first
-layer, attention that depends on the first layer is in the second, and so on. All attention within
-a layer counts as its heads, but for chunks of queries, which are rows of one matrix.
+A Graphormer attends once per layer. A wrapped model may compute its heads one after another, attend
+twice in parallel (as the convolution and the global attention of a GPS layer do), or attend where
+its output does not depend on it (as in a second tower for an auxiliary loss). Layers therefore
+follow from dependencies: attention that depends on no other attention is in the first layer,
+attention that depends on the first layer is in the second, and so on. All attention within a layer
+counts as its heads, except for chunks of queries, which are rows of one matrix.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +21,11 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 
-Pass = tuple[Tensor, list[Tensor]]
+RecordedPass = tuple[Tensor, list[Tensor]]  # outputs and attention
 
 
 class Attended(Protocol):
-    """What a pass recorded of its attention; see `rules.conservative.Tape`."""
+    """The attention that a pass recorded, as in `rules.conservative.Tape`."""
 
     attention: list[Tensor]
     chunks: list[int]
@@ -33,11 +33,14 @@ class Attended(Protocol):
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a model that attends `count` times.
+    """The layers of a model.
 
-    indices: for each layer, first layer first, the positions of its attention in the order of a
-    pass; None: each attention is a layer. heads_apart: whether some layer has several softmaxes of
-    one head each. chunks: see `rules.conservative.Tape`.
+    Args:
+        count: how often it attends.
+        indices: for each layer, first layer first, the positions of its attention in the order of a
+            pass. If None, each attention is a layer.
+        heads_apart: whether some layer has several softmaxes of one head each.
+        chunks: see `rules.conservative.Tape`.
     """
 
     count: int
@@ -45,66 +48,72 @@ class Layers:
     heads_apart: bool = False
     chunks: tuple[int, ...] = ()
 
-    def of(self, found: Sequence[Tensor]) -> list[Tensor]:
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Merge one tensor per attention into one (B, H, Q, T) per layer, with all its heads."""
-        if len(found) != self.count:
-            return list(found)
-        return [self.merged(layer, [found[k] for k in layer]) for layer in self]
+        if len(tensors) != self.count:
+            return list(tensors)
+        return [self.merged(layer, [tensors[k] for k in layer]) for layer in self]
 
-    def merged(self, positions: Sequence[int], found: Sequence[Tensor]) -> Tensor:
-        """One tensor for each attention at these positions as one (B, H, Q, T)."""
+    def merged(self, positions: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
+        """Merge the tensors of the attentions at these positions into one (B, H, Q, T)."""
         chunks = self.chunks or range(self.count)
-        return torch.cat(joined([chunks[k] for k in positions], found), dim=1)
+        return torch.cat(joined([chunks[k] for k in positions], tensors), dim=1)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return iter(self.indices or ((k,) for k in range(self.count)))
 
 
-def joined(chunks: Sequence[int], found: Sequence[Tensor]) -> list[Tensor]:
-    """One tensor (B, H, Q, T) per attention, of those that hold some of its rows.
+def joined(chunks: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Join tensors that hold some rows of the same attention into one (B, H, Q, T) per attention.
 
-    chunks: for each tensor a number that those of one attention have in common.
+    `chunks` has for each tensor a number that those of one attention have in common.
     """
     whole: dict[int, Tensor] = {}
-    for chunk, rows in zip(chunks, found, strict=True):
-        known = whole.get(chunk)
-        if known is not None:
-            queries = max(known.shape[2], rows.shape[2])
-            known, rows = (F.pad(t, (0, 0, 0, queries - t.shape[2])) for t in (known, rows))
-        whole[chunk] = rows if known is None else known + rows
+    for chunk, rows in zip(chunks, tensors, strict=True):
+        before = whole.get(chunk)
+        if before is not None:
+            queries = max(before.shape[2], rows.shape[2])
+            before, rows = (F.pad(t, (0, 0, 0, queries - t.shape[2])) for t in (before, rows))
+        whole[chunk] = rows if before is None else before + rows
     return list(whole.values())
 
 
-# by model, or what its copies share, with its form at that time
-_known: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
+# The layers of each model, or of what its copies share, with the form that it had at the time.
+_layers_by_model: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
 
 
-def layers_of(model: Any, found: Attended, passed: Callable[[], Pass]) -> Layers:
-    """The layers of the attention that a pass recorded.
+def layers_of(model: Any, recorded: Attended, passed: Callable[[], RecordedPass]) -> Layers:
+    """Return the layers of the attention that a pass recorded.
 
-    passed: returns the outputs and the attention of such a pass with gradients. It is called once
-    per model, and again when parts of the model have been replaced, or when it attends in another
-    number of chunks.
+    Args:
+        model: the model.
+        recorded: the attention of the pass.
+        passed: runs such a pass with gradients. It is called once per model, and again when parts
+            of the model have been replaced, or when it attends in another number of chunks.
     """
-    count, chunks = len(found.attention), tuple(found.chunks)
+    count, chunks = len(recorded.attention), tuple(recorded.chunks)
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
     kept_by, form = getattr(model, "padding", model), _form(getattr(model, "module", model))
     form += chunks
-    known_of, known = _known.get(kept_by, ((), Layers(0)))
-    if known.count != count or known_of != form:
-        known = replace(_found_in(*passed(), chunks), chunks=chunks)
-        _known[kept_by] = form, known
-    return known if known.count == count else Layers(count)
+    last_form, layers = _layers_by_model.get(kept_by, ((), Layers(0)))
+    if layers.count != count or last_form != form:
+        layers = replace(_found_in(*passed(), chunks), chunks=chunks)
+        _layers_by_model[kept_by] = form, layers
+    return layers if layers.count == count else Layers(count)
 
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
-    """The parts of a model; the same for its copies."""
+    """Describe the parts of a model. Its copies have the same description."""
     return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 
-def pass_with_gradients(model: ExplainableModel, batch: Any) -> Pass:
-    """Outputs and attention of a pass, with the autograd graph that shows their dependencies."""
+def pass_with_gradients(model: ExplainableModel, batch: Any) -> RecordedPass:
+    """Run a pass whose autograd graph shows on which attention each attention depends.
+
+    Returns:
+        The outputs and the attention.
+    """
     with torch.enable_grad(), record() as tape:
         outputs = model.encode(model.embed(batch).detach().requires_grad_(), batch)
     return outputs, tape.attention
@@ -128,9 +137,9 @@ def _found_in(outputs: Tensor, attention: list[Tensor], chunks: Sequence[int]) -
 
 
 def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
-    """Depth of each attention that the output depends on: attentions on its path, itself included.
+    """Count the attentions on the path to each attention that the output depends on, with itself.
 
-    output, attention: nodes of autograd's graph.
+    The output and the attention are nodes of autograd's graph.
     """
     depth: dict[Any, int] = {}
     left = [output]
@@ -141,5 +150,5 @@ def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
             left.extend(missing)
             continue
         node = left.pop()
-        depth[node] = max((depth[one] for one in before), default=0) + (node in attention)
+        depth[node] = max((depth[earlier] for earlier in before), default=0) + (node in attention)
     return {k: depth[node] for k, node in enumerate(attention) if node in depth}

@@ -22,10 +22,13 @@ from .traits import Traits
 class MaskedLrp(Explainer):
     """Transformer attribution in which only positional and relational heads pass relevance on.
 
-    statistics: of the model's heads over a data set (see `head_statistics`), or a folder with
-    their `heads.json`. None: those stored with the checkpoint; if there are none, statistics of
-    each graph itself, from distances and bonds. A layer without important heads passes all
-    relevance around its attention, so that without any important head the nodes score zero.
+    A layer without important heads passes all relevance around its attention, so that without any
+    important head the nodes score zero.
+
+    Args:
+        statistics: those of the model's heads over a data set (see `head_statistics`), or a folder
+            with their `heads.json`. None takes those stored with the checkpoint. If there are none,
+            it takes statistics of each graph itself, from distances and bonds.
     """
 
     name = "masked_lrp"
@@ -54,7 +57,7 @@ class MaskedLrp(Explainer):
 
 
 def stored_statistics(model: Any) -> HeadStatistics | None:
-    """The statistics stored with the model's weights and measured on them, or None."""
+    """Load the statistics that are stored with the model's weights and measured on them."""
     origin = model.origin
     if origin.folder is None or not (origin.folder / FILE).is_file():
         return None
@@ -66,11 +69,12 @@ def _check_fit(statistics: HeadStatistics, model: Any) -> None:
     """Raise ValueError if the statistics belong to another model."""
     config, digest = model.config, model.origin.sha256
     layers, heads = statistics.distances.shape[:2]
-    own = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
-    if (layers, heads) != own:
+    of_model = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
+    if (layers, heads) != of_model:
         raise ValueError(
             f"the statistics are for {layers} layers with {heads} heads; the model has"
-            f" {own[0]} with {own[1]}. Measure them again: head_statistics(model, inputs)."
+            f" {of_model[0]} with {of_model[1]}. Measure them again:"
+            " head_statistics(model, inputs)."
         )
     if statistics.sha256 and digest and statistics.sha256 != digest:
         raise ValueError(

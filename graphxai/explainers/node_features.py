@@ -1,13 +1,13 @@
 """What a few passes of a Graphormer say about every node: the input of a learned explainer.
 
-One plain pass and one under the rules of LRP, each with a backward pass from v, the log-odds of the
-class explained, give by layer and head
+There are one plain pass and one under the rules of LRP. Each has a backward pass from v, the
+log-odds of the class explained. By layer and head they give
 
 * what v loses if the node leaves the softmax (`path_marginals.by_query`), through all queries and
   through the graph token's row alone;
-* gradient times state of the node at the entry of each layer;
+* gradient times state of the node at the entry of each layer.
 
-and, from the plain pass, the graph token's attention and the states. What has the units of v is
+The plain pass also gives the graph token's attention and the states. What has the units of v is
 given in units of the graph's mean |score of `lrp_path`|, and compressed by asinh.
 """
 
@@ -21,8 +21,8 @@ from graphxai.contract.target import ResolvedTarget
 from graphxai.models.graphormer import Graphormer, GraphormerConfig
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 
-from .activation_path import LRP
 from .averages import mean_size
+from .gradient import Lrp
 from .path_marginals import by_query
 
 TYPICAL_SIZE = 50.0  # nodes; brings the size of graphs near one
@@ -30,14 +30,19 @@ STEEPNESS = 2.0  # of the soft rank, per mean |score|
 
 
 class NodeFeatures(NamedTuple):
-    """values (B, N, F) that `num_values` counts; states (B, N, L D) at the entry of each layer."""
+    """Features of the nodes.
+
+    Args:
+        values: the values (B, N, F) that `num_values` counts.
+        states: the states (B, N, L D) at the entry of each layer.
+    """
 
     values: Tensor
     states: Tensor
 
 
 def num_values(config: GraphormerConfig) -> int:
-    """Number F of values of a node."""
+    """Count the values F of a node."""
     heads, layers = config.num_heads, config.num_layers
     of_pass = heads * layers + heads * (layers - 1) + layers
     return 2 * of_pass + heads * layers + 5
@@ -46,12 +51,12 @@ def num_values(config: GraphormerConfig) -> int:
 def node_features(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, path: Tensor
 ) -> NodeFeatures:
-    """The features of every node of a batch; path (B, N): its scores by `lrp_path`."""
+    """Compute the features of every node of a batch, from scores (B, N) by `lrp_path`."""
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
-    plain, outputs, found = _one_pass(model, batch, tokens, bias, target, Rules())
-    _, _, held = _one_pass(model, batch, tokens, bias, target, LRP)
+    plain, outputs, of_plain = _one_pass(model, batch, tokens, bias, target, Rules())
+    _, _, of_lrp = _one_pass(model, batch, tokens, bias, target, Lrp.rules)
     size = mean_size(path, batch.mask)  # (B, 1)
-    of_v = torch.cat([found, held, path[..., None]], dim=-1) / size[..., None]
+    of_v = torch.cat([of_plain, of_lrp, path[..., None]], dim=-1) / size[..., None]
     shares = [weights[:, :, 0, 1:].transpose(1, 2).detach() for weights in plain.attention]
     nodes = batch.mask.sum(-1)[:, None]  # (B, 1)
     v = target.log_odds(outputs).detach()[:, None]
@@ -67,7 +72,10 @@ def node_features(
 
 
 def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
-    """Share (B, N) of the graph's nodes that a node exceeds; those with equal scores count half."""
+    """Compute the share (B, N) of the graph's nodes that a node exceeds.
+
+    Those with equal scores count half.
+    """
     above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
     return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
 
@@ -80,10 +88,11 @@ def _one_pass(
     target: ResolvedTarget,
     rules: Rules,
 ) -> tuple[Tape, Tensor, Tensor]:
-    """The recording of a pass under the rules, its outputs, and what the backward pass gives.
+    """Run a pass under the rules, and a backward pass.
 
-    The last has the shape (B, N, values): marginals by layer and head, through the graph token's
-    row (the only one in the last layer), and gradient x state by layer.
+    Returns:
+        The recording, the outputs, and values (B, N, values): marginals by layer and head, through
+        the graph token's row (the only row in the last layer), and gradient x state by layer.
     """
     with conservative(**vars(rules)), record(attention_gradients=True) as tape:
         outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)
@@ -99,5 +108,5 @@ def _one_pass(
         (state.detach() * gradient).sum(-1, keepdim=True)
         for state, gradient in zip(states, gradients[layers:], strict=True)
     ]
-    found = torch.cat([*(one.transpose(1, 2) for one in by_head), *along], dim=-1)
-    return tape, outputs.detach(), found[:, 1:]
+    values = torch.cat([*(marginals.transpose(1, 2) for marginals in by_head), *along], dim=-1)
+    return tape, outputs.detach(), values[:, 1:]

@@ -1,7 +1,7 @@
-"""Orders of the nodes by their scores, in which equivalent nodes stay together.
+"""Order the nodes by their scores, so that equivalent nodes stay together.
 
-Nodes whose scores differ by rounding alone enter an order as one, so that results do not depend on
-how the nodes are numbered.
+Nodes whose scores differ by rounding alone enter an order together, so that results do not depend
+on how the nodes are numbered.
 """
 
 import torch
@@ -12,7 +12,7 @@ TIED = 1e-4  # of the largest score
 
 
 def rounding(scores: Tensor) -> Tensor:
-    """The largest difference (B, 1) that is rounding, for scores (B, T) from `averages.relative`.
+    """Bound the difference (B, 1) that is rounding, for scores (B, T) from `averages.relative`.
 
     Such scores may be sums of terms around one that cancel.
     """
@@ -20,10 +20,14 @@ def rounding(scores: Tensor) -> Tensor:
 
 
 def first_nodes(scores: Tensor, mask: Tensor, share: float) -> Tensor:
-    """The highest scores of each graph, True in (B, N): a share of its nodes, and at least one.
+    """Select the highest scores of each graph, True in (B, N).
 
-    Nodes that tie with the last of them are included. scores (B, T), graph token first; mask
-    (B, N).
+    These are a share of its nodes, at least one, and all nodes that tie with the last of them.
+
+    Args:
+        scores: the scores (B, T), graph token first.
+        mask: True at nodes, (B, N).
+        share: the share of the nodes.
     """
     nodes = scores[:, 1:]
     ranked = nodes.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
@@ -33,7 +37,10 @@ def first_nodes(scores: Tensor, mask: Tensor, share: float) -> Tensor:
 
 
 def ranks(scores: Tensor, mask: Tensor) -> Tensor:
-    """Position (B, N) of every node by descending score (B, T); N at padding, which never joins."""
+    """Rank every node (B, N) by descending score (B, T).
+
+    Padding, which never joins, has rank N.
+    """
     order = (
         scores[:, 1:].masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     )
@@ -41,21 +48,29 @@ def ranks(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """What each node adds (B, N) when it joins those of higher score; tied nodes share equally.
+    """Compute what each node adds (B, N) when it joins those of higher score.
 
-    values (N + 1, B): of the first 0..N nodes of the order by `ranks`; scores (B, T).
+    Tied nodes share equally.
+
+    Args:
+        values: the values (N + 1, B) of the first 0..N nodes of the order by `ranks`.
+        scores: the scores (B, T).
+        mask: True at nodes, (B, N).
     """
     nodes, tied = scores[:, 1:], rounding(scores)[..., None]
     higher = nodes[:, None, :] - nodes[:, :, None]  # (B, N, N): by how much the second is higher
     before = ((higher > tied) & mask[:, None, :]).sum(-1)
     after = ((higher >= -tied) & mask[:, None, :]).sum(-1)
     by_size = values.T
-    found = by_size.gather(1, after) - by_size.gather(1, before)
-    return (found / (after - before).clamp(min=1)).masked_fill(~mask, 0.0)
+    together = by_size.gather(1, after) - by_size.gather(1, before)
+    return (together / (after - before).clamp(min=1)).masked_fill(~mask, 0.0)
 
 
 def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """The values (B, N) of a graph's nodes, reassigned by rank in `order` (B, N), highest first."""
+    """Reassign the values (B, N) of a graph's nodes by rank in `order` (B, N).
+
+    The highest rank gets the highest value.
+    """
     ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
     sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
     return gains(sums.T, F.pad(order, (1, 0)), mask)

@@ -40,27 +40,35 @@ from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import Rules, conservative, record
 
 from .base import Explainer, decided_by
-from .gradient import GradientInput
+from .gradient import GradientInput, Lrp
 
 
 def pair_relevance(
     model: ExplainableModel, batch: Any, target: Any = None, rules: Rules | None = None
 ) -> Tensor:
-    """`sum_h A_ij dA_ij` (B, L, T, T) of every layer; rules hold attention constant (default: LRP).
+    """Compute `sum_h A_ij dA_ij` (B, L, T, T) of every layer.
 
-    Raises ValueError for a target the model does not have, or a model without attention.
+    The rules hold attention constant. By default they are those of LRP.
+
+    Raises:
+        ValueError: the model does not have the target, or has no attention.
     """
     if isinstance(model, Ensemble):
-        return _mean(model, batch, target, lambda one, own: pair_relevance(one, batch, own, rules))
-    rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
+        return _mean(
+            model,
+            batch,
+            target,
+            lambda member, decided: pair_relevance(member, batch, decided, rules),
+        )
+    rules = rules or Lrp.rules
     size = batch.mask.shape[1] + 1
     with explaining(model):
         try:
             with conservative(**vars(rules)), record(attention_gradients=True) as tape:
                 outputs = model.encode(model.embed(batch).detach(), batch)
         except OneGraphAtATime as error:
-            alone = [pair_relevance(model, one, target, rules) for one in error.batches]
-            return torch.cat([F.pad(one, (0, size - one.shape[-1]) * 2) for one in alone])
+            alone = [pair_relevance(model, graph, target, rules) for graph in error.batches]
+            return torch.cat([F.pad(pairs, (0, size - pairs.shape[-1]) * 2) for pairs in alone])
         f = Target.of(target).resolve(model.config, outputs)(outputs)
         gradients = torch.autograd.grad(
             f.sum(), tape.attention, allow_unused=True, materialize_grads=True
@@ -79,17 +87,27 @@ def walk_relevance(
     target: Any = None,
     rules: Rules | None = None,
 ) -> Tensor:
-    """`W` (B, T, T): what began at token j (column) and was in token i (row) after some layers.
+    """Compute `W` (B, T, T): what began at token j (column) and was in token i (row) after some
+    layers.
 
-    num_layers: after how many layers. Takes one backward pass through these layers per token.
-    Raises ValueError for a wrapped model, and if the model has no layer after them.
+    It takes one backward pass through these layers per token.
+
+    Args:
+        model: a Graphormer.
+        batch: B graphs.
+        num_layers: after how many layers.
+        target: the output to explain.
+        rules: the rules in force, by default those of LRP.
+
+    Raises:
+        ValueError: the model is wrapped, or has no layer after these.
     """
     if isinstance(model, Ensemble):
         return _mean(
             model,
             batch,
             target,
-            lambda one, own: walk_relevance(one, batch, num_layers, own, rules),
+            lambda member, decided: walk_relevance(member, batch, num_layers, decided, rules),
         )
     if not isinstance(model, Graphormer):
         raise ValueError("walks follow the states of a Graphormer; leave out num_layers=.")
@@ -100,7 +118,7 @@ def walk_relevance(
         raise ValueError(
             f"num_layers must be from 1 to {layers - 1} in this model, not {num_layers}."
         )
-    rules = rules or Rules(attention=True, layernorm=True, activation="ratio")
+    rules = rules or Lrp.rules
     tokens = model.embed(batch).detach().requires_grad_()
     with explaining(model), conservative(**vars(rules)), record() as tape:
         outputs = model.encode(tokens, batch)
@@ -116,24 +134,24 @@ def walk_relevance(
 
 
 def _mean(
-    model: Ensemble, batch: Any, target: Any, found: Callable[[Graphormer, Target], Tensor]
+    model: Ensemble, batch: Any, target: Any, explain: Callable[[Graphormer, Target], Tensor]
 ) -> Tensor:
-    """The members' mean, each explained for the target that the ensemble decides on."""
+    """Average over the members, each explained for the target that the ensemble decides on."""
     _, decided = decided_by(model, batch, Target.of(target))
-    return torch.stack([found(member, decided) for member in model.members]).mean(0)
+    return torch.stack([explain(member, decided) for member in model.members]).mean(0)
 
 
 def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:
-    """Distances (n, n) between the nodes of each graph."""
+    """Return the distances (n, n) between the nodes of each graph."""
     if hasattr(batch, "distances"):
-        own: list[IntArray] = batch.distances()
-        return own
+        distances: list[IntArray] = batch.distances()
+        return distances
     edges = [(int(graph.num_nodes), *graph.edge_index.numpy()) for graph in graphs]
     return [shortest_paths(*each)[0] for each in edges]
 
 
 def rules_of(explainer: Explainer) -> Rules:
-    """The method's rules; ValueError unless they hold attention constant."""
+    """Return the method's rules. ValueError unless they hold attention constant."""
     if isinstance(explainer, GradientInput) and explainer.rules.attention:
         return explainer.rules
     raise ValueError(

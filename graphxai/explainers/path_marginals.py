@@ -47,17 +47,19 @@ SAME = 1e-5  # of two gradients: their difference is rounding
 class PathMarginals(Explainer):
     """Marginals of the nodes at coalitions of their own order, from gradients at the attention.
 
-    rounds: number of coalitions, 4 to 32. Scores are `z(lrp_path) + z(mean marginal)` with
-    `z(x) = x / mean |x|`; their spread is the standard error of the mean marginal, in the same
-    unit. All graphs of a batch share each pass.
-
-    values: "own", or "lrp" to keep only the order of these scores and take the values from `lrp`:
-    the node of rank k gets the k-th largest of the graph, tied nodes share theirs. Their sum and
-    the ledger are those of `lrp`, exactly, and there is no spread (one pass more each way).
+    Scores are `z(lrp_path) + z(mean marginal)` with `z(x) = x / mean |x|`. Their spread is the
+    standard error of the mean marginal, in the same unit. All graphs of a batch share each pass.
 
     In wrapped models an absent node leaves the graph, so only present nodes get a marginal, and the
-    first coalition is the whole graph. A marginal counts what a node gives through attention; what
+    first coalition is the whole graph. A marginal counts what a node gives through attention. What
     it gives through messages and pooling counts in `lrp_path` alone.
+
+    Args:
+        rounds: the number of coalitions, 4 to 32.
+        values: "own", or "lrp" to keep only the order of these scores and take the values from
+            `lrp`. Then the node of rank k gets the k-th largest of the graph, and tied nodes share
+            theirs. The sum and the ledger are those of `lrp`, exactly, and there is no spread. It
+            costs one pass more each way.
     """
 
     name = "path_marginals"
@@ -77,30 +79,30 @@ class PathMarginals(Explainer):
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
-        if own := isinstance(model, Graphormer):
+        if is_graphormer := isinstance(model, Graphormer):
             measure = partial(marginals, model, batch, tokens, model.bias(batch).detach())
         else:
             measure = partial(marginals_of_present, model, batch, tokens)
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
-        samples, known = [], []
+        samples, measured_nodes = [], []
         measured: dict[bytes, Tensor] = {}  # by coalition: few nodes make few, which come again
         for k in range(self.rounds):
             # where only present nodes have marginals, all are present in the first round
-            share = (0.5 + GOLDEN * k) % 1 if own or k else 1.0
+            share = (0.5 + GOLDEN * k) % 1 if is_graphormer or k else 1.0
             present = first_nodes(scores, batch.mask, share)
             coalition = present.numpy(force=True).tobytes()
             if coalition not in measured:
                 measured[coalition] = measure(present, resolved)
             samples.append(measured[coalition])
-            known.append(batch.mask if own else present)
-            mean, error = mean_and_error(torch.stack(samples), torch.stack(known))
+            measured_nodes.append(batch.mask if is_graphormer else present)
+            mean, error = mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
             scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)
         if self.values == "lrp":
             whole = Lrp()._attribute(model, batch, target)
             nodes = in_order(whole.relevance, scores[:, 1:], batch.mask)
             return replace(whole, relevance=nodes, features=None)
-        found = scored(scores, batch, path.outputs, resolved)
-        return replace(found, spread=error / mean_size(mean, batch.mask))
+        attribution = scored(scores, batch, path.outputs, resolved)
+        return replace(attribution, spread=error / mean_size(mean, batch.mask))
 
 
 def marginals(
@@ -111,7 +113,7 @@ def marginals(
     present: Tensor,
     target: ResolvedTarget,
 ) -> Tensor:
-    """Marginals (B, N) of all nodes at the coalition `present` (B, N)."""
+    """Compute marginals (B, N) of all nodes at the coalition `present` (B, N)."""
     hidden = F.pad(batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
     presence = HIDDEN * hidden.to(tokens.dtype)
     with record(attention_gradients=True) as tape:
@@ -122,26 +124,35 @@ def marginals(
 def through_attention(
     attention: list[Tensor], outputs: Tensor, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
-    """Marginals (B, T) through all recorded attention of a pass, for the class's log-odds."""
+    """Sum marginals (B, T) through all recorded attention of a pass.
+
+    They are those of the class's log-odds.
+    """
     gradients = torch.autograd.grad(
         target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
     )
     pairs = zip(attention, gradients, strict=True)
-    found = [finite_marginals(weights.detach(), gradient, presence) for weights, gradient in pairs]
-    return torch.stack(found).sum(0)
+    marginals_by_layer = [
+        finite_marginals(weights.detach(), gradient, presence) for weights, gradient in pairs
+    ]
+    return torch.stack(marginals_by_layer).sum(0)
 
 
 def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """How much f_c changes, (B, T), if a key joins or leaves one layer's softmax; linear in dA.
+    """Compute how much f_c changes, (B, T), if a key joins or leaves one layer's softmax.
 
-    attention, gradient (B, H, Q, T): A and dA; presence (B, 1, 1, T): zero for present keys, and
-    the log presence of absent ones.
+    The change is linear in dA.
+
+    Args:
+        attention: A, (B, H, Q, T).
+        gradient: dA, (B, H, Q, T).
+        presence: zero for present keys, and the log presence of absent ones, (B, 1, 1, T).
     """
     return by_query(attention, gradient, presence).sum(dim=(1, 2))
 
 
 def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """The terms (B, H, Q, T) of `finite_marginals`, each through one head and query."""
+    """Compute the terms (B, H, Q, T) of `finite_marginals`, each through one head and query."""
     mean = (attention * gradient).sum(-1, keepdim=True)
     to_mean = gradient - mean
     # Where all keys say the same, only rounding is left, which scores in units of their own mean
@@ -159,26 +170,29 @@ def marginals_of_present(
     present: Tensor,
     target: ResolvedTarget,
 ) -> Tensor:
-    """Marginals (B, N) of the present nodes through recorded attention, zero at absent ones."""
+    """Compute marginals (B, N) of the present nodes through recorded attention.
+
+    They are zero at absent nodes.
+    """
     alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
     if alone:  # a node without company has all the attention, whatever its score
         return tokens.new_zeros(present.shape)
     rows, rest, keep = _coalition(model, batch, tokens, present)
     with record() as tape:
         outputs = model.encode(rows.requires_grad_(), rest, keep)
-    found = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
+    marginals_of_tokens = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
-    scattered[present] = found[:, 1:][rest.mask if keep is None else present]
+    scattered[present] = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]
     return scattered
 
 
 def _coalition(
     model: ExplainableModel, batch: Any, tokens: Tensor, present: Tensor
 ) -> tuple[Tensor, Any, Tensor | None]:
-    """Tokens, batch and `keep` of a pass with only the present nodes.
+    """Return tokens, batch and `keep` of a pass with only the present nodes.
 
-    Graphs of a wrapped model lose the others, so that the attention recorded is a smaller batch's;
-    other models hide them.
+    Graphs of a wrapped model lose the other nodes, so that a smaller batch's attention is recorded.
+    Other models hide them.
     """
     if bool((present == batch.mask).all()):  # the pass that other methods look at, too
         return tokens.detach(), batch, None

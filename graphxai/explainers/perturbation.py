@@ -1,8 +1,7 @@
-"""What the output loses without a node: alone, over sampled orders, or along the method's own
-order.
+"""What the output loses without a node: alone, over sampled orders, or along the method's order.
 
-All only run the model, with one of two ways to remove nodes: `mask` excludes the node's key from
-every attention, `zero` sets its embedding to zero. The structure of the rest stays the same.
+All methods only run the model. There are two ways to remove nodes: `mask` excludes the node's key
+from every attention, and `zero` sets its embedding to zero. The structure of the rest stays.
 """
 
 from dataclasses import replace
@@ -42,7 +41,7 @@ class _Removal(Explainer):
 
     @torch.no_grad()
     def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
-        """Outputs (K, B, num_outputs) with only the nodes where keep (K, B, N) is True."""
+        """Compute outputs (K, B, num_outputs) with only the nodes where keep (K, B, N) is True."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
         outputs = []
         for part in in_passes(batch, len(keep)):
@@ -58,7 +57,11 @@ class _Removal(Explainer):
 
 @register
 class Occlusion(_Removal):
-    """`R_i = f_c(all) - f_c(all without i)`; `operator`: "mask" or "zero"."""
+    """`R_i = f_c(all) - f_c(all without i)`.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+    """
 
     name = "occlusion"
     title = "Occlusion"
@@ -81,11 +84,17 @@ class Occlusion(_Removal):
 class ShapleySampling(_Removal):
     """Mean gain of f_c when a node joins those before it, over random orders of the nodes.
 
-    Averaging over all orders would be exact. For any number of orders the scores sum to
-    `f_c(all) - f_c(none)`; f_c(none), the output of the graph token alone, is listed under `biases`
-    in the ledger. Orders depend on `seed` and the graph's node features. `antithetic`: every order
-    is paired with its reverse. The spread is the standard error over orders, or over pairs if all
-    orders are paired; none if there is only one of these.
+    Averaging over all orders would be exact. For any number of orders the scores sum to `f_c(all) -
+    f_c(none)`. The output of the graph token alone, f_c(none), is listed under `biases` in the
+    ledger. Orders depend on the seed and on the graph's node features. The spread is the standard
+    error over orders, or over pairs if all orders are paired. There is none if only one of these
+    was drawn.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+        permutations: the number of orders.
+        seed: draws the orders.
+        antithetic: whether every order is paired with its reverse.
     """
 
     name = "shapley_sampling"
@@ -120,11 +129,14 @@ class ShapleySampling(_Removal):
         if self.antithetic and self.permutations % 2 == 0:
             samples = samples.unflatten(0, (-1, 2)).mean(1)
         scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
-        found = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
-        return replace(found, biases=f[0, 0], spread=error if len(samples) > 1 else None)
+        attribution = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
+        return replace(attribution, biases=f[0, 0], spread=error if len(samples) > 1 else None)
 
     def _places(self, batch: GraphBatch) -> Tensor:
-        """Position of every node in every order, (P, B, N); N at padding, which never joins."""
+        """Return the position of every node in every order, (P, B, N).
+
+        It is N at padding, which never joins.
+        """
         b, n = batch.mask.shape
         places = torch.full((self.permutations, b, n), n)
         for graph, size in enumerate(batch.num_nodes.tolist()):
@@ -132,7 +144,7 @@ class ShapleySampling(_Removal):
         return places.to(batch.mask.device)
 
     def random_orders(self, x: Tensor) -> Tensor:
-        """The orders (P, n) of the nodes of one graph with features x (n, F)."""
+        """Draw the orders (P, n) of the nodes of one graph with features x (n, F)."""
         generator = generator_of(self.seed, x)
         count = -(-self.permutations // 2) if self.antithetic else self.permutations
         drawn = [torch.randperm(len(x), generator=generator) for _ in range(count)]
@@ -148,13 +160,16 @@ class OrderMarginals(_Removal):
     gains.
 
     A round follows the present order from the empty to the whole graph and adds each node's gain to
-    its score, which re-sorts the nodes. Scores are `z(start) + z(mean gain)`, `z(x) = x / mean
-    |x|`. rounds: 1 to 4; start: the method that gives the first order. With `start="occlusion"` the
-    model only runs forward. From two rounds on, the spread is the standard error of the mean gain,
-    in the same unit.
+    its score, which re-sorts the nodes. Scores are `z(start) + z(mean gain)`, with `z(x) = x / mean
+    |x|`. From two rounds on, the spread is the standard error of the mean gain, in the same unit.
 
     The rounds evaluate activation curves, the very thing that AUAC integrates: compare the method
     by other measures.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+        rounds: the number of rounds, 1 to 4.
+        start: the method that gives the first order. With "occlusion" the model only runs forward.
     """
 
     name = "order_marginals"
@@ -180,15 +195,18 @@ class OrderMarginals(_Removal):
         for _ in range(self.rounds):
             outputs = self._outputs(model, batch, prefixes(ranks(scores, batch.mask)))
             samples.append(gains(resolved.log_odds(outputs), scores, batch.mask))
-            known = batch.mask.expand(len(samples), -1, -1)
-            mean, error = mean_and_error(torch.stack(samples), known)
+            valid = batch.mask.expand(len(samples), -1, -1)
+            mean, error = mean_and_error(torch.stack(samples), valid)
             scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
-        found = scored(scores, batch, first.outputs, resolved)
+        attribution = scored(scores, batch, first.outputs, resolved)
         spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
-        return replace(found, spread=spread)
+        return replace(attribution, spread=spread)
 
 
 def prefixes(places: Tensor) -> Tensor:
-    """Choices (N + 1, ..., N): the first 0..N nodes of orders, given each node's place (..., N)."""
+    """Choose the first 0..N nodes of orders, True in (N + 1, ..., N).
+
+    `places` (..., N) has each node's place.
+    """
     sizes = torch.arange(places.shape[-1] + 1, device=places.device)
     return places < sizes.view(-1, *[1] * places.dim())

@@ -1,8 +1,8 @@
 """Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation: `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
-model's operations. LayerNorm, activations and the softmax pass relevance on unchanged; biases of
+by operation. `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
+model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
 linear maps take no part. Padding gets no attention, hence no relevance.
 
 Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
@@ -34,16 +34,18 @@ from .layers import Layers, layers_of, pass_with_gradients
 from .registry import register
 from .traits import Traits
 
-CONTRIBUTING = "contributing"  # what a large score says of a node
+CONTRIBUTING = "contributing"  # what a large score means
 
 
 @dataclass(frozen=True, eq=False)
 class RelevancePassedBack:
     """Where a relevance of one at f_c ends up.
 
-    tokens (B, T, D): relevance of the tokens that entered the first layer; attention: relevance of
-    each layer's probabilities (B, H, Q, T), first layer first. outputs (B, num_outputs): the
-    model's outputs.
+    Args:
+        tokens: relevance of the tokens that entered the first layer, (B, T, D).
+        attention: relevance of each layer's probabilities (B, H, Q, T), first layer first.
+        outputs: the model's outputs (B, num_outputs).
+        resolved: the target resolved for them.
     """
 
     tokens: Tensor
@@ -53,7 +55,7 @@ class RelevancePassedBack:
 
 
 def in_double_precision(model: ExplainableModel) -> ExplainableModel:
-    """A copy of the model in 64-bit precision. Raises TypeError unless it is a PyTorch module."""
+    """Copy the model in 64-bit precision. Raises TypeError unless it is a PyTorch module."""
     module = _module_of(model)
 
     def copy() -> ExplainableModel:
@@ -97,46 +99,58 @@ def hand_down(
 ) -> RelevancePassedBack:
     """Pass a relevance of one back from f_c, in the model's precision.
 
-    important (B or 1, K, L, H): see `rules.positive.through_important_entries`; None: all heads.
-    to_last_layer_of: the original of this copy, if relevance is to stop at its last layer's
-    attention; tokens are then zero and attention has only that layer. reads_attention: whether the
-    relevance of attention is needed; if not, the model may have no attention.
+    Args:
+        double: the model.
+        batch: B graphs.
+        target: the output to explain.
+        rules: the rules for additions, products and attention.
+        important: the important heads, (B or 1, K, L, H), see
+            `rules.positive.through_important_entries`. None takes all heads.
+        to_last_layer_of: the original of this copy, if relevance is to stop at its last layer's
+            attention. Tokens are then zero, and attention has only that layer.
+        reads_attention: whether the relevance of attention is needed. If not, the model may have
+            none.
     """
     tokens = double.embed(batch).detach().requires_grad_()
-    with relevance_pass(rules, important, reads_attention) as passed:
-        outputs = _encoded(double, tokens, batch, passed)
+    with relevance_pass(rules, important, reads_attention) as state:
+        outputs = _encoded(double, tokens, batch, state)
         resolved = target.resolve(double.config, outputs.detach())
-        explained = passed.explained(outputs, resolved.weights)
-    if reads_attention and not passed.attention:
+        explained = state.explained(outputs, resolved.weights)
+    if reads_attention and not state.attention:
         raise NoAttentionError(
             f"{_name_of(double)} has no attention between nodes that graphxai can see: methods that"
             " read attention cannot explain it."
         )
     if to_last_layer_of is not None:
-        layers = _layers(to_last_layer_of, batch, passed)
+        layers = _layers(to_last_layer_of, batch, state)
         *_, last = layers
-        asked = [passed.attention[k] for k in last]
-        found = torch.autograd.grad(explained.sum(), asked, materialize_grads=True)
-        attention = (layers.merged(last, found),)
+        wanted = [state.attention[k] for k in last]
+        relevance = torch.autograd.grad(explained.sum(), wanted, materialize_grads=True)
+        attention = (layers.merged(last, relevance),)
         return RelevancePassedBack(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
-    asked = [tokens, *(passed.attention if reads_attention else [])]
-    found = torch.autograd.grad(explained.sum(), asked, allow_unused=True, materialize_grads=True)
-    return RelevancePassedBack(found[0], found[1:], outputs.detach(), resolved)
+    wanted = [tokens, *(state.attention if reads_attention else [])]
+    relevance = torch.autograd.grad(
+        explained.sum(), wanted, allow_unused=True, materialize_grads=True
+    )
+    return RelevancePassedBack(relevance[0], relevance[1:], outputs.detach(), resolved)
 
 
-def _layers(model: ExplainableModel, batch: GraphBatch, passed: RelevancePass) -> Layers:
-    return layers_of(model, passed, lambda: pass_with_gradients(model, batch))
+def _layers(model: ExplainableModel, batch: GraphBatch, state: RelevancePass) -> Layers:
+    return layers_of(model, state, lambda: pass_with_gradients(model, batch))
 
 
-def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, passed: RelevancePass) -> Tensor:
-    """Outputs of tokens. A wrapped model passes relevance back by itself; a Graphormer does not."""
+def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, state: RelevancePass) -> Tensor:
+    """Compute outputs of tokens.
+
+    A wrapped model passes relevance back by itself, while a Graphormer does not.
+    """
     module: Any = model
     if not isinstance(module, nn.Module):
         return model.encode(tokens, batch)
     layout = NodeLayout.of(batch.mask, graph_token=True)
     beside = tuple(vars(batch).values())
     request = PassRequest(module, lambda x: model.encode(x, batch), tokens, layout, key=beside)
-    return pass_by_positive_rules(request, passed)
+    return pass_by_positive_rules(request, state)
 
 
 def _name_of(model: Any) -> str:
@@ -144,7 +158,7 @@ def _name_of(model: Any) -> str:
 
 
 def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
-    """Eq. 13, 14: row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))`."""
+    """Compute row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
     row = row[:, None]  # (B, 1, T)
     for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
         weighted = (gradient * of_attention).relu().mean(1)  # (B, Q, T)
@@ -155,7 +169,7 @@ def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Ten
 def transformer_attribution(
     model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
 ) -> Attribution:
-    """Eq. 5, 10, 13, 14, through important heads (B or 1, K, L, H) or all."""
+    """Explain by Eq. 5, 10, 13 and 14, through important heads (B or 1, K, L, H) or all."""
 
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target, copy_of=model)
@@ -228,9 +242,9 @@ class LrpZPlus(Explainer):
 
 @register
 class PartialLrp(Explainer):
-    """The plain positive rule, stopped at the last layer's attention; mean over its heads.
+    """The plain positive rule, stopped at the last layer's attention, averaged over its heads.
 
-    Without a graph token, summed over the rows of the nodes.
+    Without a graph token, it is summed over the rows of the nodes.
     """
 
     name = "partial_lrp"

@@ -37,12 +37,17 @@ __all__ = ["Algorithm", "PygExplainer", "from_pyg"]
 class Algorithm(ExplainerAlgorithm):
     """An explainer of this toolkit as an algorithm of `torch_geometric.explain`.
 
-    The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", its sum
-    over nodes (1, F) for "common_attributes"; the last two need a method whose scores split by
+    The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", and its sum
+    over nodes (1, F) for "common_attributes". The last two need a method whose scores split by
     feature. The edge mask (E,) is the relevance of the edges' inputs in the call, such as
-    `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs
-    for the target classes, over the rows `index` (all by default); graphs and nodes of a batch do
-    not share relevance. `embedding` as in `adapters.wrap`; the other options go to the explainer.
+    `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs for the
+    target classes, over the rows `index` (all by default). Graphs and nodes of a batch do not share
+    relevance.
+
+    Args:
+        method: the explainer.
+        embedding: as in `adapters.wrap`.
+        options: those of the explainer.
     """
 
     method: ClassVar[str] = "lrp"
@@ -76,7 +81,7 @@ class Algorithm(ExplainerAlgorithm):
         index: int | Tensor | None = None,
         **kwargs: Any,
     ) -> Explanation:
-        """Relevance of the nodes of one graph, or of every graph of a batch."""
+        """Compute the relevance of the nodes of one graph, or of every graph of a batch."""
         if not isinstance(x, Tensor) or not isinstance(edge_index, Tensor):
             raise ValueError("heterogeneous graphs are not supported.")
         whole = self._whole(x, edge_index, target, index, kwargs)
@@ -94,20 +99,20 @@ class Algorithm(ExplainerAlgorithm):
             )
             batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
         edges = self._inputs_of_edges(whole)
-        found = self.explainer.attribute(wrapped, batch, wrt=("x", *edges))
-        edge_mask = self._edge_mask(found, edges, whole, kwargs.get("batch"))
-        nodes = found.relevance[found.mask][:, None]  # (n, 1)
+        attribution = self.explainer.attribute(wrapped, batch, wrt=("x", *edges))
+        edge_mask = self._edge_mask(attribution, edges, whole, kwargs.get("batch"))
+        nodes = attribution.relevance[attribution.mask][:, None]  # (n, 1)
         kind = self.explainer_config.node_mask_type
         if kind not in (None, MaskType.object):
-            if found.features is None:
+            if attribution.features is None:
                 raise ValueError(f"{self.explainer.name} does not split relevance by feature.")
-            nodes = found.features[found.mask]
+            nodes = attribution.features[attribution.mask]
         if kind == MaskType.common_attributes:
             nodes = nodes.sum(0, keepdim=True)
         return Explanation(node_mask=None if kind is None else nodes, edge_mask=edge_mask)
 
     def _inputs_of_edges(self, whole: Data) -> list[str]:
-        """Names of the inputs with one row per edge, if an edge mask is requested.
+        """Return the names of inputs with one row per edge, if an edge mask is requested.
 
         Raises ValueError if there are none.
         """
@@ -127,17 +132,19 @@ class Algorithm(ExplainerAlgorithm):
         return names
 
     def _edge_mask(
-        self, found: Attribution, edges: list[str], whole: Data, group: Tensor | None
+        self, attribution: Attribution, edges: list[str], whole: Data, group: Tensor | None
     ) -> Tensor | None:
-        """Relevance of the edges (E,) in the order of the call."""
-        if not edges or found.inputs is None:
+        """Return the relevance of the edges (E,) in the order of the call."""
+        if not edges or attribution.inputs is None:
             return None
         mask = whole.x.new_zeros(whole.num_edges)
         order = torch.arange(whole.num_edges, device=mask.device)
-        if group is not None and len(found.output) > 1:  # edges follow their graphs in a batch
+        if (
+            group is not None and len(attribution.output) > 1
+        ):  # edges follow their graphs in a batch
             order = group[whole.edge_index[0]].argsort(stable=True)
         for name in edges:
-            values = torch.cat(found.inputs[name])
+            values = torch.cat(attribution.inputs[name])
             mask[order] += values.flatten(1).sum(-1) if values.dim() > 1 else values
         return mask
 
@@ -149,7 +156,7 @@ class Algorithm(ExplainerAlgorithm):
         index: int | Tensor | None,
         kwargs: dict[str, Any],
     ) -> Data:
-        """All graphs of the call as one, with the output columns to explain."""
+        """Put all graphs of the call into one, with the output columns to explain."""
         columns = self._columns(target)
         if index is not None:
             asked = torch.full_like(columns, -1)
@@ -170,7 +177,7 @@ class Algorithm(ExplainerAlgorithm):
         return whole
 
     def _columns(self, target: Tensor) -> Tensor:
-        """The column of every row: its class, or 0 where the row has one value."""
+        """Return the column of every row: its class, or 0 where the row has one value."""
         if self.model_config.mode == ModelMode.multiclass_classification:
             return target.reshape(-1).long()
         if self.model_config.mode == ModelMode.binary_classification:
@@ -195,8 +202,8 @@ class Algorithm(ExplainerAlgorithm):
             features=names,
         )
         # what passes show about the model holds for all calls of this form
-        known = self._padding.setdefault(model, {})
-        wrapped.padding = known.setdefault((x.dim(), *_form(kwargs)), wrapped.padding)
+        by_form = self._padding.setdefault(model, {})
+        wrapped.padding = by_form.setdefault((x.dim(), *_form(kwargs)), wrapped.padding)
         return wrapped
 
     def __getstate__(self) -> dict[str, Any]:
@@ -210,7 +217,10 @@ class Algorithm(ExplainerAlgorithm):
 
 
 def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of the arguments; tensors only by number of axes, objects by type."""
+    """Describe the arguments by names and values.
+
+    Tensors are described only by their number of axes, and objects by their type.
+    """
 
     def form(value: Any) -> str:
         if isinstance(value, Tensor):
@@ -222,9 +232,10 @@ def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
-    """The explained number of each graph, (B,): the sum of its requested output columns.
+    """Sum the requested output columns of each graph, (B,), which is what is explained.
 
-    rows (n, C) or (B, C). A binary model's single logit counts for class 1, its negative for 0.
+    The rows are (n, C) or (B, C). A binary model's single logit counts for class 1, its negative
+    for 0.
     """
     columns = batch[NODE_COLUMN] if NODE_COLUMN in batch else batch[GRAPH_COLUMN]
     asked = columns >= 0
@@ -242,8 +253,8 @@ def __getattr__(name: str) -> Any:
     """Make an algorithm from a registered explainer, by its class name; `LRP` is `Lrp`."""
     for method, cls in REGISTRY.items():
         if name == cls.__name__ or (name == "LRP" and method == "lrp"):
-            found = type(name, (Algorithm,), {"method": method, "__module__": __name__})
-            found.__doc__ = f"{cls.title} as an algorithm of `torch_geometric.explain`."
-            globals()[name] = found
-            return found
+            algorithm = type(name, (Algorithm,), {"method": method, "__module__": __name__})
+            algorithm.__doc__ = f"{cls.title} as an algorithm of `torch_geometric.explain`."
+            globals()[name] = algorithm
+            return algorithm
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

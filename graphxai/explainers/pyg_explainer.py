@@ -20,7 +20,7 @@ from .base import Attribution, Explainer, scored
 from .gnn_explainer import KEPT
 from .traits import Traits
 
-# What a large score says of a node, for PyG's masks, which have no sign; Captum's scores may.
+# What a large score means for PyG's masks, which have no sign. Captum's scores may have one.
 LARGE_SCORES_MEAN = {
     "AttentionExplainer": ATTENDED,
     "DummyExplainer": "drawn at random",
@@ -38,15 +38,27 @@ def from_pyg(
 ) -> "PygExplainer":
     """Use an algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
 
-    node_mask, edge_mask: the mask types that it computes. A node's score is its mask, summed over
-    features; with an edge mask only, half the mask of each of its edges. Raises ValueError, with
-    PyG's reason, for an algorithm that cannot run this way, such as one that needs training.
+    A node's score is its mask, summed over features. With an edge mask only, it is half the mask of
+    each of its edges.
+
+    Args:
+        algorithm: PyG's algorithm.
+        node_mask: the type of node mask that it computes.
+        edge_mask: the type of edge mask that it computes.
+        seed: for the random numbers that it draws.
+
+    Raises:
+        ValueError: the algorithm cannot run this way, such as one that needs training. The message
+            has PyG's reason.
     """
     return PygExplainer(algorithm, node_mask, edge_mask, seed)
 
 
 class PygExplainer(Explainer):
-    """See `from_pyg`. Graphs are explained one at a time, each with the same seed."""
+    """An algorithm of PyG, which explains graphs one at a time, each with the same seed.
+
+    `from_pyg` makes it.
+    """
 
     name = "pyg"
     title = "PyG"
@@ -108,10 +120,10 @@ class PygExplainer(Explainer):
                     wanted = graph(x, edge_index)
             else:  # f_c is the logit of the explained class
                 wanted = torch.ones(1, dtype=torch.long, device=x.device)
-            found = self.algorithm(graph, x, edge_index, target=wanted)
-        if found.get("node_mask") is not None:
-            return found.node_mask.sum(-1).detach()
-        half = found.edge_mask.detach() / 2
+            explanation = self.algorithm(graph, x, edge_index, target=wanted)
+        if explanation.get("node_mask") is not None:
+            return explanation.node_mask.sum(-1).detach()
+        half = explanation.edge_mask.detach() / 2
         scores = x.new_zeros(len(x))
         return scores.index_add(0, edge_index[0], half).index_add(0, edge_index[1], half)
 
@@ -147,7 +159,7 @@ def _word(kind: MaskType | None) -> str:
 
 
 class _TargetOfOneGraph(nn.Module):
-    """f_c of graph b as a function `(x, edge_index)` of its node embeddings (n, D)."""
+    """The target f_c of graph b as a function `(x, edge_index)` of its node embeddings (n, D)."""
 
     def __init__(
         self,
@@ -176,7 +188,10 @@ class _TargetOfOneGraph(nn.Module):
         self.eval()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """Node embeddings (n, D) and edges (2, E); no edges if the model keeps them elsewhere."""
+        """Return node embeddings (n, D) and edges (2, E).
+
+        There are no edges if the model keeps them elsewhere.
+        """
         x = self.tokens[self.row, 1 : self.n + 1].clone()
         graphs = getattr(self.batch, "graphs", None)
         if graphs is None:

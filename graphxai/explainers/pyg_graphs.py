@@ -32,8 +32,10 @@ COUNTED |= {"num_nodes": "num_nodes", "num_edges": "num_edges"}
 class PygCall:
     """The user's call `model(x, edge_index, **kwargs)`, applied to another batch.
 
-    read: (rows, batch) -> (B, 1), the explained number of each graph. gives_batch: whether to pass
-    the batch vector to the model even if the user's call has none.
+    Args:
+        kwargs: the further arguments of the call.
+        read: gives the explained number of each graph, (B, 1), from the model's rows and the batch.
+        gives_batch: whether to pass the batch vector to the model even if the user's call has none.
     """
 
     kwargs: dict[str, Any]
@@ -41,11 +43,11 @@ class PygCall:
     gives_batch: bool = False
 
     def __call__(self, module: nn.Module, batch: Any) -> Tensor:
-        """The explained number of each graph of a batch, (B, 1)."""
+        """Compute the explained number of each graph of a batch, (B, 1)."""
         given = {k: batch.get(k) if isinstance(v, Tensor) else v for k, v in self.kwargs.items()}
-        for name, own in COUNTED.items():
+        for name, attribute in COUNTED.items():
             if given.get(name) is not None or isinstance(self.kwargs.get(name), Tensor):
-                given[name] = getattr(batch, own)
+                given[name] = getattr(batch, attribute)
         if self.gives_batch:
             given["batch"] = batch.batch
         return self.read(module(batch.x, batch.edge_index, **given), batch)
@@ -57,9 +59,9 @@ class PygCall:
 
 
 def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
-    """Split into one Data per graph; also return the attributes whose split is uncertain.
+    """Split into one Data per graph. Also return the attributes whose split is uncertain.
 
-    group (n,): the graph of each node; None: there is one graph.
+    `group` (n,) has the graph of each node. Without it there is one graph.
     """
     size = 1 if group is None else int(group.max()) + 1
     roles, doubts = roles_and_doubts([whole])
@@ -90,25 +92,25 @@ def check_split(
     with torch.no_grad():
         expected = call(model.module, asked)
         try:
-            found: Tensor | None = model.encode(model.embed(batch), batch)
+            outputs: Tensor | None = model.encode(model.embed(batch), batch)
         except (RuntimeError, ValueError, IndexError):
-            found = None
-    if found is None or not _same(found, expected):
+            outputs = None
+    if outputs is None or not _same(outputs, expected):
         raise ValueError(
             f"cannot tell how {', '.join(uncertain)} splits into the graphs of the batch:"
             " explain the graphs one at a time."
         )
 
 
-def _same(found: Tensor, expected: Tensor) -> bool:
+def _same(outputs: Tensor, expected: Tensor) -> bool:
     size = float(expected.abs().max()) if expected.numel() else 0.0
-    return found.shape == expected.shape and torch.allclose(
-        found, expected, rtol=1e-4, atol=1e-5 * size
+    return outputs.shape == expected.shape and torch.allclose(
+        outputs, expected, rtol=1e-4, atol=1e-5 * size
     )
 
 
 class SingleGraphModel(WrappedModel):
-    """A wrapped model of one graph; copies share a pass if they do not affect each other.
+    """A wrapped model of one graph. Copies share a pass if they do not affect each other.
 
     That works more often with a batch vector, so a model that takes one gets it even if the user's
     call has none, as long as it changes nothing.
@@ -125,7 +127,7 @@ class SingleGraphModel(WrappedModel):
         return made
 
     def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
-        """Encode as a wrapped model does; copies, whole or reduced, one by one if needed."""
+        """Encode as a wrapped model does. Copies, whole or reduced, go alone if they must."""
         if len(tokens) == 1 and keep is None:
             return super().encode(tokens, batch, keep)
         if self._alike is None:
@@ -136,7 +138,7 @@ class SingleGraphModel(WrappedModel):
         return one_by_one(self, tokens, batch, keep, nothing)
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
-        """As found out before copies were encoded."""
+        """Whether copies shared passes when they were encoded."""
         return not self.goes_alone(batch.singles[0])
 
     @torch.no_grad()
@@ -148,7 +150,7 @@ class SingleGraphModel(WrappedModel):
         other.x = other.x.flip(0) / 2 if other.x.is_floating_point() else other.x.flip(0)
         takes_batch = "batch" in signature(self.module.forward).parameters
         with unrecorded():
-            alone = torch.cat([self._output_of([one]) for one in (graph, other)])
+            alone = torch.cat([self._output_of([each]) for each in (graph, other)])
             for gives_batch in (True, False) if takes_batch and not call.has_batch else (False,):
                 call.gives_batch = gives_batch
                 try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 RELATIONS = ("bonded", "same ring", "same functional group", "conjugated")
 
-# Atoms covered by one match form a group. Larger groups contain smaller ones.
+# The atoms that a match covers form a group. Larger groups contain smaller ones.
 FUNCTIONAL_GROUPS: dict[str, str] = {
     "carboxylic acid or carboxylate": "[CX3](=O)[OX2H1,OX1-]",
     "ester": "[CX3](=O)[OX2H0][#6]",
@@ -43,11 +43,11 @@ FUNCTIONAL_GROUPS: dict[str, str] = {
 
 
 def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
-    """Which pairs of atoms have which of `RELATIONS`, (4, N, N).
+    """Tell which pairs of atoms have which of `RELATIONS`, (4, N, N).
 
-    Bonded; in the same ring; covered by the same match of a pattern in `FUNCTIONAL_GROUPS`; in the
-    same connected system of bonds that RDKit calls conjugated. Symmetric; no atom is related to
-    itself.
+    Atoms are bonded, in the same ring, covered by the same match of a pattern in
+    `FUNCTIONAL_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated.
+    Relations are symmetric, and no atom is related to itself.
     """
     n = molecule.GetNumAtoms()
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
@@ -66,7 +66,7 @@ def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
 
 
 def _conjugated_systems(molecule: "Mol") -> list[list[int]]:
-    """Atoms of each connected set of conjugated bonds."""
+    """List the atoms of each connected set of conjugated bonds."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

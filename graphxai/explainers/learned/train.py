@@ -140,7 +140,7 @@ def fit_explainer(
 
         apart_parts = taught(order[:apart], None)
         parts = taught(order[apart:], teacher)
-        network = _network(model, parts, sum(len(one.classes) for one in tasks))
+        network = _network(model, parts, sum(len(each.classes) for each in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, advance)
         network.round()
@@ -207,7 +207,7 @@ def _taught(
     drawn = 0
     if len(tasks) > 1:
         drawn = int(torch.randint(len(tasks), (), generator=generator))
-    task, first = tasks[drawn], sum(len(one.classes) for one in tasks[:drawn])
+    task, first = tasks[drawn], sum(len(each.classes) for each in tasks[:drawn])
     classes = _drawn(model, task, outputs, generator)
     target = DecidedTarget(
         task=task.name, resolved=_resolved(model, task, classes.tolist(), outputs)
@@ -236,11 +236,11 @@ def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor
         Target(c, task.name).resolve(model.config, outputs[row : row + 1])
         for row, c in enumerate(classes)
     ]
-    rivals = [one.rivals for one in rows if one.rivals is not None]
+    rivals = [row.rivals for row in rows if row.rivals is not None]
     return ResolvedTarget(
-        torch.cat([one.weights for one in rows]),
-        torch.cat([one.offset for one in rows]),
-        tuple(one.labels[0] for one in rows),
+        torch.cat([row.weights for row in rows]),
+        torch.cat([row.offset for row in rows]),
+        tuple(row.labels[0] for row in rows),
         torch.cat(rivals) if rivals else None,
     )
 
@@ -258,7 +258,7 @@ def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> Orde
     network.to(every)
     reduced = (network.state_mean, network.components)
     raw = [raw_inputs(part.features, part.classes, classes, *reduced) for part in parts]
-    nodes = torch.cat([one[part.batch.mask] for one, part in zip(raw, parts, strict=True)])
+    nodes = torch.cat([rows[part.batch.mask] for rows, part in zip(raw, parts, strict=True)])
     network.mean.copy_(nodes.mean(0))
     network.deviation.copy_(nodes.std(0) + 1e-3)
     return network
@@ -307,10 +307,10 @@ def _imitate(network: OrderNetwork, parts: list[_TaughtBatch], generator: torch.
 
     def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
         mask = part.batch.mask
-        found, wanted = standardised(scores, mask), standardised(part.teacher, mask)
-        by_node = F.huber_loss(found[mask], wanted[mask])
+        given, wanted = standardised(scores, mask), standardised(part.teacher, mask)
+        by_node = F.huber_loss(given[mask], wanted[mask])
         gaps = wanted[:, :, None] - wanted[:, None, :]  # (B, N, N)
-        wrong = F.softplus(-(found[:, :, None] - found[:, None, :]) * gaps.sign()) * gaps.abs()
+        wrong = F.softplus(-(given[:, :, None] - given[:, None, :]) * gaps.sign()) * gaps.abs()
         both = mask[:, :, None] & mask[:, None, :]
         (by_node + 0.5 * wrong[both].mean()).backward()
 
