@@ -140,7 +140,8 @@ class Explainer(ABC):
             if len(attributions) > 1:
                 joined = _side_by_side(attributions, batch.mask)
             warn_of_mixing(model, self.name)
-            warn_if_another(model, batch, joined.outputs, self.name)
+            if hasattr(model, "module"):  # a wrapped model, whose code may be anything
+                warn_if_another(model, batch, joined.outputs, self.name)
             return joined
 
     def _each(

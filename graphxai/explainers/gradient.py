@@ -25,6 +25,7 @@ from graphxai.rules.conservative import Rules, conservative
 from .base import Attribution, Explainer, scored
 from .passes import passed
 from .registry import register
+from .soundness import warn_if_another
 from .traits import Traits
 from .variants import structural_bias
 from .wrapped import by_graph, leaves_of
@@ -64,6 +65,8 @@ class GradientInput(Explainer):
         bias = structural_bias(model, batch)  # (B, H, T, T)
         run = passed(model, batch, tokens, bias, self.rules)
         outputs = run.outputs.detach()
+        if is_graphormer and self.rules.custom:  # a rule may compute anything
+            warn_if_another(model, batch, outputs, self.name)
         resolved = target.resolve(model.config, outputs)
         shares = run.back(resolved.weights)
         structure = None

@@ -20,11 +20,11 @@ _compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
 def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
-    """Compare the outputs (B, C) of a method's pass with those of the wrapped model, once.
+    """Compare the outputs (B, C) of a method's pass with those of the model, once for each method.
 
     Rules change gradients, never values. If they change values in some module, a warning says so.
     """
-    module, draws = getattr(model, "module", None), current_draws()
+    module, draws = getattr(model, "module", model), current_draws()
     if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
         return
     compared = _compared.setdefault(module, set())

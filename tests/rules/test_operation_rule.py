@@ -333,6 +333,18 @@ def test_a_rule_for_a_product_of_two_signals_is_refused(graphs):
         gx.explain(wrapped, graphs[0], explainer)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_rule_that_computes_something_else_is_noticed(wrapped, bace, graphs):
+    rules = Rules(custom=(OperationRule("gelu", lambda x, gelu: 1.1 * gelu(x)),))
+    model, inputs = bace, list(DRUGS)
+    if wrapped:
+        model, inputs = gx.wrap(Transformer().double().eval(), kind="regression"), graphs
+    explainer = explainer_with(rules)
+    explainer.name = "louder"  # a model is compared once for each method
+    with pytest.warns(UserWarning, match="change under the rules of 'louder'"):
+        explainer.attribute(model, batch_of(model, inputs))
+
+
 def test_the_explicit_pass_follows_the_rules_that_it_states_and_no_other():
     assert follows(Rules())
     assert follows(RULES_FOLLOWED)
