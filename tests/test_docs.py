@@ -16,7 +16,7 @@ from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation.metrics import METRICS, metric
-from graphxai.explainers import REGISTRY, Random, register
+from graphxai.explainers import REGISTRY, Random, Traits, register
 from graphxai.models.graphormer import pretrained_names
 from guides import pasted_blocks
 from pages import (
@@ -235,7 +235,8 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
     class Oldest(Random):
         """Position in the file, |counted| from the first node. Nothing else."""
 
-        name, source, unsigned = "oldest", "Methuselah 969", "early"
+        name, source = "oldest", "Methuselah 969"
+        traits = Traits(large_score_means="early")
 
     definition = built("theory/explainers.md", registry_tables).partition("## Further methods")[2]
     assert "`oldest`\n: Position in the file, |counted| from the first node." in definition

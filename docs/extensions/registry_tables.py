@@ -50,7 +50,7 @@ def table_of_methods() -> str:
 def gives(cls: type[Explainer]) -> str:
     """Say in words what the scores of a method are."""
     kind = "shares" if cls.traits.adds_up else "scores"
-    if cls.of_output:
+    if cls.traits.in_output_units:
         kind += " in units of the output"
     if cls.traits.large_score_means:
         kind += f" without a sign ({cls.traits.large_score_means})"
