@@ -540,7 +540,7 @@ def test_a_table_without_a_good_row_is_an_error_and_gives_an_empty_parquet_file(
     ("arguments", "message"),
     [
         (("TABLE", "--format", "xlsx"), "unknown format 'xlsx'"),
-        (("CCO", "--format", "sdf"), "--format is for tables"),
+        (("CCO", "--format", "sdf"), "--format is for a table, not for a SMILES"),
         (("CCO", "--out", "x.pt"), "use one of .svg"),
     ],
 )
