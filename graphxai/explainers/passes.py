@@ -6,7 +6,7 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer, backward
-from graphxai.rules.conservative import Rules, Tape, conservative, record
+from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
 from graphxai.rules.relevance_shares import (
     PassWithGradient,
     RelevanceShares,
@@ -93,7 +93,10 @@ def by_autograd(
         if tape.arriving is not None:
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
             at_leaves = [gradients[leaf] for leaf in arriving]
-            constants = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
+            try:
+                constants = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
+            except DoesNotAddUp:  # next time the pass is recorded
+                return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
         return RelevanceShares(

@@ -20,7 +20,7 @@ exception, and apply to one thread only.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -76,18 +76,22 @@ class LossyOperation:
     output: Tensor
 
 
+class DoesNotAddUp(Exception):
+    """Relevance and the shares of constants do not sum to the output: the pass has to run again."""
+
+
 @dataclass(frozen=True, eq=False)
 class Arriving:
     """Shares of constants that can be computed once the gradient has passed.
 
     Args:
-        leaves: tensors whose gradients are needed.
+        leaves: tensors, or edges to them, whose gradients are needed.
         shares: gives the share (B,) of each line of the ledger, from the gradients of the leaves,
             the outputs (B, C), the weights (B, C) with which these were summed up, and the
-            relevance (B, T) of the tokens.
+            relevance (B, T) of the tokens. It raises DoesNotAddUp if the pass has to run again.
     """
 
-    leaves: list[Tensor]
+    leaves: list[Any]
     shares: Callable[[list[Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]]
 
 

@@ -34,6 +34,7 @@ from .attention import (
     exposing,
     layer_input_of,
 )
+from .autograd_graph import Opaque
 from .constants import (
     BIASES,
     CUT_OFF,
@@ -45,6 +46,7 @@ from .constants import (
     replay_with_shares,
     share_by_derivative,
 )
+from .hooked_pass import may_be_hooked, note_failure, pass_by_hooks
 from .linear_attention import insert_attention_matrices
 from .node_ids import NONE, NodeIds, track_nodes
 from .pass_cache import cached, weight_versions
@@ -72,6 +74,12 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     """Return the outputs (B, C) of node rows under the rules, and record what the tape asks for."""
     if tape is not None and not tape.with_biases:
         return _pass_with_attention(request, rules)
+    if tape is not None and may_be_hooked(request, rules):
+        try:
+            outputs, tape.arriving = pass_by_hooks(request, rules)
+            return _connected_to_nodes(outputs, request)
+        except Opaque as why:
+            note_failure(request.module, str(why))
     inputs = {"": request.rows, **request.others}.items()
     kinds = tuple((name, t.dtype, t.dim(), t.device) for name, t in inputs)
     key = (rules, tape is not None, kinds)

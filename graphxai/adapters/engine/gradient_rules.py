@@ -1,0 +1,124 @@
+"""The rules as hooks on PyTorch's autograd graph: what a node passes back instead of its gradient.
+
+Each function takes a node and what it saved, and returns a hook that gets the node's gradients and
+those that arrived at its results. It computes the gradient of the function with the same name in
+`replay`, where the rules are written as forward passes.
+
+A hook holds neither a node nor a tensor with a gradient: Python would never see that circle, and
+the pass would stay in memory.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .autograd_graph import KINDS, Node
+from .replay import ReplayPlan, has_rule
+from .trace import Op, Ref, refs_in
+
+Gradients: TypeAlias = tuple[Tensor | None, ...]
+Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
+SMALL = 1e-4  # stands for 0 where f(0) / 0 is asked for, as in `rules.conservative.by_ratio`
+
+
+def install_rules(plan: ReplayPlan, nodes: Sequence[Node]) -> None:
+    """Let the nodes of a pass, one for each operation, pass back relevance by the rules."""
+    for op in plan.passing:
+        if has_rule(plan, op):
+            nodes[op.number].register_hook(rule_hook(op, nodes[op.number]))
+        elif (scales := _scales(plan, op)) is not None:
+            nodes[op.number].register_hook(_scaled(scales))
+
+
+def rule_hook(op: Op, node: Node) -> Hook:
+    """Return the hook of the rule for an operation."""
+    to_input = GRADIENTS[op.name](node)
+
+    def hook(gradients: Gradients, arriving: Gradients) -> Gradients | None:
+        if arriving[0] is None or gradients[0] is None:
+            return None
+        return (to_input(arriving[0]), *gradients[1:])
+
+    return hook
+
+
+def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:
+    """Return what each gradient of an operation is multiplied by; None if all stay as they are."""
+    taken, shares = plan.taken[op.number], plan.shares.get(op.number, {})
+    live = plan.trace.flow.live
+    scales = tuple(
+        1.0 if not live[ref.value] else shares.get(ref.value, 1.0) if ref.value in taken else 0.0
+        for ref in _differentiable(op)
+    )
+    return None if all(scale == 1 for scale in scales) else scales
+
+
+def _differentiable(op: Op) -> list[Ref]:
+    """Return the arguments that the node of an operation may have gradients for, in its order."""
+    kind = KINDS[op.called]
+    args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
+    return [ref for arg in args for ref in refs_in(arg)]
+
+
+def _scaled(scales: tuple[float, ...]) -> Hook:
+    def hook(gradients: Gradients, arriving: Gradients) -> Gradients:
+        return tuple(
+            None if gradient is None or scale == 0 else gradient if scale == 1 else gradient * scale
+            for gradient, scale in zip(gradients, scales, strict=True)
+        )
+
+    return hook
+
+
+# -- from the gradient at a result to that at the input -------------------------------------------
+
+ToInput: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def _saved(node: Node, name: str) -> Any:
+    value = getattr(node, f"_saved_{name}")
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def layer_norm(node: Node) -> ToInput:
+    """LayerNorm with a constant scale: `(g w) scale`, centred."""
+    weight, scale = _saved(node, "weight"), _saved(node, "result2")
+    axes = tuple(range(-len(_saved(node, "normalized_shape")), 0))
+
+    def to_input(gradient: Tensor) -> Tensor:
+        gradient = (gradient if weight is None else gradient * weight) * scale
+        return gradient - gradient.mean(axes, keepdim=True)
+
+    return to_input
+
+
+def gelu(node: Node) -> ToInput:
+    """GELU with a constant ratio, the normal distribution function unless it is approximated."""
+    x, approximate = _saved(node, "self"), _saved(node, "approximate")
+    if approximate != "none":
+        return _times(_ratio(x, lambda z: F.gelu(z, approximate=approximate)))
+    return _times(torch.special.ndtr(x))
+
+
+def silu(node: Node) -> ToInput:
+    """SiLU with a constant ratio, the sigmoid."""
+    return _times(_ratio(_saved(node, "self"), F.silu))
+
+
+def _ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    point = x.masked_fill(x == 0, SMALL)
+    return f(point) / point
+
+
+def _times(ratio: Tensor) -> ToInput:
+    return lambda gradient: gradient * ratio
+
+
+GRADIENTS: dict[str, Callable[[Node], ToInput]] = {
+    "native_layer_norm": layer_norm,
+    "gelu": gelu,
+    "silu": silu,
+}

@@ -1,0 +1,317 @@
+"""Explain a pass that runs once, as it is: by hooks on PyTorch's own autograd graph.
+
+This is the first of two tiers. The autograd graph of a pass is the list of its operations, roles
+are found in it as in a recorded pass, and hooks let relevance pass back by the rules. Nothing is
+recorded and nothing runs again, so that it takes little more than a plain gradient.
+
+Under these rules the output is an affine function of the inputs: relevance and the shares of the
+biases add up to it. That is how a pass proves that its graph had said enough. What the graph does
+not show (numbers in the code, signals past the gradient) is missing in the sum; such passes, and
+those that are `Opaque`, go to the second tier, which records them.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from graphxai.rules.conservative import Arriving, DoesNotAddUp, Rules
+
+from ..eval_replica import uncompiled
+from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque
+from .constants import BIASES, STRUCTURE
+from .gradient_rules import GRADIENTS, install_rules
+from .program import NODES, PassRequest
+from .replay import ReplayPlan, has_rule, make_plan, nonlinearities
+from .roles import find_roles
+from .trace import Op, Ref, refs_in
+from .vocabulary import ADDITIVE, GATES
+
+AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
+TRIES = 3  # passes of a model that may fail before it is always recorded
+KEPT = 8  # plans of a model
+TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
+_MOVES = {
+    "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze",
+    "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "clone", "alias", "repeat",
+    "cat", "stack",
+}  # fmt: skip
+_LOOKUPS = {"embedding", "index", "index_select", "gather"}
+
+
+class _Addition(NamedTuple):
+    """A parameter that is added to a signal: the places of its node and of a BatchNorm's."""
+
+    parameter: int
+    batch_norm: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class HookedPlan:
+    """How relevance passes through all graphs of one structure.
+
+    places: for each operation of the plan, the place of its node in the graph. results: for each
+    value, the place of its node and the number of the result. additions: the
+    parameters that are added to signals. alike: groups of nodes on the same values, with the
+    pattern of equal settings among them, on which the roles depend.
+    """
+
+    plan: ReplayPlan
+    places: tuple[int, ...]
+    results: Mapping[int, tuple[int, int]]
+    additions: tuple[_Addition, ...]
+    alike: tuple[tuple[tuple[int, ...], list[int]], ...]
+
+    def fits(self, graph: AutogradGraph) -> bool:
+        """Whether a graph of the same structure has the same roles."""
+        for test, first, second, answer in self.plan.roles.size_comparisons:
+            if test(self._shape(graph, first), self._shape(graph, second)) != answer:
+                return False
+        return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
+
+    def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
+        """Return the shape of a value in another graph."""
+        place, number = self.results[value]
+        shape: torch.Size = graph.nodes[place]._input_metadata[number].shape
+        return shape
+
+
+_plans: "weakref.WeakKeyDictionary[nn.Module, dict[object, HookedPlan]]" = (
+    weakref.WeakKeyDictionary()
+)
+_failures: "weakref.WeakKeyDictionary[nn.Module, list[str]]" = weakref.WeakKeyDictionary()
+
+
+def may_be_hooked(request: PassRequest, rules: Rules) -> bool:
+    """Whether a pass under these rules is worth a try."""
+    return rules == AFFINE and not request.leaves and len(_failures.get(request.module, ())) < TRIES
+
+
+def why_recorded(module: nn.Module) -> str | None:
+    """Say why passes of a module were recorded, the last time that they were."""
+    reasons = _failures.get(module)
+    return reasons[-1] if reasons else None
+
+
+def note_failure(module: nn.Module, reason: str, times: int = 1) -> None:
+    """Remember why a pass had to be recorded."""
+    _failures.setdefault(module, []).extend([reason] * times)
+
+
+def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, Arriving]:
+    """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
+
+    Raises Opaque if the pass has to be recorded.
+    """
+    inputs = _float_inputs(request)
+    rows, before = request.rows, torch.get_rng_state()
+    with torch.enable_grad(), _requiring_gradients(inputs.values()):
+        leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
+        # fused attention hides its softmax
+        with uncompiled(request.module), sdpa_kernel(SDPBackend.MATH):
+            outputs = request.call(leaf)
+        if not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            raise Opaque("random numbers")
+        if not isinstance(outputs, Tensor) or outputs.grad_fn is None:
+            raise Opaque("an output without a gradient")
+        bits = {name: bit for bit, name in request.names.items()}
+        graph = AutogradGraph(outputs, {leaf: NODES} | {t: bits[n] for n, t in inputs.items()})
+        edges = {n: get_gradient_edge(t) for n, t in inputs.items() if graph.reaches(t)}
+    if not graph.reaches(leaf):
+        raise Opaque("an output that does not depend on the nodes")
+    plan = _plan_for(request, graph, rules)
+    install_rules(plan.plan, [graph.nodes[place] for place in plan.places])
+    return outputs, _ledger(request, graph, plan, edges)
+
+
+def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
+    """Return the graph's other attributes that gradients can lead to, by name."""
+    inputs = {n: t for n, t in request.others.items() if t.is_floating_point()}
+    if any(t.requires_grad or not t.is_leaf for t in inputs.values()):
+        raise Opaque("an attribute of the graph that requires a gradient")
+    if len({id(t) for t in inputs.values()}) < len(inputs):
+        raise Opaque("an attribute of the graph under two names")
+    if len(request.layout.mask) > 1 and any(request.graphs_of(name) is None for name in inputs):
+        raise Opaque("an attribute whose rows are of no graph")
+    return inputs
+
+
+@contextmanager
+def _requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Let tensors require a gradient within the block; the edges to them stay valid."""
+    tensors = list(tensors)
+    for tensor in tensors:
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.requires_grad_(False)
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+def _plan_for(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
+    """Return the plan for a graph: one that was made before, if it fits."""
+    plans = _plans.setdefault(request.module, {})
+    key = (graph.structure, rules)
+    plan = plans.get(key)
+    if plan is None or not plan.fits(graph):
+        plan = _make_plan(request, graph, rules)
+        while len(plans) >= KEPT:
+            del plans[next(iter(plans))]
+        plans[key] = plan
+    return plan
+
+
+def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
+    trace = graph.trace()
+    roles = find_roles(trace)
+    if any(op.name in GATES for op in trace.ops):
+        _refuse_constant_rows(trace)
+    of_nodes = make_plan(trace, roles, rules, NODES)
+    plan = make_plan(trace, roles, rules)
+    if any(
+        of_nodes.taken[op.number] != {v for v in plan.taken[op.number] if of_nodes.signal[v]}
+        for op in of_nodes.passing
+    ):
+        raise Opaque("other inputs that change how relevance of the nodes passes")
+    for step in nonlinearities(plan):
+        raise Opaque(f"{step.what}, for which there is no rule")
+    for op in plan.passing:
+        if has_rule(plan, op) and op.name not in GRADIENTS:
+            raise Opaque(f"the rule of {op.name}")
+    additions = tuple(dict.fromkeys(_additions(request, trace, plan)))
+    alike = tuple(
+        (group, _pattern(graph, group))
+        for numbers in roles.alike
+        for group in [tuple(trace.places[number] for number in numbers)]
+    )
+    return HookedPlan(plan, tuple(trace.places), trace.results, additions, alike)
+
+
+def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
+    """Return which of some nodes have equal settings."""
+    settings = [graph.settings(place) for place in group]
+    return [settings.index(setting) for setting in settings]
+
+
+def _refuse_constant_rows(trace: GraphTrace) -> None:
+    """Raise Opaque for a gate that may scale constants which the pass has made."""
+    for op in trace.ops:
+        constants = [arg for arg in op.args[:2] if type(arg) is Ref and arg.slot == CONSTANT]
+        if op.name == "mul" and constants and trace.flow.live[op.out]:
+            raise Opaque("a gate, and a product with a constant")
+
+
+def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[_Addition]:
+    """Yield the parameters that are added to signals."""
+    for op in plan.passing:
+        if op.name == "native_batch_norm":
+            yield _addition_of_batch_norm(trace, op)
+            continue
+        for place in ADDITIVE.get(op.name, ()):
+            for ref in refs_in(op.args[place : place + 1]):
+                if not plan.signal[ref.value] and ref.slot != CONSTANT:
+                    for value in _parameters_behind(request, trace, ref.value):
+                        yield _Addition(trace.results[value][0])
+
+
+def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> _Addition:
+    """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
+    _, weight, bias, mean, _, training = op.args
+    if training is not False or mean is None:
+        raise Opaque("a BatchNorm with the statistics of the batch")
+    if type(bias) is not Ref or type(weight) is not Ref or bias.value not in trace.parameters:
+        raise Opaque("a BatchNorm without a bias")
+    return _Addition(trace.results[bias.value][0], trace.places[op.number])
+
+
+def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> list[int]:
+    """Return the parameters that a constant was moved from."""
+    todo, parameters = [value], []
+    while todo:
+        value = todo.pop()
+        op = trace.op_of(value)
+        if op is None:
+            if value in trace.parameters:
+                parameters.append(value)
+        elif op.name in _LOOKUPS and not _has_codes(request):
+            todo.append(op.reads[0].value)
+        elif op.name in _MOVES:
+            todo += [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
+        else:
+            raise Opaque(f"a constant that is computed ({op.name})")
+    return parameters
+
+
+def _has_codes(request: PassRequest) -> bool:
+    """Whether integers among the graph's attributes may choose among parameters."""
+    return any(
+        not tensor.is_floating_point() and name not in STRUCTURE
+        for name, tensor in request.others.items()
+    )
+
+
+# -- the ledger ------------------------------------------------------------------------------------
+
+
+def _ledger(
+    request: PassRequest, graph: AutogradGraph, plan: HookedPlan, edges: Mapping[str, GradientEdge]
+) -> Arriving:
+    """Return how the shares of constants follow from the gradients at parameters and inputs.
+
+    The biases of all graphs together have the share `sum b df/db`. How it is divided among the
+    graphs follows from what relevance leaves of each graph's output. Raises DoesNotAddUp if the
+    two ways do not agree.
+    """
+    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
+    constants = [
+        p.detach() if a.batch_norm is None else _shift(p.detach(), graph.nodes[a.batch_norm])
+        for p, a in zip(parameters, plan.additions, strict=True)
+    ]
+    names, layout, module = list(edges), request.layout, request.module
+    inputs = {name: request.others[name].detach() for name in names}
+
+    def shares(
+        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
+    ) -> dict[str, Tensor]:
+        explained = (outputs * weights).sum(-1)  # (B,)
+        lines: dict[str, Tensor] = {}
+        for name, gradient in zip(names, gradients[: len(names)], strict=True):
+            by_row = (inputs[name] * gradient).reshape(len(gradient), -1).sum(1)
+            graphs = request.graphs_of(name)
+            if graphs is None:
+                graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
+            lines[name] = by_row.new_zeros(len(layout.mask)).index_add(0, graphs, by_row)
+        left = explained - relevance.sum(-1) - sum(lines.values(), torch.zeros_like(explained))
+        of_biases = [
+            (constant * gradient).sum()
+            for constant, gradient in zip(constants, gradients[len(names) :], strict=True)
+        ]
+        total = torch.stack(of_biases).sum() if of_biases else torch.zeros_like(left).sum()
+        size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
+        eps = max(torch.finfo(tensor.dtype).eps for tensor in (outputs, relevance))
+        unexplained = left.sum() - total
+        if not bool(unexplained.abs() <= TOLERANCE * eps * size):
+            note_failure(module, "relevance and biases do not sum to the output", TRIES)
+            raise DoesNotAddUp
+        lines = {name: line for name, line in lines.items() if bool(line.any())}
+        return {BIASES: left - unexplained / len(left)} | lines
+
+    return Arriving([*edges.values(), *parameters], shares)
+
+
+def _shift(bias: Tensor, node: Node) -> Tensor:
+    """Return what a BatchNorm with running statistics adds to its scaled input, (C,)."""
+    mean, variance = node._saved_running_mean, node._saved_running_var
+    shift: Tensor = mean * node._saved_weight.detach() * (variance + node._saved_eps).rsqrt()
+    return bias - shift
