@@ -295,14 +295,13 @@ class _TraceWriter:
 
     def _arguments(self, node: Node, kind: _NodeKind) -> tuple[list[Any], dict[str, Any], bool]:
         """Return an operation's arguments, and whether it has a constant that was not saved."""
-        edges = node.next_functions
+        edges, unseen = node.next_functions, False
+        placed = [*kind.places, *kind.constants, *(k for k in kind.numbers.values() if k)]
+        args: list[Any] = [None] * (1 + max(placed))
         if kind.name in _LISTS:
-            tensors = [self._read(source, k) for source, k in edges]
-            args: list[Any] = [tensors]
-            unseen = any(ref.slot == CONSTANT for ref in tensors)
+            args[0] = [self._read(source, k) for source, k in edges]
+            unseen = any(ref.slot == CONSTANT for ref in args[0])
         else:
-            placed = [*kind.places, *kind.constants, *filter(None, kind.numbers.values())]
-            args, unseen = [None] * (1 + max(placed)), False
             for place, (source, k) in zip(kind.places, edges, strict=True):
                 if source is not None:
                     args[place] = self._read(source, k)

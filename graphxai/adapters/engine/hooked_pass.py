@@ -287,7 +287,8 @@ def _ledger(
         explained = (outputs * weights).sum(-1)  # (B,)
         lines: dict[str, Tensor] = {}
         for name, gradient in zip(names, gradients[: len(names)], strict=True):
-            by_row = (inputs[name] * gradient).reshape(len(gradient), -1).sum(1)
+            by_entry = inputs[name] * gradient
+            by_row = by_entry.flatten(1).sum(1) if by_entry.dim() > 1 else by_entry
             graphs = request.graphs_of(name)
             if graphs is None:
                 graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)

@@ -78,8 +78,8 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
         try:
             outputs, tape.arriving = pass_by_hooks(request, rules)
             return _connected_to_nodes(outputs, request)
-        except Opaque as why:
-            note_failure(request.module, str(why))
+        except (Opaque, RuntimeError, NotImplementedError, AttributeError) as why:
+            note_failure(request.module, str(why))  # the recorded pass raises it again, if need be
     inputs = {"": request.rows, **request.others}.items()
     kinds = tuple((name, t.dtype, t.dim(), t.device) for name, t in inputs)
     key = (rules, tape is not None, kinds)
