@@ -21,20 +21,37 @@ is on the tape with its logits, so that `s ds` is computed as it stands.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from .conservative import LossyOperation, Rules, Tape
 
-Gradients: TypeAlias = Mapping[Tensor, Tensor]  # d f_c by tensor
+Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # d f_c by tensor, or edge to one
 
 
-def gradients_of(f: Tensor, tensors: Sequence[Tensor]) -> Gradients:
-    """Compute the gradients of f (B,) by each tensor, zero where f does not depend on it."""
-    gradients = torch.autograd.grad(f.sum(), tensors, materialize_grads=True)
-    return dict(zip(tensors, gradients, strict=True))
+def gradients_of(f: Tensor, leaves: Sequence[Tensor | GradientEdge]) -> Gradients:
+    """Return the gradients of f (B,) by tensors, or by the tensors that edges lead to.
+
+    They are zero where f does not depend on a tensor.
+    """
+    wrt: Any = leaves  # PyTorch takes both together
+    gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True)
+    return {
+        leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
+        if gradient is None
+        else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    }
+
+
+def _end_of(edge: GradientEdge) -> Tensor:
+    """Return the tensor that an edge leads to."""
+    node: Any = edge.node
+    tensor: Tensor = node.variable
+    return tensor
 
 
 def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:

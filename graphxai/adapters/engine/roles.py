@@ -504,6 +504,16 @@ class _RoleFinder:
         """
         sums = [self.behind(value, _OF_PROJECTIONS) for value in self.factors(below)]
         factors = [self.behind(value, SAME) for value in self.factors(below)]
+        keys: dict[int, list[tuple[int, int]]] = {}  # of each product, with its other factor
+
+        def is_of(value: int, groups: list[set[int]]) -> list[bool]:
+            return [bool(self.behind(value, SAME) & group) for group in groups]
+
+        def are_query_and_key(query: int, key: int) -> bool:
+            """Whether q is one factor of the divisor, and k is summed in the other factor."""
+            is_query = is_of(query, factors)
+            return any(is_query) and is_of(key, sums)[1 - is_query.index(True)]
+
         for outer in self._products_behind(above):
             if outer is below:
                 continue
@@ -511,19 +521,15 @@ class _RoleFinder:
                 for inner in self._products_behind(rest):
                     if inner is outer or inner is below:
                         continue
-                    for key, other in both_ways(self.factors(inner)):
-                        if self._are_query_and_key(query, key, factors, sums):
+                    if inner.number not in keys:  # most products have no key
+                        pairs = both_ways(self.factors(inner))
+                        keys[inner.number] = [pair for pair in pairs if any(is_of(pair[0], sums))]
+                    for key, other in keys[inner.number]:
+                        if are_query_and_key(query, key):
                             return [(outer, query), (inner, key)]
-                        if self._are_query_and_key(other, key, factors, sums):
+                        if are_query_and_key(other, key):
                             return [(outer, rest)]
         return None
-
-    def _are_query_and_key(
-        self, query: int, key: int, factors: list[set[int]], sums: list[set[int]]
-    ) -> bool:
-        """Whether q is one factor of the divisor, and k is summed in the other factor."""
-        is_query = [bool(self.behind(query, SAME) & values) for values in factors]
-        return any(is_query) and bool(self.behind(key, SAME) & sums[1 - is_query.index(True)])
 
     # -- factors of the signal itself ----------------------------------------------------------
 
