@@ -79,11 +79,19 @@ KINDS: dict[str, _NodeKind] = {
     ),
     "GatherBackward0": _NodeKind("gather", numbers={"dim": 1}, constants={2: "index"}),
     "CloneBackward0": _NodeKind("clone"),
+    "ToCopyBackward0": _NodeKind("_to_copy"),
     "AliasBackward0": _NodeKind("alias"),
     "RepeatBackward0": _NodeKind("repeat", numbers=_settings("repeats")),
     "MaskedFillBackward0": _NodeKind("masked_fill", constants={1: "mask"}),
     "CatBackward0": _NodeKind("cat", numbers={"dim": 1}),
     "StackBackward0": _NodeKind("stack", numbers={"dim": 1}),
+    "WhereBackward0": _NodeKind("where", (1, 2), {}, {0: "condition"}),
+    "FlipBackward0": _NodeKind("flip", numbers=_settings("dims")),
+    "RollBackward0": _NodeKind("roll", numbers=_settings("shifts", "dims")),
+    "TrilBackward0": _NodeKind("tril", numbers=_settings("diagonal")),
+    "TriuBackward0": _NodeKind("triu", numbers=_settings("diagonal")),
+    "DiagonalBackward0": _NodeKind("diagonal", numbers=_settings("offset", "dim1", "dim2")),
+    "ConstantPadNdBackward0": _NodeKind("constant_pad_nd", numbers=_settings("pad")),
     "IndexPutBackward0": _NodeKind("index_put", (0, 2), _settings("accumulate"), {1: "indices"}),
     # sums
     "SumBackward0": _NodeKind("sum"),
@@ -96,14 +104,34 @@ KINDS: dict[str, _NodeKind] = {
     ),
     "AddBackward0": _NodeKind("add", _BOTH, _settings("alpha")),
     "SubBackward0": _NodeKind("sub", _BOTH, _settings("alpha")),
+    "AddBackward1": _NodeKind("add"),  # a number is added
+    "SubBackward1": _NodeKind("sub"),
+    "RsubBackward1": _NodeKind("rsub"),
     "NegBackward0": _NodeKind("neg"),
+    "CumsumBackward0": _NodeKind("cumsum", numbers={"dim": 1}),
+    "ScatterReduceBackward0": _NodeKind(
+        "scatter_reduce", (0, 3), {"dim": 1, "reduce": 4, "include_self": None}, {2: "index"}
+    ),
+    # choices
+    "AmaxBackward0": _NodeKind("amax", numbers=_DIM),
+    "AminBackward0": _NodeKind("amin", numbers=_DIM),
+    "MaxBackward0": _NodeKind("max", numbers=_DIM),
+    "MinBackward0": _NodeKind("min", numbers=_DIM),
+    "MaximumBackward0": _NodeKind("maximum", _BOTH, {}, {0: "self", 1: "other"}),
+    "MinimumBackward0": _NodeKind("minimum", _BOTH, {}, {0: "self", 1: "other"}),
+    "ClampBackward1": _NodeKind("clamp", numbers={"min": 1, "max": 2}),
+    "ClampMinBackward0": _NodeKind("clamp_min", numbers={"min": 1}),
+    "ClampMaxBackward0": _NodeKind("clamp_max", numbers={"max": 1}),
     # products
     "MulBackward0": _NodeKind("mul", _BOTH, {}, {0: "self", 1: "other"}),
     "MulBackward1": _NodeKind("mul", numbers={"other": 1}),
+    "DivBackward1": _NodeKind("div", numbers={"other": 1}),
     "DivBackward0": _NodeKind("div", _BOTH, {}, {1: "other"}),
     "MmBackward0": _NodeKind("mm", _BOTH, {}, {0: "self", 1: "mat2"}),
     "BmmBackward0": _NodeKind("bmm", _BOTH, {}, {0: "self", 1: "mat2"}),
     "MvBackward0": _NodeKind("mv", _BOTH, {}, {0: "self", 1: "vec"}),
+    "DotBackward0": _NodeKind("dot", _BOTH, {}, {0: "self", 1: "tensor"}),
+    "PreluKernelBackward0": _NodeKind("_prelu_kernel", _BOTH),
     "AddmmBackward0": _NodeKind(
         "addmm", (0, 1, 2), _settings("alpha", "beta"), {1: "mat1", 2: "mat2"}
     ),
@@ -116,11 +144,23 @@ KINDS: dict[str, _NodeKind] = {
     "ExpBackward0": _NodeKind("exp"),
     "ReciprocalBackward0": _NodeKind("reciprocal"),
     "SigmoidBackward0": _NodeKind("sigmoid"),
+    "HardsigmoidBackward0": _NodeKind("hardsigmoid"),
     "SqrtBackward0": _NodeKind("sqrt"),
     "RsqrtBackward0": _NodeKind("rsqrt"),
     "PowBackward0": _NodeKind("pow", numbers={"exponent": 1}),
     "VarBackward0": _NodeKind("var", numbers=_settings("dim", "correction", "keepdim")),
+    "VarMeanBackward0": _NodeKind("var_mean", numbers=_settings("dim", "correction", "keepdim")),
+    "StdBackward0": _NodeKind("std", numbers=_settings("dim", "correction", "keepdim")),
+    "LinalgVectorNormBackward0": _NodeKind(
+        "linalg_vector_norm", numbers={"ord": 1, "dim": None, "keepdim": None}
+    ),
     # functions of single entries
+    "AbsBackward0": _NodeKind("abs"),
+    "EluBackward0": _NodeKind("elu", numbers={"alpha": 1, "scale": 2, "input_scale": 3}),
+    "CeluBackward0": _NodeKind("celu", numbers={"alpha": 1}),
+    "MishBackward0": _NodeKind("mish"),
+    "HardswishBackward0": _NodeKind("hardswish"),
+    "HardtanhBackward0": _NodeKind("hardtanh", numbers={"min_val": 1, "max_val": 2}),
     "ReluBackward0": _NodeKind("relu"),
     "LeakyReluBackward0": _NodeKind("leaky_relu", numbers={"negative_slope": 1}),
     "GeluBackward0": _NodeKind("gelu", numbers=_settings("approximate")),
@@ -131,6 +171,10 @@ KINDS: dict[str, _NodeKind] = {
     "NativeBatchNormBackward0": _NodeKind(
         "native_batch_norm", (0, 1, 2), {"running_mean": 3, "running_var": 4, "training": 5}
     ),
+    "NativeGroupNormBackward0": _NodeKind(
+        "native_group_norm", (0, 1, 2), _settings("group", "eps")
+    ),
+    "FusedRmsNormBackward0": _NodeKind("_fused_rms_norm", (0, 2), {"normalized_shape": 1}),
     # look-ups of weights
     "EmbeddingBackward0": _NodeKind("embedding", constants={1: "indices"}),
 }  # fmt: skip
@@ -206,6 +250,12 @@ class AutogradGraph:
         return _TraceWriter(self).trace
 
 
+def shape_of(edge: Edge) -> torch.Size:
+    """Return the shape of a result of a node."""
+    node, number = edge
+    return torch.Size(node._input_metadata[number].shape)
+
+
 def _node_of(tensor: Tensor) -> Node:
     return torch.autograd.graph.get_gradient_edge(tensor).node
 
@@ -255,7 +305,7 @@ class _TraceWriter:
     def _result(self, node: Node, number: int, maker: int, depends: int, live: int) -> int:
         """Add a value that a node results in."""
         value = self.trace.flow.add(len(self.trace.flow.maker), maker, depends, live)
-        self.trace.shapes.append(node._input_metadata[number].shape)
+        self.trace.shapes.append(shape_of((node, number)))
         self.trace.results[value] = self._place[node], number
         self._values[node, number] = value
         return value

@@ -95,30 +95,71 @@ def layer_norm(node: Node) -> ToInput:
     return to_input
 
 
+def group_norm(node: Node) -> ToInput:
+    """GroupNorm with constant scales: `(g w) scale`, centred within each group."""
+    weight, scale, groups = (_saved(node, name) for name in ("weight", "result2", "group"))
+
+    def to_input(gradient: Tensor) -> Tensor:
+        if weight is not None:
+            gradient = gradient * weight.view(1, -1, *[1] * (gradient.dim() - 2))
+        grouped = gradient.reshape(len(gradient), groups, -1) * scale.view(len(gradient), groups, 1)
+        return (grouped - grouped.mean(-1, keepdim=True)).view_as(gradient)
+
+    return to_input
+
+
+def rms_norm(node: Node) -> ToInput:
+    """RMSNorm with a constant scale: `(g w) scale`."""
+    weight, scale = _saved(node, "weight"), _saved(node, "result1")
+    return _times(scale if weight is None else weight * scale)
+
+
+def ratio(node: Node, f: Callable[[Tensor], Tensor]) -> ToInput:
+    """Return the gradient of `x [f(x) / x]`, with the ratio in brackets constant."""
+    x = _saved(node, "self")
+    point = x.masked_fill(x == 0, SMALL)
+    return _times(f(point) / point)
+
+
 def gelu(node: Node) -> ToInput:
     """GELU with a constant ratio, the normal distribution function unless it is approximated."""
-    x, approximate = _saved(node, "self"), _saved(node, "approximate")
+    approximate = _saved(node, "approximate")
     if approximate != "none":
-        return _times(_ratio(x, lambda z: F.gelu(z, approximate=approximate)))
-    return _times(torch.special.ndtr(x))
+        return ratio(node, lambda x: F.gelu(x, approximate=approximate))
+    return _times(torch.special.ndtr(_saved(node, "self")))
 
 
-def silu(node: Node) -> ToInput:
-    """SiLU with a constant ratio, the sigmoid."""
-    return _times(_ratio(_saved(node, "self"), F.silu))
+def elu(node: Node) -> ToInput:
+    """ELU or SELU with a constant ratio."""
+    settings = [_saved(node, name) for name in ("alpha", "scale", "input_scale")]
+    return ratio(node, lambda x: torch.ops.aten.elu(x, *settings))
 
 
-def _ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    point = x.masked_fill(x == 0, SMALL)
-    return f(point) / point
+def celu(node: Node) -> ToInput:
+    """CELU with a constant ratio."""
+    alpha = _saved(node, "alpha")
+    return ratio(node, lambda x: F.celu(x, alpha))
 
 
-def _times(ratio: Tensor) -> ToInput:
-    return lambda gradient: gradient * ratio
+def hardtanh(node: Node) -> ToInput:
+    """Hardtanh or ReLU6 with a constant ratio."""
+    low, high = _saved(node, "min_val"), _saved(node, "max_val")
+    return ratio(node, lambda x: F.hardtanh(x, low, high))
+
+
+def _times(factor: Tensor) -> ToInput:
+    return lambda gradient: gradient * factor
 
 
 GRADIENTS: dict[str, Callable[[Node], ToInput]] = {
     "native_layer_norm": layer_norm,
+    "native_group_norm": group_norm,
+    "_fused_rms_norm": rms_norm,
     "gelu": gelu,
-    "silu": silu,
+    "silu": lambda node: ratio(node, F.silu),
+    "elu": elu,
+    "celu": celu,
+    "mish": lambda node: ratio(node, F.mish),
+    "hardswish": lambda node: ratio(node, F.hardswish),
+    "hardtanh": hardtanh,
 }

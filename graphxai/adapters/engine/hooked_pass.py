@@ -12,7 +12,7 @@ those that are `Opaque`, go to the second tier, which records them.
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,9 +22,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphxai.rules.conservative import Arriving, DoesNotAddUp, Rules
+from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled
-from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque
+from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
 from .constants import BIASES, STRUCTURE
 from .gradient_rules import GRADIENTS, install_rules
 from .program import NODES, PassRequest
@@ -78,8 +79,7 @@ class HookedPlan:
     def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
         """Return the shape of a value in another graph."""
         place, number = self.results[value]
-        shape: torch.Size = graph.nodes[place]._input_metadata[number].shape
-        return shape
+        return shape_of((graph.nodes[place], number))
 
 
 _plans: "weakref.WeakKeyDictionary[nn.Module, dict[object, HookedPlan]]" = (
@@ -88,9 +88,19 @@ _plans: "weakref.WeakKeyDictionary[nn.Module, dict[object, HookedPlan]]" = (
 _failures: "weakref.WeakKeyDictionary[nn.Module, list[str]]" = weakref.WeakKeyDictionary()
 
 
+_hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
+
+
+def recorded_only() -> AbstractContextManager[bool]:
+    """Record all passes within the block, as for methods that the first tier does not serve."""
+    return _hooks_allowed.block(False)
+
+
 def may_be_hooked(request: PassRequest, rules: Rules) -> bool:
     """Whether a pass under these rules is worth a try."""
-    return rules == AFFINE and not request.leaves and len(_failures.get(request.module, ())) < TRIES
+    if rules != AFFINE or request.leaves or not _hooks_allowed.get():
+        return False
+    return len(_failures.get(request.module, ())) < TRIES
 
 
 def why_recorded(module: nn.Module) -> str | None:

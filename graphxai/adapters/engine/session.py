@@ -34,7 +34,6 @@ from .attention import (
     exposing,
     layer_input_of,
 )
-from .autograd_graph import Opaque
 from .constants import (
     BIASES,
     CUT_OFF,
@@ -78,8 +77,8 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
         try:
             outputs, tape.arriving = pass_by_hooks(request, rules)
             return _connected_to_nodes(outputs, request)
-        except (Opaque, RuntimeError, NotImplementedError, AttributeError) as why:
-            note_failure(request.module, str(why))  # the recorded pass raises it again, if need be
+        except Exception as why:  # the recorded pass raises it again if it is the model's
+            note_failure(request.module, str(why) or type(why).__name__)
     inputs = {"": request.rows, **request.others}.items()
     kinds = tuple((name, t.dtype, t.dim(), t.device) for name, t in inputs)
     key = (rules, tape is not None, kinds)
