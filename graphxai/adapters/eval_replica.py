@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from graphxai.runtime.scope import Blocks
@@ -240,6 +241,23 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
     compiled = any(map(_is_compiled, all_modules(model)))
     with _shared_block("eager", begin) if compiled else nullcontext():
+        yield
+
+
+@contextmanager
+def with_plain_attention() -> Iterator[None]:
+    """Let PyTorch compute attention by products and a softmax within the block.
+
+    Its fused kernels hide the softmax. PyTorch has one setting for all threads, so that attention
+    in other threads is computed in this way too in the meantime.
+    """
+
+    def begin() -> Callable[[], None]:
+        settings = ExitStack()
+        settings.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return settings.close
+
+    with _shared_block("plain attention", begin):
         yield
 
 

@@ -12,8 +12,16 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_add_pool, global_mean_pool
 
 import graphxai as gx
+from graphxai.adapters.engine.hooked_pass import recorded_only
 
 DIM = 8
+
+
+@pytest.fixture(autouse=True)
+def second_tier():
+    """Record every pass: these tests are about passes that follow a recorded program."""
+    with recorded_only():
+        yield
 
 
 def ring(nodes: int, seed: int = 0, scale: float = 1.0) -> Data:

@@ -19,12 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphxai.rules.conservative import Arriving, DoesNotAddUp, Rules
 from graphxai.runtime.scope import Blocks
 
-from ..eval_replica import uncompiled
+from ..eval_replica import uncompiled, with_plain_attention
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
 from .constants import BIASES, STRUCTURE
 from .gradient_rules import GRADIENTS, install_rules
@@ -123,8 +122,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, Arriving]
     rows, before = request.rows, torch.get_rng_state()
     with torch.enable_grad(), _requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
-        # fused attention hides its softmax
-        with uncompiled(request.module), sdpa_kernel(SDPBackend.MATH):
+        with uncompiled(request.module), with_plain_attention():
             outputs = request.call(leaf)
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
