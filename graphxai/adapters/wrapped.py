@@ -29,6 +29,7 @@ from .calling import (
     takes_padding_mask,
 )
 from .engine.attention import GraphsNeedOwnPass
+from .engine.hooked_pass import why_recorded
 from .engine.positive_pass import current_relevance
 from .engine.session import PassRequest, pass_by_conservative_rules, pass_by_positive_rules
 from .eval_replica import (
@@ -172,6 +173,14 @@ class WrappedModel(ModuleView):
     def repeated(self, data: Data, times: int) -> Data:
         """Join copies of a graph into one graph and recompute its structure."""
         return self.settings.transformed(disjoint_copies(data, times))
+
+    @property
+    def why_recorded(self) -> str | None:
+        """Why LRP records passes of this model, which takes several times as long, or None.
+
+        Passes are recorded where PyTorch's autograd graph does not say all that the rules need.
+        """
+        return why_recorded(self.running)
 
     # -- the contract --------------------------------------------------------------------------
 

@@ -1,0 +1,278 @@
+"""Wrapped models in two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from composed import PARTS, Block, Composed, Pool, expected
+from composed import differences as differences_of
+from composed import graph as composed_graph
+from torch import nn
+from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
+
+import graphxai as gx
+from graphxai.adapters.engine.autograd_graph import AutogradGraph
+from graphxai.adapters.engine.gradient_rules import GRADIENTS, install_rules
+from graphxai.adapters.engine.hooked_pass import AFFINE, recorded_only, why_recorded
+from graphxai.adapters.engine.replay import CONSERVATIVE, make_plan, replay
+from graphxai.adapters.engine.roles import find_roles
+from graphxai.adapters.engine.trace import recording
+from graphxai.rules.conservative import conservative
+from pooled_models import DIM, Pooled, graph, seeded
+
+# -- every rule ------------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "native_layer_norm": nn.LayerNorm(6),
+    "native_group_norm": nn.GroupNorm(2, 6),
+    "_fused_rms_norm": nn.RMSNorm(6),
+    "gelu": nn.GELU(),
+    "gelu, approximated": nn.GELU("tanh"),
+    "silu": nn.SiLU(),
+    "elu": nn.ELU(0.7),
+    "elu, scaled": nn.SELU(),
+    "celu": nn.CELU(1.3),
+    "mish": nn.Mish(),
+    "hardswish": nn.Hardswish(),
+    "hardtanh": nn.ReLU6(),
+}
+
+
+def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    leaf = x.clone().requires_grad_()
+    y = function(leaf)
+    graph = AutogradGraph(y, {leaf: 1})
+    trace = graph.trace()
+    plan = make_plan(trace, find_roles(trace), AFFINE)
+    install_rules(plan, [graph.nodes[place] for place in trace.places])
+    return torch.autograd.grad((y * weights).sum(), leaf)[0]
+
+
+def by_replay(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    leaf = x.clone().requires_grad_()
+    with recording(function, [leaf]) as end:
+        trace = end(function(leaf))
+    plan = make_plan(trace, find_roles(trace), AFFINE)
+    again = x.clone().requires_grad_()
+    with conservative(**vars(AFFINE)):
+        y = replay(plan, {trace.slot_of(1): again}).output()
+    return torch.autograd.grad((y * weights).sum(), again)[0]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_rule_passes_back_the_same_by_hooks_as_by_replay(name):
+    function = FUNCTIONS[name].double()
+    for parameter in function.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(0)
+    x, weights = (torch.randn(5, 6, generator=draw, dtype=torch.double) for _ in range(2))
+    x[0, 0] = 0.0
+    hooked, replayed = (way(function, x, weights) for way in (by_hooks, by_replay))
+    torch.testing.assert_close(hooked, replayed, rtol=1e-12, atol=1e-12)
+
+
+def test_every_rule_of_the_first_tier_is_one_of_the_second_and_tried_here():
+    assert GRADIENTS.keys() <= CONSERVATIVE.keys()
+    assert {name.split(",")[0] for name in FUNCTIONS} == GRADIENTS.keys()
+
+
+# -- every composed model --------------------------------------------------------------------------
+
+RECIPES = [
+    *([["plus", f"{kind}: {spelling}"]] for kind in PARTS for spelling in PARTS[kind].spellings),
+    *([[spelling, "norm: by hand", "activation: gelu"]] for spelling in Block.spellings),
+]
+READ_OUTS = [([["plus", "attention: softmax"]], spelling) for spelling in Pool.spellings]
+
+
+def composed(blocks, pool):
+    def forward(model, g):
+        return model(g.x, g.edge_index, g.edge_attr, g.pe, g.batch)
+
+    module = Composed(blocks, pool)
+    return gx.wrap(module, kind="multiclass", classes=2, forward=forward)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pool"), [*((recipe, "mean") for recipe in RECIPES), *READ_OUTS], ids=str
+)
+def test_both_tiers_say_what_the_rules_written_out_by_hand_say(blocks, pool):
+    model, graphs = composed(blocks, pool), [composed_graph(5), composed_graph(6)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hooked = gx.explain(model, graphs, target=1)
+        with recorded_only():
+            recorded = gx.explain(model, graphs, target=1)
+    for first, second, data in zip(hooked, recorded, graphs, strict=True):
+        wanted = expected(model.module, data)
+        for gap in (differences_of(first, wanted), differences_of(second, wanted)):
+            assert max(gap.values()) < 1e-6, gap  # relevance is kept in single precision
+
+
+def test_most_spellings_need_no_recording():
+    """Those that do are named, each by what its graph does not say."""
+    recorded = {}
+    for blocks in RECIPES:
+        model = composed(blocks, "mean")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gx.explain(model, composed_graph(5), target=1)
+        if model.why_recorded is not None:
+            recorded[blocks[0][1]] = model.why_recorded
+    assert len(recorded) <= 25
+    assert recorded["constants: number"] == "relevance and biases do not sum to the output"
+    assert recorded["messages: sparse"] == "SparseAddmmBackward0"
+
+
+# -- what the first tier must not be trusted with --------------------------------------------------
+
+
+def explained_twice(module: nn.Module, data=None):
+    """By the first tier where it serves, and by the second."""
+    model, data = gx.wrap(module, kind="regression"), data or graph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = gx.explain(model, data)
+        why = model.why_recorded
+        with recorded_only():
+            second = gx.explain(model, data)
+    return first, second, why
+
+
+def shifted(model, h):
+    return h + 0.5
+
+
+def cut_off(model, h):
+    return h + h.detach().relu()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def hidden(model, h):
+    return h + Doubled.apply(h)
+
+
+def written_in_a_view(model, h):
+    copy = h.clone()
+    copy[:, :2].mul_(2.0)
+    return copy
+
+
+def saturated(model, h):
+    return (30 * h).tanh()
+
+
+def random_numbers(model, h):
+    return F.dropout(h, 0.5, training=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (shifted, "do not sum to the output"),
+        (cut_off, "do not sum to the output"),
+        (hidden, "DoubledBackward"),
+        (written_in_a_view, "CopySlices"),
+        (saturated, "TanhBackward0"),
+        (random_numbers, "random numbers"),
+    ],
+)
+def test_what_the_graph_does_not_say_is_recorded(function, why):
+    first, second, reason = explained_twice(seeded(Pooled(function)))
+    assert why in reason
+    if function is not random_numbers:
+        np.testing.assert_array_equal(first.relevance, second.relevance)
+        assert first.ledger.others == second.ledger.others
+
+
+def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
+    class WithTypes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.types = nn.Linear(DIM, DIM), nn.Embedding(3, DIM)
+            self.head = nn.Linear(DIM, 1)
+
+        def forward(self, x, edge_index, kind):
+            h = self.first(x)
+            messages = h[edge_index[0]] + self.types(kind)
+            return self.head(h.index_add(0, edge_index[1], messages).relu().sum(0, keepdim=True))
+
+    data = graph()
+    data.kind = torch.arange(data.num_edges) % 3
+    first, second, why = explained_twice(seeded(WithTypes()), data)
+    assert why == "a constant that is computed (embedding)"
+    assert first.ledger.others == second.ledger.others
+    assert first.ledger.others.keys() == {"kind"}
+
+
+class Gps(nn.Module):
+    """A GPS whose encoder of edges has a bias."""
+
+    def __init__(self, width: int = 16, layers: int = 2):
+        super().__init__()
+        self.nodes, self.edges = nn.Linear(DIM, width), nn.Linear(2, width)
+        mlps = (nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            GPSConv(width, GINEConv(mlp), heads=4, norm="layer_norm") for mlp in mlps
+        )
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        h, edges = self.nodes(x), self.edges(edge_attr)
+        for layer in self.layers:
+            h = layer(h, edge_index, batch, edge_attr=edges)
+        return self.head(global_add_pool(h, batch))
+
+
+def with_bonds(nodes: int):
+    data = graph(nodes)
+    generator = torch.Generator().manual_seed(nodes)
+    data.edge_attr = torch.randn(data.num_edges, 2, generator=generator)
+    return data
+
+
+def test_a_biased_encoder_of_edges_needs_no_recording():
+    module = seeded(Gps())
+    model, graphs = gx.wrap(module, kind="regression"), [with_bonds(n) for n in (4, 7, 5)]
+    together = gx.explain(model, graphs)
+    assert model.why_recorded is None
+    with recorded_only():
+        recorded = gx.explain(model, graphs)
+    for first, second, data in zip(together, recorded, graphs, strict=True):
+        alone = gx.explain(model, data)
+        for other in (second, alone):
+            np.testing.assert_allclose(first.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+            assert first.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-5)
+            assert first.ledger.others == pytest.approx(other.ledger.others, abs=1e-5)
+
+
+def test_a_plan_serves_other_sizes_but_not_another_structure():
+    module = seeded(Gps())
+    model = gx.wrap(module, kind="regression")
+    for graphs in ([with_bonds(6)], [with_bonds(3), with_bonds(9)]):
+        for first in gx.explain(model, graphs):
+            assert abs(first.ledger.unexplained) < 1e-5
+    module.head = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 1))
+    changed, data = gx.explain(model, with_bonds(6)), with_bonds(6)
+    with recorded_only():
+        np.testing.assert_allclose(
+            changed.relevance, gx.explain(model, data).relevance, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_attributes_of_a_graph_require_no_gradient_afterwards():
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5)
+    gx.explain(model, data)
+    assert not data.edge_attr.requires_grad
+    assert why_recorded(model.running) is None
