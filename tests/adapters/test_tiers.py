@@ -142,7 +142,7 @@ def explained_twice(module: nn.Module, data=None):
 
 
 def shifted(model, h):
-    return h + 0.5
+    return h + torch.linspace(0, 1, DIM)
 
 
 def cut_off(model, h):
@@ -200,7 +200,7 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
     class WithTypes(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.types = nn.Linear(DIM, DIM), nn.Embedding(3, DIM)
+            self.first, self.types = nn.Linear(graph().num_features, DIM), nn.Embedding(3, DIM)
             self.head = nn.Linear(DIM, 1)
 
         def forward(self, x, edge_index, kind):
@@ -221,7 +221,7 @@ class Gps(nn.Module):
 
     def __init__(self, width: int = 16, layers: int = 2):
         super().__init__()
-        self.nodes, self.edges = nn.Linear(DIM, width), nn.Linear(2, width)
+        self.nodes, self.edges = nn.Linear(graph().num_features, width), nn.Linear(2, width)
         mlps = (nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))
         self.layers = nn.ModuleList(
             GPSConv(width, GINEConv(mlp), heads=4, norm="layer_norm") for mlp in mlps

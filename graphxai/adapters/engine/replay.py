@@ -127,7 +127,7 @@ def rule_for(plan: "ReplayPlan", op: Op, along: bool = False) -> Function | None
     custom = custom_rule(plan, op)
     if custom is not None:
         return partial(apply_custom_rule, custom)
-    return CONSERVATIVE[op.name][1] if _has_rule(plan, op, along) else None
+    return CONSERVATIVE[op.name][1] if has_rule(plan, op, along) else None
 
 
 def custom_rule(plan: "ReplayPlan", op: Op) -> OperationRule | None:
@@ -161,7 +161,7 @@ def apply_custom_rule(
     return _affine(y, None, bias) if rule.operation == "layer_norm" else _per_channel(y, None, bias)
 
 
-def _has_rule(plan: "ReplayPlan", op: Op, along: bool) -> bool:
+def has_rule(plan: "ReplayPlan", op: Op, along: bool = False) -> bool:
     """Whether one of the rules that come with the package is in force for an operation."""
     rule = CONSERVATIVE.get(op.name)
     if rule is None or not vanishes_at_zero(op):
