@@ -14,7 +14,7 @@ from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 import graphxai as gx
 from graphxai.adapters.engine.autograd_graph import AutogradGraph
-from graphxai.adapters.engine.gradient_rules import GRADIENTS, install_rules
+from graphxai.adapters.engine.gradient_rules import GRADIENTS, hooks_of, install_hooks
 from graphxai.adapters.engine.hooked_pass import AFFINE, recorded_only, why_recorded
 from graphxai.adapters.engine.replay import CONSERVATIVE, make_plan, replay
 from graphxai.adapters.engine.roles import find_roles
@@ -46,7 +46,7 @@ def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> tor
     graph = AutogradGraph(y, {leaf: 1})
     trace = graph.trace()
     plan = make_plan(trace, find_roles(trace), AFFINE)
-    install_rules(plan, [graph.nodes[place] for place in trace.places])
+    install_hooks(hooks_of(plan), [graph.nodes[place] for place in trace.places])
     return torch.autograd.grad((y * weights).sum(), leaf)[0]
 
 

@@ -34,10 +34,12 @@ class Opaque(Exception):
 class _NodeKind(NamedTuple):
     """What a kind of node computes.
 
-    name: the name of its ATen operation. places: where its differentiable arguments stand among all
-    arguments. numbers: the settings that it saved, with the place of each among the arguments, or
-    None if no query asks for it. constants: by the place of an argument, under which name it is
-    saved if it is a constant.
+    Args:
+        name: the name of its ATen operation.
+        places: where its differentiable arguments stand among all arguments.
+        numbers: the settings that it saved, each with its place among the arguments, or None if no
+            query asks for it.
+        constants: by the place of an argument, the name under which it is saved as a constant.
     """
 
     name: str
@@ -185,9 +187,12 @@ _LISTS = {"cat", "stack"}  # their tensors are one argument, a list
 class GraphTrace(Trace):
     """The list of a pass that autograd noted.
 
-    places: for each operation, the place of its node in the graph. results: for each value, the
-    place of the node that results in it, and which of its results it is, but for constants.
-    shapes: the shape of each value, or None for a constant. parameters: the values of parameters.
+    Args:
+        places: for each operation, the place of its node in the graph.
+        results: for each value that a node results in, the place of the node and the number of the
+            result.
+        shapes: the shape of each value, or None for a constant.
+        parameters: the values of parameters.
     """
 
     places: list[int] = field(default_factory=list)

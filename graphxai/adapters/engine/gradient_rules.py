@@ -8,8 +8,8 @@ A hook holds neither a node nor a tensor with a gradient: Python would never see
 the pass would stay in memory.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -24,18 +24,32 @@ Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 SMALL = 1e-4  # stands for 0 where f(0) / 0 is asked for, as in `rules.conservative.by_ratio`
 
 
-def install_rules(plan: ReplayPlan, nodes: Sequence[Node]) -> None:
-    """Let the nodes of a pass, one for each operation, pass back relevance by the rules."""
+class HookAt(NamedTuple):
+    """A hook on the node of one operation: the name of a rule, or what gradients are scaled by."""
+
+    operation: int
+    rule: str | None
+    scales: tuple[float, ...] = ()
+
+
+def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
+    """Yield the hooks by which the nodes of a pass pass back relevance by the rules of a plan."""
     for op in plan.passing:
         if has_rule(plan, op):
-            nodes[op.number].register_hook(rule_hook(op, nodes[op.number]))
+            yield HookAt(op.number, op.name)
         elif (scales := _scales(plan, op)) is not None:
-            nodes[op.number].register_hook(_scaled(scales))
+            yield HookAt(op.number, None, scales)
 
 
-def rule_hook(op: Op, node: Node) -> Hook:
-    """Return the hook of the rule for an operation."""
-    to_input = GRADIENTS[op.name](node)
+def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
+    """Register hooks on the nodes of a pass, one node for each operation."""
+    for number, rule, scales in hooks:
+        node = nodes[number]
+        node.register_hook(_scaled(scales) if rule is None else _ruled(GRADIENTS[rule](node)))
+
+
+def _ruled(to_input: "ToInput") -> Hook:
+    """Return a hook that passes back what a rule makes of the gradient at the result."""
 
     def hook(gradients: Gradients, arriving: Gradients) -> Gradients | None:
         if arriving[0] is None or gradients[0] is None:

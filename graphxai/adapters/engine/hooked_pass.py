@@ -26,7 +26,7 @@ from graphxai.runtime.scope import Blocks
 from ..eval_replica import uncompiled, with_plain_attention
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
 from .constants import BIASES, STRUCTURE
-from .gradient_rules import GRADIENTS, install_rules
+from .gradient_rules import GRADIENTS, HookAt, hooks_of, install_hooks
 from .program import NODES, PassRequest
 from .replay import ReplayPlan, has_rule, make_plan, nonlinearities
 from .roles import find_roles
@@ -56,13 +56,18 @@ class _Addition(NamedTuple):
 class HookedPlan:
     """How relevance passes through all graphs of one structure.
 
-    places: for each operation of the plan, the place of its node in the graph. results: for each
-    value, the place of its node and the number of the result. additions: the
-    parameters that are added to signals. alike: groups of nodes on the same values, with the
-    pattern of equal settings among them, on which the roles depend.
+    Args:
+        plan: what relevance passes through, and the roles that decide it.
+        hooks: what is done at the nodes.
+        places: for each operation, the place of its node in the graph.
+        results: for each value, the place of its node and the number of the result.
+        additions: the parameters that are added to signals.
+        alike: groups of nodes on the same values, each with the pattern of equal settings among
+            them, on which the roles depend.
     """
 
     plan: ReplayPlan
+    hooks: tuple[HookAt, ...]
     places: tuple[int, ...]
     results: Mapping[int, tuple[int, int]]
     additions: tuple[_Addition, ...]
@@ -135,7 +140,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, Arriving]
     if not graph.reaches(leaf):
         raise Opaque("an output that does not depend on the nodes")
     plan = _plan_for(request, graph, rules)
-    install_rules(plan.plan, [graph.nodes[place] for place in plan.places])
+    install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
     return outputs, _ledger(request, graph, plan, edges)
 
 
@@ -203,7 +208,8 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         for numbers in roles.alike
         for group in [tuple(trace.places[number] for number in numbers)]
     )
-    return HookedPlan(plan, tuple(trace.places), trace.results, additions, alike)
+    hooks = tuple(hooks_of(plan))
+    return HookedPlan(plan, hooks, tuple(trace.places), trace.results, additions, alike)
 
 
 def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
