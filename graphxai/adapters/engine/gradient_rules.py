@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .autograd_graph import KINDS, Node
+from .autograd_graph import Node
+from .node_kinds import KINDS
 from .replay import ReplayPlan, has_rule
 from .trace import Op, Ref, refs_in
 
