@@ -42,6 +42,8 @@ def accepts(settings_class: type) -> Callable[[Callable[..., Result]], Callable[
         with_settings.__signature__ = _with_fields(  # type: ignore[attr-defined]
             signature, settings_class
         )
+        # else tools would look for the defaults of all these arguments in the function's source
+        del with_settings.__wrapped__
         return with_settings
 
     return decorate
