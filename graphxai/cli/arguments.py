@@ -132,6 +132,12 @@ def value_of(source: str, kind: str) -> str | Path:
 
 def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
-    if model.config.reads_molecules != (kind in ("smiles", "table")):
-        allowed = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {allowed}, not {source!r}.")
+    taken = model.config.reads
+    if taken == "graphs":
+        raise ValueError(
+            f"model {model.origin.name!r} takes graphs, which the command line cannot read: use"
+            " graphxai.explain in Python."
+        )
+    if (taken == "molecules") != (kind in ("smiles", "table")):
+        wanted = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
