@@ -148,8 +148,6 @@ class StructureEncoding:
     def _edge_values(self, data: "Data | Graph") -> NDArray[np.float64]:
         """Return the standardised continuous features of the edges, (E, F)."""
         width, attr = self.num_edge_features, data.edge_attr
-        if isinstance(attr, Tensor) and width == 1 and attr.dim() == 1:
-            attr = attr[:, None]
         if not isinstance(attr, Tensor) or attr.dim() != 2 or attr.shape[1] != width:
             shape = tuple(attr.shape) if isinstance(attr, Tensor) else None
             raise ValueError(f"edge_attr must have shape (E, {width}); it has {shape}.")

@@ -112,9 +112,7 @@ def _from_data_with_image(data: "Data | Graph") -> Input:
 
 
 def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding) -> Input:
-    if data.x is None and config.node_cardinalities == (1,):  # all nodes look alike
-        data = copy(data)
-        data.x = torch.zeros(int(data.num_nodes or 0), 1, dtype=torch.long)
+    data = _in_columns(config, data)
     if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError("the graph needs node features `x` and an `edge_index`.")
     width = len(config.node_cardinalities) or config.num_node_features
@@ -142,10 +140,26 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
         _check_superpixels(data)
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
-        return _from_data_with_image(encode(copy(data)))
+        return _from_data_with_image(encode(data))
     if config.reads_molecules:
         _check_smiles(data, smiles)
-    return Input(encode(copy(data)), smiles, data.get("mol"))
+    return Input(encode(data), smiles, data.get("mol"))
+
+
+def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
+    """Return the graph with single features as columns, and with an `x` if nodes look alike."""
+    data = copy(data)
+    if data.x is None and config.node_cardinalities == (1,):
+        data.x = torch.zeros(int(data.num_nodes or 0), 1, dtype=torch.long)
+    widths = {
+        "x": len(config.node_cardinalities) or config.num_node_features,
+        "edge_attr": len(config.edge_cardinalities) or config.num_edge_features,
+    }
+    for name, width in widths.items():
+        values = data.get(name)
+        if width == 1 and isinstance(values, torch.Tensor) and values.dim() == 1:
+            data[name] = values[:, None]
+    return data
 
 
 def _check_finite(data: "Data") -> None:
