@@ -1,6 +1,8 @@
 """What the commands share: options, loading a model, and telling what a source is."""
 
 import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +72,19 @@ def check_level(context: typer.Context, model: "LoadedModel", level: float) -> N
             err=True,
         )
     require_level(level)
+
+
+@contextmanager
+def naming_data_option() -> Iterator[None]:
+    """Let errors about missing data name the option --data, not the argument of Python."""
+    from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError
+
+    try:
+        yield
+    except (DownloadError, FileNotFoundError) as error:
+        if ROOT_ARGUMENT not in (text := str(error)):
+            raise
+        raise type(error)(text.replace(ROOT_ARGUMENT, "--data FOLDER")) from error
 
 
 def kind_of(source: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import DeviceOption, SeedOption, share_imports
+from .arguments import DeviceOption, SeedOption, naming_data_option, share_imports
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo, printable
 
@@ -179,7 +179,7 @@ def benchmark(
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
-    with exclusive_lock(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)), naming_data_option():
         for checkpoint in model or [source]:
             loaded = load(checkpoint)
             graphs = graphs_of(loaded, name, **columns).sample(limit, seed)
@@ -249,7 +249,7 @@ def _benchmark_rules(
     if table is not None:
         records = iter_records(table, (smiles_column,))
         molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
-    with exclusive_lock(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)), naming_data_option():
         for name in rules:
             benchmark_rule(
                 name,

@@ -14,6 +14,7 @@ from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.progress import progress_bar
 
+from .arguments import naming_data_option
 from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo, printable
 
@@ -150,7 +151,7 @@ def train(
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if source in NAMED:
         refuse_inapplicable(context, source)
-        with _interruptible(), _exclusive(out):
+        with _interruptible(), _exclusive(out), naming_data_option():
             recipe = {"num_train": num_train, "versions": versions}
             _train_named(source, out, settings, data, recipe)
         return

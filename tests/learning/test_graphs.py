@@ -15,7 +15,7 @@ from torch_geometric.seed import seed_everything
 from typer.testing import CliRunner
 
 import graphxai as gx
-from graphxai.cli.app import app
+from graphxai.cli.main import app
 from graphxai.datasets.features import ATOM_CARDINALITIES
 from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, save_graphs
 from graphxai.datasets.molecules import molecule_to_data
@@ -246,28 +246,28 @@ def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
 def test_the_layout_of_ogb_is_read_without_ogb(tmp_path):
     """As OGB's reader for graph properties does: each edge is stored once, and is undirected."""
     files = {
-        "raw/num-node-list": "3\n1\n",
-        "raw/num-edge-list": "2\n0\n",
+        "raw/num-node-list": "3\n1\n1\n",
+        "raw/num-edge-list": "2\n0\n0\n",
         "raw/edge": "0,1\n1,2\n",
-        "raw/node-feat": "5,0\n7,1\n5,0\n6,0\n",
+        "raw/node-feat": "5,0\n7,1\n5,0\n6,0\n6,0\n",
         "raw/edge-feat": "1\n2\n",
-        "raw/graph-label": "1\n\n".replace("\n\n", "\nnan\n"),
+        "raw/graph-label": "1\nnan\n0\n",
         "split/scaffold/train": "0\n",
         "split/scaffold/valid": "1\n",
-        "split/scaffold/test": "",
+        "split/scaffold/test": "2\n",
     }
     for name, text in files.items():
         path = tmp_path / f"{name}.csv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text.encode()))
     stored = load_graphs(tmp_path)
-    first, second = stored.graphs
+    first, second, _ = stored.graphs
     assert first.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
     assert first.edge_attr[:, 0].tolist() == [1, 1, 2, 2]
     assert first.x.tolist() == [[5, 0], [7, 1], [5, 0]]
     assert second.num_edges == 0
     assert second.y.isnan().all()
-    assert stored.split == Split((0,), (1,), ())
+    assert stored.split == Split((0,), (1,), (2,))
 
 
 def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):

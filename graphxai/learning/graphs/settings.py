@@ -33,7 +33,7 @@ class GraphSettings(RunSettings):
     layers: int = option(4, "Layers of the network.", applies_to=GRAPHS, minimum=1)
     width: int = option(64, "Width of the network, a multiple of 8.", applies_to=GRAPHS, minimum=8)
     learning_rate: float = option(2e-3, "Highest learning rate.", applies_to=GRAPHS, minimum=0)
-    dropout: float = option(0.0, "Dropout, between layers and of attention.", applies_to=GRAPHS)
+    dropout: float = option(0.1, "Dropout, between layers and of attention.", applies_to=GRAPHS)
     patience: int = option(
         20,
         "Stop after so many epochs without a lower validation loss.",
