@@ -21,7 +21,11 @@ def benchmark(
         str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
     ],
     table: Annotated[
-        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or for rules.")
+        Path | None,
+        typer.Argument(
+            help="For a checkpoint or for rules: CSV table of molecules. For a checkpoint also a"
+            " folder of graphs, of which those are taken that were held out for testing."
+        ),
     ] = None,
     methods: Annotated[
         list[str] | None,
@@ -126,7 +130,7 @@ def benchmark(
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
-    Writes all scores, a summary, figures and examples to a folder.
+    Writes all scores, a summary, a table for LaTeX, figures and examples to a folder.
 
     **Examples**
 
@@ -137,6 +141,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark runs/graphs my-graphs --methods lrp,gae,occlusion`
 
     `graphxai benchmark bace --methods all --device cuda`
 
@@ -160,7 +166,7 @@ def benchmark(
     if table is None and source not in NAMED:
         raise typer.BadParameter(
             f"{source!r} is not one of {', '.join(NAMED)}; after a checkpoint folder, give a table"
-            " of molecules."
+            " of molecules or a folder of graphs."
         )
     share_imports()
     from graphxai.api import load
@@ -212,7 +218,9 @@ def benchmark(
             command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
         )
         report.save(folder)
-        write_whole(folder / "examples.svg", examples_svg(loaded, graphs.inputs, first))
+        examples = examples_svg(loaded, graphs.inputs, first)
+        if examples is not None:
+            write_whole(folder / "examples.svg", examples)
         _print(report, folder)
 
 

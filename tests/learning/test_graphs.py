@@ -5,6 +5,7 @@ import gzip
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -285,3 +286,25 @@ def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):
     assert "--ensemble is for a table, not for a folder of graphs" in " ".join(
         result.output.replace("│", " ").split()
     )
+
+
+def test_the_command_benchmarks_a_checkpoint_on_its_held_out_graphs(run, tmp_path):
+    folder, out = save_graphs(motifs(), tmp_path / "motifs"), tmp_path / "bench"
+    arguments = ["benchmark", str(run), str(folder), "--methods", "lrp,gae", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = pd.read_csv(out / "results.csv")
+    held_out = json.loads((run / "scores.json").read_text())["split"]["test"]
+    assert sorted(rows.graph.unique()) == held_out
+    table = pd.read_csv(out / "table.csv")
+    auac = table[(table.metric == "auac") & (table.method == "lrp")]
+    mean = rows[(rows.metric == "auac") & (rows.method == "lrp")].value.mean()
+    assert auac["mean"].item() == pytest.approx(mean)
+    assert 0 < auac.ms.item() < 60_000
+    latex = (out / "table.tex").read_text()
+    (line,) = (line for line in latex.splitlines() if line.startswith("lrp &"))
+    assert f"{mean:.3f}" in line
+    assert line.endswith(r" \\")
+    assert r"au\_mse $\downarrow$" in latex
+    assert latex.count(r"\textbf") == 3  # the best of each metric
+    assert not (out / "examples.svg").exists()  # these graphs have no picture

@@ -209,3 +209,17 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         small(num_node_features=4, **values)
+
+
+def test_any_graph_travels_to_pyg_with_its_features_and_edges() -> None:
+    graph = random_graph(8)
+    found = gx.explain(small(num_node_features=4, num_edge_features=2), graph).to_pyg()
+    assert found.validate(raise_on_error=True)
+    for name in ("x", "edge_index", "edge_attr"):
+        assert torch.equal(found[name], graph[name]), name
+
+
+def test_only_methods_with_a_ledger_show_what_they_leave_unexplained() -> None:
+    model, graph = small(num_node_features=4), random_graph(9)
+    assert "unexplained" in repr(gx.explain(model, graph, "lrp"))
+    assert "unexplained" not in repr(gx.explain(model, graph, "gae"))
