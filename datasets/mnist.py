@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, cast
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from graphxai.runtime.download import DownloadError, data_root, fetch
+from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
 
 from .superpixels import SuperpixelError
 
@@ -125,7 +125,7 @@ def mnist_files(
         raise DownloadError(
             f"no MNIST {split} files in {base / 'mnist'}: put {files.images} and {files.labels} "
             f"there (official source: {MIRROR}), or give the folder that contains mnist/ with "
-            "root=... or the environment variable GRAPHXAI_DATA."
+            f"{ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA."
         )
     target = base / "mnist"
     return (

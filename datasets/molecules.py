@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from rdkit import Chem
 
-from graphxai.runtime.download import data_root, fetch
+from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
 from .csv_files import iter_records
@@ -274,7 +274,7 @@ def load_bace(
     if not download and not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist: allow the download, put the file from {BACE_URL} there, or "
-            "give the folder that contains bace/raw/bace.csv (root=... or GRAPHXAI_DATA)."
+            f"give the folder that contains bace/raw/bace.csv ({ROOT_ARGUMENT} or GRAPHXAI_DATA)."
         )
     fetch(BACE_URL, path, md5=BACE_MD5)
     graphs, rejected = read_table(path, "mol", BACE_LABELS, canonical=canonical)

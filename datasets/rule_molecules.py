@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from graphxai.runtime.download import data_root
+from graphxai.runtime.download import ROOT_ARGUMENT, data_root
 
 from .rules import RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
@@ -114,8 +114,8 @@ def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
     if not tables:
         raise FileNotFoundError(
             f"no tables in {folder}: put CSV files with a column 'smiles' there (any"
-            " drug-like molecules will do), give the folder that contains molecules/ with root=..."
-            " or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
+            " drug-like molecules will do), give the folder that contains molecules/ with"
+            f" {ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
     smiles: list[str] = []
     for table in tables:

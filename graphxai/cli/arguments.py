@@ -1,6 +1,8 @@
 """What the commands share: options, loading a model, and telling what a source is."""
 
 import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +74,19 @@ def check_level(context: typer.Context, model: "LoadedModel", level: float) -> N
     require_level(level)
 
 
+@contextmanager
+def naming_data_option() -> Iterator[None]:
+    """Let errors about missing data name the option --data, not the argument of Python."""
+    from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError
+
+    try:
+        yield
+    except (DownloadError, FileNotFoundError) as error:
+        if ROOT_ARGUMENT not in (text := str(error)):
+            raise
+        raise type(error)(text.replace(ROOT_ARGUMENT, "--data FOLDER")) from error
+
+
 def kind_of(source: str) -> str:
     """Tell what the source is by its suffix: 'table', 'image' or 'smiles'.
 
@@ -132,6 +147,12 @@ def value_of(source: str, kind: str) -> str | Path:
 
 def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
-    if model.config.reads_molecules != (kind in ("smiles", "table")):
-        allowed = "a SMILES or a table" if model.config.reads_molecules else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {allowed}, not {source!r}.")
+    taken = model.config.reads
+    if taken == "graphs":
+        raise ValueError(
+            f"model {model.origin.name!r} takes graphs, which the command line cannot read: use"
+            " graphxai.explain in Python."
+        )
+    if (taken == "molecules") != (kind in ("smiles", "table")):
+        wanted = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import DeviceOption, SeedOption, share_imports
+from .arguments import DeviceOption, SeedOption, naming_data_option, share_imports
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo, printable
 
@@ -21,7 +21,11 @@ def benchmark(
         str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
     ],
     table: Annotated[
-        Path | None, typer.Argument(help="CSV table of molecules, for a checkpoint or for rules.")
+        Path | None,
+        typer.Argument(
+            help="For a checkpoint or for rules: CSV table of molecules. For a checkpoint also a"
+            " folder of graphs, of which those are taken that were held out for testing."
+        ),
     ] = None,
     methods: Annotated[
         list[str] | None,
@@ -126,7 +130,7 @@ def benchmark(
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
-    Writes all scores, a summary, figures and examples to a folder.
+    Writes all scores, a summary, a table for LaTeX, figures and examples to a folder.
 
     **Examples**
 
@@ -137,6 +141,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark runs/graphs my-graphs --methods lrp,gae,occlusion`
 
     `graphxai benchmark bace --methods all --device cuda`
 
@@ -160,7 +166,7 @@ def benchmark(
     if table is None and source not in NAMED:
         raise typer.BadParameter(
             f"{source!r} is not one of {', '.join(NAMED)}; after a checkpoint folder, give a table"
-            " of molecules."
+            " of molecules or a folder of graphs."
         )
     share_imports()
     from graphxai.api import load
@@ -179,7 +185,7 @@ def benchmark(
     folder = out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
-    with exclusive_lock(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)), naming_data_option():
         for checkpoint in model or [source]:
             loaded = load(checkpoint)
             graphs = graphs_of(loaded, name, **columns).sample(limit, seed)
@@ -212,7 +218,9 @@ def benchmark(
             command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
         )
         report.save(folder)
-        write_whole(folder / "examples.svg", examples_svg(loaded, graphs.inputs, first))
+        examples = examples_svg(loaded, graphs.inputs, first)
+        if examples is not None:
+            write_whole(folder / "examples.svg", examples)
         _print(report, folder)
 
 
@@ -249,7 +257,7 @@ def _benchmark_rules(
     if table is not None:
         records = iter_records(table, (smiles_column,))
         molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
-    with exclusive_lock(folder_at(folder)):
+    with exclusive_lock(folder_at(folder)), naming_data_option():
         for name in rules:
             benchmark_rule(
                 name,

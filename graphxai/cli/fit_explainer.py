@@ -26,7 +26,8 @@ def fit_explainer(
     source: Annotated[
         str | None,
         typer.Argument(
-            help=f"A CSV table of molecules, or {DIGITS} [default: the training compounds].",
+            help=f"A CSV table of molecules, a folder of graphs (its training part is taken), or"
+            f" {DIGITS} [default: the training compounds].",
             show_default=False,
         ),
     ] = None,
@@ -121,6 +122,13 @@ def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[lis
     from graphxai.datasets.training_set import FILE
 
     name, folder = loaded.origin.name, loaded.origin.folder
+    if source is not None and Path(source).is_dir():
+        from graphxai.evaluation.sources import training_source
+
+        graphs = training_source(loaded, source)
+        return list(graphs.inputs.values()), graphs.title
+    if loaded.config.reads == "graphs":
+        raise ValueError(f"model {name!r} needs a folder of graphs as its source.")
     if (source == DIGITS) == loaded.config.reads_molecules:
         needed = "a table of molecules" if source == DIGITS else DIGITS
         raise ValueError(f"model {name!r} needs {needed} as its source.")

@@ -44,6 +44,7 @@ SOURCES = {
     "table": "a table",
     "image": "a picture",
     "folder": "a folder of pictures",
+    "graphs": "a folder of graphs",
     "ray": "--engine ray",
     "bace": "bace",
     "mnist-superpixels": "mnist-superpixels",
@@ -128,38 +129,51 @@ def _listed(names: list[str], conjunction: str = "and") -> str:
 
 
 def options_from(
-    settings_class: type, argument: str = "settings"
+    settings_class: type, argument: str = "settings", **further: type
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that the fields of a frozen dataclass declare.
+    """Give a command the options that the fields of frozen dataclasses declare.
 
     The decorated function has an argument of this name, in whose place the options appear. It
     receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
-    keep their defaults.
+    keep their defaults. Further classes, by the name of the function's argument, do the same. A
+    field that several classes share is one option.
 
     An option for a field that may be None, but by default is not, takes the word "none". A field
     that is true by default has a flag that makes it false. The help of an option for one kind of
     source begins with that kind.
     """
-    hints = get_type_hints(settings_class)
-    declared = {field.name: field for field in fields(settings_class) if "option" in field.metadata}
-    made = [_parameter(field, hints[name]) for name, field in declared.items()]
+    classes = {argument: settings_class, **further}
+    hints = {name: get_type_hints(each) for name, each in classes.items()}
+    declared = {
+        name: {field.name: field for field in fields(each) if "option" in field.metadata}
+        for name, each in classes.items()
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters: list[inspect.Parameter] = []  # keywords, whose order is that of the help page
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            parameters += made if parameter.name == argument else [keyword]
+        parameters: dict[str, inspect.Parameter] = {}  # keywords, in the order of the help page
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            if name not in classes:
+                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for field in declared.get(name, {}).values():
+                made = _parameter(field, hints[name][field.name])
+                parameters.setdefault(field.name, made)
 
         @wraps(command)
         def with_settings(**arguments: Any) -> None:
-            values = {
-                name: _from_text(arguments.pop(name), field, hints[name])
-                for name, field in declared.items()
-            }
-            command(**arguments, **{argument: settings_class(**values)})
+            made = {}
+            for name, each in classes.items():
+                values = {
+                    field.name: _from_text(arguments[field.name], field, hints[name][field.name])
+                    for field in declared[name].values()
+                }
+                made[name] = each(**values)
+            names = {name for of_class in declared.values() for name in of_class}
+            others = {name: value for name, value in arguments.items() if name not in names}
+            command(**others, **made)
 
-        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
+        listed = list(parameters.values())
+        with_settings.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {p.name: p.annotation for p in listed}
         return with_settings
 
     return decorate

@@ -14,7 +14,7 @@ from .store import Key
 GRAPHS, METHODS = 3, 4
 
 
-def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str:
+def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str | None:
     """Draw one row per graph and one column per method, each panel on a separate colour scale.
 
     The graphs are evenly spaced in the order of the best method's AUAC (the area under the
@@ -25,12 +25,17 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
         model: the explained model.
         inputs: what was measured, by key.
         report: of the benchmark.
+
+    Returns:
+        SVG text; None if the graphs have no picture.
     """
     methods = _leading(report)
     panels = []
     for key in _typical(report):
         for method in methods:
             explanation = explain(model, inputs[key], method, target=_target(report, key, model))
+            if not explanation.has_picture:
+                return None
             title = f"{explanation.title} · {key}"
             panels.append(explanation.svg(title=title, subtitle=explanation.headline))
     return grid_svg(panels, len(methods))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,14 @@ def measure(
     explanations: dict[str, dict[Key, Explanation | str]] = {}
     stability: dict[str, dict[Key, float]] = {}
     stages: dict[str, dict[Key, dict[str, float]]] = {}
+    seconds: dict[str, float] = {}  # for each graph, by method
     for explainer in plan.explainers:
         left = [item for item in chunk if (item[0], explainer.name) not in done]
         if not left:
             continue
+        begun = perf_counter()
         explanations[explainer.name] = explained_or_reason(model, left, explainer, target)
+        seconds[explainer.name] = (perf_counter() - begun) / len(left)
         usable = {
             k: e for k, e in explanations[explainer.name].items() if isinstance(e, Explanation)
         }
@@ -86,7 +90,7 @@ def measure(
         units = _units(plan, key, item, by_graph[key], series.get(key, {}))
         yield [
             _with_checks(
-                unit,
+                replace(unit, seconds=seconds[unit.method]),
                 stability.get(unit.method, {}).get(key),
                 stages.get(unit.method, {}).get(key),
             )

@@ -101,6 +101,19 @@ class MethodValues:
                 failures.setdefault(unit.method, []).append((unit.graph, unit.note))
         return failures
 
+    def seconds(self) -> dict[str, float]:
+        """Return the mean time of an explanation by method, in seconds; NaN if not measured.
+
+        The graphs of a chunk are explained together, in one process.
+        """
+        by_method: dict[str, list[float]] = {}
+        for unit in self.units:
+            by_method.setdefault(unit.method, []).append(unit.seconds)
+        return {
+            method: float(np.mean(known)) if (known := [t for t in each if t == t]) else np.nan
+            for method, each in by_method.items()
+        }
+
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
         """Return the values (n,) by method, all in one order of graphs; NaN if there is none."""
         key = metric, operator or (self.operators or ("none",))[0]

@@ -12,6 +12,7 @@ from graphxai.runtime.writing import atomic_write, write_whole
 from .figures import draw
 from .method_values import MethodValues
 from .metrics import METRICS
+from .paper_table import table_frame, table_latex
 from .statistics import COLUMNS
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     """Write the report to a folder.
 
     The files are `results.csv` and, with pyarrow, `results.parquet`; `comparisons.csv`;
-    `summary.json` and `summary.md`; and the figures as PNG and SVG.
+    `summary.json` and `summary.md`; `table.csv` and `table.tex`, the table of the summary for
+    spreadsheets and papers; and the figures as PNG and SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(report.rows, folder / "results.csv", index=False)
@@ -37,6 +39,8 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     summary = json.dumps(_summary(report), indent=1, allow_nan=False)
     write_whole(folder / "summary.json", summary + "\n")
     write_whole(folder / "summary.md", summary_markdown(report, figures))
+    write_csv(table_frame(report), folder / "table.csv", index=False)
+    write_whole(folder / "table.tex", table_latex(report))
     return folder
 
 
@@ -78,7 +82,13 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
         for metric in LEADING:
             if metric in report.metrics(operator):
                 lines += _against_the_best(report, metric, operator)
-    lines += _operators(report) + _seeds(report) + _conservation(report) + _glossary(report)
+    lines += (
+        _times(report)
+        + _operators(report)
+        + _seeds(report)
+        + _conservation(report)
+        + _glossary(report)
+    )
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
     made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
@@ -116,6 +126,16 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
             f" | {verdict} |"
         )
     return [*lines, ""]
+
+
+def _times(report: MethodValues) -> list[str]:
+    """Write how long each method took."""
+    times = {name: time for name, time in report.seconds().items() if math.isfinite(time)}
+    if not times:
+        return []
+    lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
+    lines += ["| method | ms |", "|---|---|"]
+    return [*lines, *(f"| {_name(report, n)} | {1000 * t:.2f} |" for n, t in times.items()), ""]
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -206,6 +226,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
         "rejected": [[key, reason] for key, reason in report.rejected],
         "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
+        "seconds": {name: _number(time) for name, time in report.seconds().items()},
         "agreement": {
             metric: report.agreement(metric).map(_number).to_dict()
             for metric in LEADING

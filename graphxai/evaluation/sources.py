@@ -1,5 +1,6 @@
 """The graphs for a benchmark, with their labels: a test set by name, or a table."""
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,35 @@ def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
     return Source(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
 
 
+def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
+    """Return graphs of a folder; keys are their positions, and labels those of the first task.
+
+    If the model was trained on these graphs, they are those in a part of its split; otherwise all.
+
+    Args:
+        model: whose split it is.
+        part: "train", "valid" or "test".
+        folder: see `graphxai.datasets.graph_folders`.
+    """
+    from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.learning.graphs.features import plain
+    from graphxai.learning.graphs.splitting import digest_of
+
+    graphs = [plain(graph) for graph in load_graphs(folder).graphs]
+    metadata = model.origin.metadata
+    split = metadata.get("split")
+    chosen, title = list(range(len(graphs))), f"{Path(folder).name}, all graphs"
+    if isinstance(split, dict) and metadata.get("sha256") == digest_of(graphs):
+        chosen = list(map(int, split[part]))
+        title = f"{Path(folder).name}, {part} part of the model's split"
+    inputs: dict[Key, Any] = {k: graphs[k] for k in chosen}
+    labels: dict[Key, Any] = {}
+    if model.config.tasks[0].classes:
+        first = {k: float(graphs[k].y.reshape(-1)[0]) for k in chosen if graphs[k].y is not None}
+        labels = {k: int(label) for k, label in first.items() if not math.isnan(label)}
+    return Source(title, inputs, labels)
+
+
 def table(
     path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
 ) -> Source:
@@ -115,15 +145,20 @@ def source(
     smiles_column: str = "smiles",
     label_column: str | None = None,
 ) -> Source:
-    """Return the source called `name`: "bace", "mnist-superpixels", or a path to a table.
+    """Return the source called `name`: "bace", "mnist-superpixels", or a path.
+
+    A path is that of a table of molecules, or of a folder of graphs (see `graph_part`).
 
     Raises:
         ValueError: if the model does not read such inputs.
     """
-    molecules = model.config.reads_molecules
-    if (name == "mnist-superpixels") == molecules:
-        wanted = "molecules" if molecules else "digits"
-        raise ValueError(f"model {model.origin.name!r} reads {wanted}, but {name!r} has none.")
+    is_folder = Path(name).is_dir()
+    offered = "digits" if name == "mnist-superpixels" else "graphs" if is_folder else "molecules"
+    reads = model.config.reads
+    if reads != offered and not (is_folder and reads == "molecules"):
+        raise ValueError(f"model {model.origin.name!r} reads {reads}, but {name!r} has none.")
+    if is_folder:
+        return graph_part(model, "test", name)
     if name == "bace":
         return bace_test(model, data)
     if name == "mnist-superpixels":
@@ -134,7 +169,9 @@ def source(
 def training_source(
     model: LoadedModel, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
-    """Return the training graphs for `source`: "bace", "mnist-superpixels", or a table."""
+    """Return the training graphs for `source`: "bace", "mnist-superpixels", or a path."""
     if name == "bace":
         return bace_part(model, "train", data)
+    if Path(name).is_dir():
+        return graph_part(model, "train", name)
     return _mnist("train", data) if name == "mnist-superpixels" else table(name, **columns)

@@ -36,6 +36,7 @@ class Unit:
         stages: |rank correlation| by block of the model, after shuffling it and all blocks above
             it.
         note: why there are no values.
+        seconds: the time that the explanation took; NaN if it was not measured.
     """
 
     checkpoint: str
@@ -49,6 +50,7 @@ class Unit:
     ledger: dict[str, float] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    seconds: float = field(default=math.nan, compare=False)
 
     def to_json(self) -> str:
         """Return one line of JSON, in which NaN is null."""
@@ -62,6 +64,7 @@ class Unit:
             raise ValueError("not a line of a benchmark run.")
         for name in ("values", "curves", "ledger", "stages"):
             content[name] = _figures(content[name])
+        content["seconds"] = _figures(content["seconds"])
         return cls(**content)
 
 

@@ -54,6 +54,9 @@ class ExplainedGraph:
         mol: the RDKit molecule, if the input was one.
         image: grey levels (H, W) of the picture whose superpixels are the nodes, or None.
         segments: number of the superpixel of each pixel, (H, W), or None.
+        graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, as far as it has them; empty
+            for molecules, whose features follow from `mol` or `smiles`, and for graphs with several
+            types of nodes.
         provenance: model, hash of its checkpoint, options and versions.
 
     Raises:
@@ -81,6 +84,7 @@ class ExplainedGraph:
     mol: "Mol | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
+    graph: dict[str, NDArray[Any]] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,12 +102,10 @@ class ExplainedGraph:
 
     def __repr__(self) -> str:
         graph = self.smiles or f"{len(self)} nodes"
-        parts = [
-            f"{graph}: {self.prediction.in_full}",
-            f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f},"
-            f" unexplained {self.ledger.unexplained:+.1e}",
-            self.prediction.warning,
-        ]
+        output = f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f}"
+        if self.additive:
+            output += f", unexplained {self.ledger.unexplained:+.1e}"
+        parts = [f"{graph}: {self.prediction.in_full}", output, self.prediction.warning]
         return f"Explanation({'; '.join(filter(None, parts))})"
 
     def at(self, level: float) -> Self:

@@ -190,8 +190,9 @@ class Explanation(ExplainedGraph, Result):
         """Return a `torch_geometric.explain.Explanation`.
 
         Its `node_mask` (N, 1) is signed relevance, and its `edge_mask` (E,) that of `edge_attr`, if
-        this was explained. Molecules have `edge_index`, and `x` and `edge_attr` in OGB's encoding;
-        other graphs have only their number of nodes. Further attributes are `smiles`, `method`,
+        this was explained. It has `x`, `edge_index` and `edge_attr`, for molecules in OGB's
+        encoding, for other graphs those of the input; graphs with several types of nodes have only
+        their number of nodes. Further attributes are `pos` (of superpixels), `smiles`, `method`,
         `label` (the target in words) and `ledger`.
         """
         import torch
@@ -208,6 +209,7 @@ class Explanation(ExplainedGraph, Result):
             content |= {"x": data.x, "edge_index": data.edge_index, "edge_attr": data.edge_attr}
             content["smiles"] = self.smiles
         else:
+            content |= {name: torch.from_numpy(values) for name, values in self.graph.items()}
             content["num_nodes"] = len(self)
         return PygExplanation(
             **content, method=self.method, label=self.target, ledger=self.ledger.to_dict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
@@ -56,7 +58,7 @@ def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
     """
     model, train, valid, test = taught.model, split.train, split.valid, split.test
     of_teacher = _errors_of_teacher(taught, split)
-    temperatures = fit_temperatures(model, split)
+    temperatures = fit_temperatures(model, valid.graphs, valid.y)
     valid_readings = task_readings(model, valid.graphs)
     test_readings = task_readings(model, test.graphs)
     coverage = {}
@@ -74,14 +76,22 @@ def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
     return Calibration(temperatures, coverage, valid_readings, test_readings)
 
 
-def fit_temperatures(model: LoadedModel, split: SplitTable) -> dict[str, float | None]:
-    """Fit a temperature per task on the validation part, and fold it into each class read-out."""
-    temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in split.tasks)
-    if not split.valid.graphs:
+def fit_temperatures(
+    model: LoadedModel, graphs: Sequence[Data], y: FloatArray
+) -> dict[str, float | None]:
+    """Fit a temperature per task on validation graphs, and fold it into each class read-out.
+
+    Args:
+        model: the model, which is changed in place.
+        graphs: the encoded validation graphs.
+        y: their labels (n, tasks), NaN where one is missing.
+    """
+    tasks = model.config.tasks
+    temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in tasks)
+    if not graphs:
         return temperatures
-    y = torch.from_numpy(split.valid.y)
-    outputs = task_outputs(model, split.valid.graphs)
-    for task, of_task, labels in zip(split.tasks, outputs, y.T, strict=True):
+    outputs = task_outputs(model, graphs)
+    for task, of_task, labels in zip(tasks, outputs, torch.from_numpy(y).T, strict=True):
         temperatures[task.name] = temperature = task_temperature(task, of_task, labels)
         if temperature is not None:
             for member in members_of(model):

@@ -15,6 +15,7 @@ from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 __all__ = [
     "PREDICTORS",
     "coverage_text",
+    "markdown_table",
     "mean_scores",
     "overview_rows",
     "score_rows",
@@ -29,6 +30,8 @@ PREDICTORS = {
     "teacher": "its teacher",
     "forest": "forest, ECFP4",
     "descriptor_forest": "forest, + descriptors",
+    "gin": "GIN, same budget",
+    "feature_forest": "forest, mean features",
     "dummy": "dummy",
 }
 MANY = 3  # targets; more are listed in one table
@@ -77,7 +80,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " on these with 313 RDKit descriptors. Dummy: predicts the training"
         " mean, or the class frequencies. Minus: this model minus the other; if the interval"
         " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
-        *(_markdown(rows) for rows in score_tables(metadata["scores"])),
+        *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
         _uncertainty_text(metadata["coverage"], table.targets),
         _curve_text(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
@@ -151,7 +154,7 @@ def _teacher_text(teacher: dict[str, Any] | None) -> str:
         "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
         f" {FOLDS} scaffold folds of the training molecules: each molecule was predicted without"
         f" the molecules of its fold (forests with a quarter of their trees).\n\n"
-        + _markdown(rows)
+        + markdown_table(rows)
         + (
             "\n\nMiniMol was pre-trained by its authors on public measurements (LargeMix), which"
             " may include this table's."
@@ -207,10 +210,10 @@ def _curve_text(points: Sequence[dict[str, Any]]) -> str:
                 metric = next(iter(scores["scores"]["graphormer"]))
                 cells = [_cell(scores["scores"][key][metric]) for key in shown]
                 rows.append([name, f"{point['n']:,}", metric, *cells])
-    return "**Learning curve.** All points use the same test molecules.\n\n" + _markdown(rows)
+    return "**Learning curve.** All points use the same test molecules.\n\n" + markdown_table(rows)
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown, whose first row is its header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

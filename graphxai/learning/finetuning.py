@@ -24,10 +24,12 @@ from graphxai.models.graphormer import Graphormer, GraphormerConfig, load_checkp
 from graphxai.runtime.progress import in_chunks, progress_bar
 
 __all__ = [
+    "encoded_molecules",
     "finetune",
     "labelled",
     "molecule_config",
     "recombined",
+    "recombined_smiles",
     "start_at_frequencies",
 ]
 
@@ -138,8 +140,16 @@ def recombined(
     Returns:
         The new SMILES and the encoded graphs.
     """
+    new = recombined_smiles(smiles, count, exclude, settings)
+    return new, encoded_molecules(new, config, settings)
+
+
+def recombined_smiles(
+    smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
+) -> list[str]:
+    """Make new molecules, with arguments as for `recombined`, and return their SMILES."""
     with progress_bar("recombining", count, show=settings.show) as advance:
-        new = recombine(
+        return recombine(
             smiles,
             count,
             seed=settings.seed,
@@ -147,10 +157,16 @@ def recombined(
             max_atoms=MAX_ATOMS,
             progress=advance,
         )
+
+
+def encoded_molecules(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    """Return the encoded graphs of molecules, for a model with this configuration."""
     graphs: list[Data] = []
-    for part in in_chunks(new, "encoding", show=settings.show):
+    for part in in_chunks(smiles, "encoding", show=settings.show):
         graphs += encode_all(require_graphs(part), config)
-    return new, graphs
+    return graphs
 
 
 def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:

@@ -38,7 +38,12 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval
-FORESTS = {"forest": "a random forest", "descriptor_forest": "a random forest with descriptors"}
+RIVALS = {  # simple models that a network should not be worse than
+    "forest": "a random forest",
+    "descriptor_forest": "a random forest with descriptors",
+    "gin": "a GIN of the same budget",
+    "feature_forest": "a random forest on mean features",
+}
 
 
 METRICS: dict[TaskKind, dict[str, Metric]] = {
@@ -176,23 +181,24 @@ def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
 
 
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
-    """Warn of targets that a dummy, or else the better forest, predicts better on test molecules.
+    """Warn of targets that a dummy, or else the best rival, predicts better on the test part.
 
     scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
     warnings = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
     for name, of_target in scores.items():
         model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
-        best = max(FORESTS, key=lambda key: np.nan_to_num(_leading(of_target, key), nan=-np.inf))
-        forest = _leading(of_target, best)
-        if model < dummy or not model < forest:
+        best = max(RIVALS, key=lambda key: np.nan_to_num(_leading(of_target, key), nan=-np.inf))
+        rival = _leading(of_target, best)
+        if model < dummy or not model < rival:
             continue
         metric, difference = next(iter(of_target["differences"][best].items()))
         high = difference[2]
+        tested = of_target.get("tested", "molecules")
         chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
         warnings.append(
-            f"this model is worse than {FORESTS[best]} for {name}"
-            f" ({metric} {model:z.2f} against {forest:z.2f} on test molecules{chance})"
+            f"this model is worse than {RIVALS[best]} for {name}"
+            f" ({metric} {model:z.2f} against {rival:z.2f} on test {tested}{chance})"
         )
     return warnings
 

@@ -162,7 +162,7 @@ def _learning_curve(
         fewer = with_share(split, share, settings.seed)
         networks = fit_networks(fewer, settings, folder, log)
         taught = teach_networks(networks, fewer, settings, folder, log)
-        fit_temperatures(taught.model, fewer)
+        fit_temperatures(taught.model, fewer.valid.graphs, fewer.valid.y)
         readings = task_readings(taught.model, fewer.test.graphs)
         scores = _test_scores(taught, readings, fewer)
         curve.append({"share": share, "n": len(fewer.parts.train), "targets": scores})

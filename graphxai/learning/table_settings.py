@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from graphxai.learning.run_settings import RunSettings
 from graphxai.runtime.options import documented, option
 
 __all__ = ["TableSettings"]
@@ -15,7 +16,7 @@ TABLE = ("table",)
 
 @documented
 @dataclass(frozen=True)
-class TableSettings:
+class TableSettings(RunSettings):
     """How to split a table of molecules, what to train on it, and on which hardware.
 
     `progress` (of Python alone): whether to show bars on a terminal, and elsewhere a line every
@@ -62,29 +63,6 @@ class TableSettings:
     learning_curve: bool = option(
         False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=TABLE
     )
-    seed: int = option(0, "Seed for weights, batches and random split.", applies_to=None)
-    epochs: int | None = option(
-        None,
-        "Epochs [default: the recipe's; for a table 20, from scratch 40].",
-        applies_to=None,
-        minimum=1,
-    )
-    resume: bool = option(False, "Continue after an interruption.", applies_to=None)
-    accelerator: str = option(
-        "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
-    )
-    devices: int | str = option(
-        1,
-        "Lightning's devices: a number or 'auto'.",
-        applies_to=None,
-        command_line_default="auto",
-    )
-    precision: str | None = option(
-        None,
-        "Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's].",
-        applies_to=None,
-    )
-    progress: bool = True
 
     def __post_init__(self) -> None:
         ways = {

@@ -27,7 +27,7 @@ from graphxai.learning.training import TaughtModel, training_settings
 from graphxai.models.graphormer import Ensemble, LoadedModel, save_checkpoint, save_ensemble
 from graphxai.runtime.writing import json_text, write_whole
 
-__all__ = ["begin_run", "write_run"]
+__all__ = ["begin_run", "csv_text", "prediction_columns", "record_run", "write_run"]
 
 FloatArray = NDArray[np.float64]
 SCORES = (  # the parts of the metadata that go into `scores.json`
@@ -54,10 +54,25 @@ def begin_run(out: Path, split: SplitTable, settings: TableSettings) -> None:
         ValueError: the folder has a run that is not to be continued, or one of another table or
             with other settings.
     """
+    record_run(out, _identity(split, settings), resume=settings.resume)
+    split.table.save(out)
+
+
+def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
+    """Make a run's folder with `run.json`, or check that it has the same run.
+
+    Args:
+        out: folder of the run.
+        identity: what must be the same when the run is resumed, as JSON values.
+        resume: whether to continue a run.
+
+    Raises:
+        ValueError: the folder has a run that is not to be continued, or one with another identity.
+    """
     stored = out / "run.json"
-    text = json.dumps(_identity(split, settings), indent=1) + "\n"
+    text = json.dumps(identity, indent=1) + "\n"
     if stored.exists() and (out / "state").exists():
-        if not settings.resume:
+        if not resume:
             raise ValueError(
                 f"{out} already contains a run: continue it with --resume, or choose another"
                 " folder."
@@ -71,7 +86,6 @@ def begin_run(out: Path, split: SplitTable, settings: TableSettings) -> None:
             )
     out.mkdir(parents=True, exist_ok=True)
     write_whole(stored, text)
-    split.table.save(out)
 
 
 def write_run(
@@ -187,7 +201,7 @@ def _training_csv(split: SplitTable) -> str:
         [numbers[k], table.canonical[k], *_label_cells(table.targets, split.y[k])]
         for k in split.parts.train
     )
-    return _csv_text(header, rows)
+    return csv_text(header, rows)
 
 
 def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
@@ -199,7 +213,7 @@ def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
     predicted = [
         column
         for task, values in zip(split.tasks, readings, strict=True)
-        for column in _prediction_columns(task, values)
+        for column in prediction_columns(task, values)
     ]
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
@@ -207,10 +221,10 @@ def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
         + [f"{values[position]:.6g}" for _, values in predicted]
         for position, k in enumerate(split.parts.test)
     )
-    return _csv_text([*header, *(name for name, _ in predicted)], rows)
+    return csv_text([*header, *(name for name, _ in predicted)], rows)
 
 
-def _prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
+def prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
     """Return the named columns of a task's readings."""
     if task.kind == "regression":
         return [(with_unit(f"{task.name}: predicted", task.unit), values)]
@@ -229,7 +243,7 @@ def _label_cells(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
     ]
 
 
-def _csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a CSV file as text."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -9,9 +9,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-__all__ = ["DownloadError", "data_root", "fetch"]
+__all__ = ["ROOT_ARGUMENT", "DownloadError", "data_root", "fetch"]
 
 _CHUNK = 1 << 20
+ROOT_ARGUMENT = "root=..."  # how messages name the argument for the folder of the data sets
 
 
 class DownloadError(RuntimeError):
@@ -59,7 +60,7 @@ def fetch(
     except OSError as error:
         raise DownloadError(
             f"cannot write to {target.parent} ({error.strerror}): choose another folder with "
-            "root=... or the environment variable GRAPHXAI_DATA."
+            f"{ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA."
         ) from error
     part = Path(name)
     try:
@@ -78,7 +79,7 @@ def fetch(
         reason = getattr(error, "reason", None) or error
         raise DownloadError(
             f"could not download {url} ({reason}). Without a network, put the file at {target}, "
-            "or give the folder that contains it with root=... or the environment variable "
+            f"or give the folder that contains it with {ROOT_ARGUMENT} or the environment variable "
             "GRAPHXAI_DATA."
         ) from error
     finally:

@@ -251,8 +251,8 @@ def require_molecules(model: LoadedModel) -> None:
     """Raise ValueError if the model does not read molecules."""
     if not model.config.reads_molecules:
         raise ValueError(
-            f"model {model.origin.name!r} reads images, not molecules: for a table of SMILES,"
-            " choose a model that reads molecules, such as 'bace'."
+            f"model {model.origin.name!r} reads {model.config.reads}, not molecules: for a table"
+            " of SMILES, choose a model that reads molecules, such as 'bace'."
         )
 
 

@@ -229,6 +229,7 @@ def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Gr
         "hidden_dim": config.hidden_dim,
         "ffn_dim": config.ffn_dim,
         "num_node_features": config.num_node_features,
+        "num_edge_features": config.num_edge_features,
         "position_bands": config.position_bands**2,
         "position_bias_bands": config.position_bias_bands**2,
     }
@@ -253,6 +254,7 @@ def _most_numbers(config: GraphormerConfig) -> int:
     waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
     width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
     width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
+    width += config.num_edge_features
     width += (config.num_node_features + 1) * (waves + 3)
     return width**2 * config.num_layers + config.num_hops * config.num_heads**2
 

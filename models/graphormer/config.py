@@ -7,6 +7,9 @@ from typing import Any, Literal
 from graphxai.contract.tasks import Task, TaskSet
 
 MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
+OGB_ATOMS, OGB_BONDS = (119, 5, 12, 12, 10, 6, 6, 2, 2), (5, 6, 2)  # sizes of OGB's vocabularies
+STANDARDISING = ("node_offsets", "node_scales", "edge_offsets", "edge_scales")
+DIGITS = ("intensity",)  # the node features of models that read digits as superpixels
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,10 @@ class GraphormerConfig(TaskSet):
 
     Nodes are either categorical (`node_cardinalities`, one table per feature, summed) or
     continuous (`num_node_features`, one linear map; with `position_bands` > 0 the node positions
-    enter as Fourier features, see `position.py`). `max_distance`: longer shortest paths share
+    enter as Fourier features, see `position.py`). Edges have no features, categorical ones
+    (`edge_cardinalities`) or continuous ones (`num_edge_features`). The model itself standardises
+    continuous features: it subtracts `node_offsets` or `edge_offsets`, and divides by
+    `node_scales` or `edge_scales`, if there are any. `max_distance`: longer shortest paths share
     this distance's bias. `num_hops`: edges of a shortest path that the edge encoding uses.
     `mask_distance`: pairs this far apart or farther (unreachable ones too) do not attend.
     `head`: "linear" is one linear map of the graph token, "transform" is linear, GELU, LayerNorm,
@@ -29,7 +35,12 @@ class GraphormerConfig(TaskSet):
     node_cardinalities: tuple[int, ...] = ()
     node_feature_names: tuple[str, ...] = ()
     num_node_features: int = 0
+    node_offsets: tuple[float, ...] = ()
+    node_scales: tuple[float, ...] = ()
     edge_cardinalities: tuple[int, ...] = ()
+    num_edge_features: int = 0
+    edge_offsets: tuple[float, ...] = ()
+    edge_scales: tuple[float, ...] = ()
     position_bands: int = 0
     position_bias_bands: int = 0
     max_degree: int = 15
@@ -49,7 +60,9 @@ class GraphormerConfig(TaskSet):
     def __post_init__(self) -> None:
         tasks = tuple(t if isinstance(t, Task) else Task(**t) for t in self.tasks)
         object.__setattr__(self, "tasks", tasks)
-        for name in ("node_cardinalities", "node_feature_names", "edge_cardinalities"):
+        for name in (
+            "node_cardinalities", "node_feature_names", "edge_cardinalities", *STANDARDISING
+        ):  # fmt: skip
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not tasks:
             raise ValueError("tasks is empty: give at least one task.")
@@ -64,22 +77,55 @@ class GraphormerConfig(TaskSet):
             )
         if bool(self.node_cardinalities) == bool(self.num_node_features):
             raise ValueError("give either node_cardinalities or num_node_features.")
+        self._check_edge_features()
+        self._check_standardising()
         if self.ties not in ("average", "floyd"):
             raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
 
     @property
+    def reads(self) -> Literal["molecules", "digits", "graphs"]:
+        """What the model takes: molecules in OGB's codes, digits as superpixels, or graphs.
+
+        A model reads molecules if its features have room for OGB's codes. It reads digits if the
+        only feature of its nodes is called "intensity".
+        """
+        if self.node_feature_names == DIGITS:
+            return "digits"
+        atoms = _have_room(self.node_cardinalities, OGB_ATOMS)
+        bonds = not self.edge_cardinalities or _have_room(self.edge_cardinalities, OGB_BONDS)
+        return "molecules" if atoms and bonds and not self.num_edge_features else "graphs"
+
+    @property
     def reads_molecules(self) -> bool:
-        """Whether the model takes molecules rather than images."""
-        return bool(self.node_cardinalities)
+        """Whether the model takes SMILES."""
+        return self.reads == "molecules"
+
+    def _check_edge_features(self) -> None:
+        if self.edge_cardinalities and self.num_edge_features:
+            raise ValueError("give edge_cardinalities or num_edge_features, not both.")
+        if self.num_edge_features and self.ties != "average":
+            raise ValueError("continuous edge features need ties='average'.")
+
+    def _check_standardising(self) -> None:
+        for name in STANDARDISING:
+            values, width = getattr(self, name), getattr(self, f"num_{name[:4]}_features")
+            if values and len(values) != width:
+                raise ValueError(f"{name} has {len(values)} numbers for {width} features.")
+            if not all(type(v) in (int, float) and math.isfinite(v) for v in values):
+                raise ValueError(f"{name} must hold finite numbers.")
+        for name in ("node_scales", "edge_scales"):
+            if any(scale <= 0 for scale in getattr(self, name)):
+                raise ValueError(f"{name} must be positive.")
 
     def _check_sizes(self) -> None:
         for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
         for name in (
-            "max_degree", "max_distance", "num_hops", "position_bands", "position_bias_bands"
+            "max_degree", "max_distance", "num_hops", "position_bands", "position_bias_bands",
+            "num_node_features", "num_edge_features",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
@@ -92,13 +138,19 @@ class GraphormerConfig(TaskSet):
             )
         if self.mask_distance is not None and self.mask_distance < 1:
             raise ValueError(f"mask_distance must be at least 1, not {self.mask_distance}.")
-        bonds = math.prod(self.edge_cardinalities) if self.edge_cardinalities else 0
-        rows = self.max_distance + 2 + self.num_hops * bonds
+        rows = self.max_distance + 2 + self.num_hops * self.rows_per_hop
         if rows > MAX_ROWS:
             raise ValueError(
                 f"max_distance, num_hops and edge_cardinalities make {rows:,} rows of structural"
                 f" bias, more than the limit of {MAX_ROWS:,}."
             )
+
+    @property
+    def rows_per_hop(self) -> int:
+        """Rows of structural bias for the edges at one hop: combinations of codes, or features."""
+        if self.edge_cardinalities:
+            return math.prod(self.edge_cardinalities)
+        return self.num_edge_features
 
     def _check_types(self) -> None:
         """Check types, since values come from a file, and name the value that is wrong."""
@@ -139,3 +191,8 @@ class GraphormerConfig(TaskSet):
         if unknown:
             raise ValueError(f"unknown configuration names: {', '.join(unknown)}.")
         return cls(**values)
+
+
+def _have_room(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether there are as many features as wanted, each with at least as many values."""
+    return len(sizes) == len(wanted) and all(a >= b for a, b in zip(sizes, wanted, strict=True))

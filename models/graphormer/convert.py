@@ -37,23 +37,30 @@ from .config import GraphormerConfig
 from .model import Graphormer
 
 ROWS_PER_FEATURE = 512
+TRANSFORMERS_OFFSET = 3  # what `transformers` adds to an atom feature's value
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
 # tensors that published models store but never use: the pooler of their masked pre-training, and
 # with pre-LN a last LayerNorm
 _LAST_NORM = "encoder.graph_encoder.final_layer_norm."
 _UNUSED = ("encoder.masked_lm_pooler.", _LAST_NORM)
+COLLATOR_MAX = 20  # `spatial_pos_max` of transformers' collator, which reads no configuration
 NO_MASK = 510  # a larger spatial_pos_max masks nothing: 510 is the code of unreachable pairs
 
 
 def load_huggingface(
-    folder: str | Path, *, atom_offset: int = 3, spatial_pos_max: int | None = None
+    folder: str | Path,
+    *,
+    atom_offset: int = TRANSFORMERS_OFFSET,
+    spatial_pos_max: int | None = None,
 ) -> Graphormer:
     """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
 
     Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its
     v1.0. `atom_offset`: what the training code added to an atom feature's value (3 in
     `transformers`, 2 in Microsoft's own code). `spatial_pos_max`: pairs with distance + 1 of at
-    least this value do not attend (default: the configuration's, where 1024 means no mask).
+    least this value do not attend, nor do unreachable pairs; 1024 means no mask. By default it is
+    20 for models of `transformers`, as in its collator, which does not read the configuration. With
+    `atom_offset=2`, it is the configuration's, as in Microsoft's own code.
 
     Raises CheckpointError, naming file and key, for anything that does not match; a warning names
     unused tensors.
@@ -64,6 +71,9 @@ def load_huggingface(
     read = _Reader(tensors, folder / WEIGHTS)
     layout = _V1 if "n_layers" in content else _FAIRSEQ
     try:
+        if spatial_pos_max is None and layout is _FAIRSEQ and atom_offset == TRANSFORMERS_OFFSET:
+            _count({"spatial_pos_max": 1024} | content, "spatial_pos_max")
+            spatial_pos_max = COLLATOR_MAX
         config = layout.config(content, read, spatial_pos_max)
         outline = outlined(config, {key: tuple(value.shape) for key, value in tensors.items()})
     except INVALID as error:

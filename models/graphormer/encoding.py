@@ -6,7 +6,8 @@ weighted sum of the table rows with these codes (see `layers.StructuralBias`):
 
 * one code for the shortest-path distance d, weight 1 (Ying 2021, eq. 6);
 * for each of the first `num_hops` edges on the shortest path a code for (hop, bond), weight
-  1 / min(d, num_hops) (Ying 2021, eq. 7).
+  1 / min(d, num_hops) (Ying 2021, eq. 7). If edges have continuous features, there is a code for
+  each (hop, feature), and its weight is multiplied by the feature's value.
 
 If several paths are equally short, `ties="average"` averages over all of them, which makes the
 encoding independent of the node order; `ties="floyd"` keeps the path that the published
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
@@ -28,7 +30,7 @@ from graphxai.contract.shortest_paths import IntArray, shortest_paths
 from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig
-from .paths import Bags, Codes, averaged_bags, distance_bags, floyd_bags
+from .paths import Bags, Codes, averaged_bags, continuous_bags, distance_bags, floyd_bags
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -48,8 +50,10 @@ class StructureEncoding:
     """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
 
     `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
-    (E, F). If it is empty, edges have no features and bags contain only the distance. A graph that
-    already has an encoding with the same settings (`structure`) is returned unchanged.
+    (E, F). `num_edge_features`: number of continuous features instead, of which `edge_offsets` are
+    subtracted and which are then divided by `edge_scales`. Without either, edges have no features
+    and bags contain only the distance. A graph that already has an encoding with the same settings
+    (`structure`) is returned unchanged.
     """
 
     def __init__(
@@ -58,20 +62,35 @@ class StructureEncoding:
         max_distance: int = 30,
         num_hops: int = 5,
         ties: Literal["average", "floyd"] = "average",
+        num_edge_features: int = 0,
+        edge_offsets: tuple[float, ...] = (),
+        edge_scales: tuple[float, ...] = (),
     ) -> None:
         self.edge_cardinalities = tuple(edge_cardinalities)
         self.max_distance = max_distance
         self.num_hops = num_hops
         self.ties = ties
         sizes = "x".join(map(str, self.edge_cardinalities))
-        num_bonds = math.prod(self.edge_cardinalities)
+        self.num_edge_features = num_edge_features
+        self.edge_offsets, self.edge_scales = edge_offsets, edge_scales
+        if num_edge_features:
+            sizes = f"{num_edge_features} numbers {edge_offsets} {edge_scales}"
+        num_bonds = num_edge_features or math.prod(self.edge_cardinalities)
         self.codes = Codes(max_distance, num_hops, num_bonds)
         self.settings = f"{ties} {num_hops} of {sizes or 'none'} to {max_distance}"
 
     @classmethod
     def from_config(cls, config: GraphormerConfig) -> "StructureEncoding":
         """Return the encoding for a model with this configuration."""
-        return cls(config.edge_cardinalities, config.max_distance, config.num_hops, config.ties)
+        return cls(
+            config.edge_cardinalities,
+            config.max_distance,
+            config.num_hops,
+            config.ties,
+            config.num_edge_features,
+            config.edge_offsets,
+            config.edge_scales,
+        )
 
     def __repr__(self) -> str:
         return f"StructureEncoding({self.settings})"
@@ -94,7 +113,10 @@ class StructureEncoding:
         pairs = np.sort(source * n + target)
         if (pairs[1:] == pairs[:-1]).any():
             raise ValueError("edge_index has an edge twice: use torch_geometric's coalesce.")
-        bags = self._bags(n, source, target, self._bond_codes(data))
+        if self.num_edge_features:
+            bags = continuous_bags(n, source, target, self._edge_values(data), self.codes)
+        else:
+            bags = self._bags(n, source, target, self._bond_codes(data))
         data.out_degree = torch.from_numpy(np.bincount(source, minlength=n))
         data.in_degree = torch.from_numpy(np.bincount(target, minlength=n))
         data.bag_codes = torch.from_numpy(bags.codes)
@@ -112,12 +134,29 @@ class StructureEncoding:
             raise ValueError(
                 f"edge_attr must have shape (E, {len(self.edge_cardinalities)}); it has {shape}."
             )
+        if data.edge_attr.is_floating_point() or data.edge_attr.dtype == torch.bool:
+            raise ValueError(
+                f"edge_attr must hold integers, which are codes, not {data.edge_attr.dtype}."
+            )
         values = data.edge_attr.numpy().reshape(-1, len(self.edge_cardinalities))
         try:
             return np.ravel_multi_index(tuple(values.T), self.edge_cardinalities)
         except ValueError:
             limits = np.array(self.edge_cardinalities)
             raise ValueError(f"edge_attr has a value outside the cardinalities {limits}.") from None
+
+    def _edge_values(self, data: "Data | Graph") -> NDArray[np.float64]:
+        """Return the standardised continuous features of the edges, (E, F)."""
+        width, attr = self.num_edge_features, data.edge_attr
+        if not isinstance(attr, Tensor) or attr.dim() != 2 or attr.shape[1] != width:
+            shape = tuple(attr.shape) if isinstance(attr, Tensor) else None
+            raise ValueError(f"edge_attr must have shape (E, {width}); it has {shape}.")
+        values = attr.double().numpy()
+        if not np.isfinite(values).all():
+            raise ValueError("edge_attr contains values that are not finite.")
+        if self.edge_offsets:
+            values = values - self.edge_offsets
+        return values / self.edge_scales if self.edge_scales else values
 
     def _bags(self, n: int, source: IntArray, target: IntArray, bond: IntArray | None) -> Bags:
         if bond is None or not len(bond):

@@ -69,11 +69,10 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
         return Input(encode(value), value.smiles, value.get("mol"))
     if is_data(value):
         return _from_data(config, value, encode)
-    if not config.reads_molecules:
+    if config.reads == "digits":
         return _from_image(value, encode)
-    raise InputError(
-        f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
-    )
+    wanted = "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
+    raise InputError(f"this model takes {wanted}, not {type(value).__name__}.")
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:
@@ -113,6 +112,7 @@ def _from_data_with_image(data: "Data | Graph") -> Input:
 
 
 def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding) -> Input:
+    data = _in_columns(config, data)
     if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError("the graph needs node features `x` and an `edge_index`.")
     width = len(config.node_cardinalities) or config.num_node_features
@@ -132,16 +132,41 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
             f"pos has shape {tuple(pos.shape)}; it needs a row of two numbers for each of the"
             f" {len(data.x)} nodes."
         )
-    if config.reads_molecules:
+    if config.node_cardinalities:
         _check_codes(config, data)
     else:
+        _check_finite(data)
+    if config.reads == "digits":
         _check_superpixels(data)
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
-        return _from_data_with_image(encode(copy(data)))
+        return _from_data_with_image(encode(data))
     if config.reads_molecules:
         _check_smiles(data, smiles)
-    return Input(encode(copy(data)), smiles, data.get("mol"))
+    return Input(encode(data), smiles, data.get("mol"))
+
+
+def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
+    """Return the graph with single features as columns, and with an `x` if nodes look alike."""
+    data = copy(data)
+    if data.x is None and config.node_cardinalities == (1,):
+        data.x = torch.zeros(int(data.num_nodes or 0), 1, dtype=torch.long)
+    widths = {
+        "x": len(config.node_cardinalities) or config.num_node_features,
+        "edge_attr": len(config.edge_cardinalities) or config.num_edge_features,
+    }
+    for name, width in widths.items():
+        values = data.get(name)
+        if width == 1 and isinstance(values, torch.Tensor) and values.dim() == 1:
+            data[name] = values[:, None]
+    return data
+
+
+def _check_finite(data: "Data") -> None:
+    for name in ("x", "pos"):
+        values = data.get(name)
+        if values is not None and not bool(torch.isfinite(values.float()).all()):
+            raise InputError(f"{name} contains values that are not finite.")
 
 
 def _check_superpixels(data: "Data") -> None:
@@ -149,8 +174,6 @@ def _check_superpixels(data: "Data") -> None:
         values = data.get(name)
         if values is None:
             continue
-        if not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{name} contains values that are not finite.")
         if values.min() < 0 or values.max() > 1:
             raise InputError(
                 f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
@@ -184,16 +207,20 @@ def _check_smiles(data: "Data", smiles: str) -> None:
 
 
 def _check_codes(config: GraphormerConfig, data: "Data") -> None:
+    codes = "OGB's codes" if config.reads_molecules else "codes"
     if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
-        raise InputError("x must hold whole numbers (OGB's codes); it has NaN or fractions.")
-    bonds = data.edge_attr
+        raise InputError(f"x must hold whole numbers ({codes}); it has NaN or fractions.")
+    bonds = data.edge_attr if config.edge_cardinalities else None
     if isinstance(bonds, torch.Tensor) and (bonds.is_floating_point() or bonds.dtype == torch.bool):
-        raise InputError(f"edge_attr must hold integers (OGB's codes), not {bonds.dtype}.")
+        raise InputError(f"edge_attr must hold integers ({codes}), not {bonds.dtype}.")
     lowest, highest = data.x.amin(0).tolist(), data.x.amax(0).tolist()
     for feature, size in enumerate(config.node_cardinalities):
         if not 0 <= int(lowest[feature]) <= int(highest[feature]) < size:
+            vocabulary, hint = "", ""
+            if config.reads_molecules:
+                vocabulary = " (OGB's vocabulary)"
+                hint = " PyG's from_smiles encodes features differently."
             raise InputError(
-                f"x[:, {feature}] must lie in 0..{size - 1} (OGB's vocabulary); it ranges from"
-                f" {int(lowest[feature])} to {int(highest[feature])}. PyG's from_smiles encodes"
-                " features differently."
+                f"x[:, {feature}] must lie in 0..{size - 1}{vocabulary}; it ranges from"
+                f" {int(lowest[feature])} to {int(highest[feature])}.{hint}"
             )

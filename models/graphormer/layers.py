@@ -44,7 +44,8 @@ class StructuralBias(nn.Module):
     """What Graphormer adds to `q k^T`: spatial, edge and graph-token bias (Ying 2021, eq. 6, 7).
 
     All rows that a pair of nodes can use are in one table, rebuilt from the parameters at each
-    pass: first the distances, then every bond at every hop. One fused look-up sums them.
+    pass: first the distances, then every bond at every hop, or every number of a bond. One fused
+    look-up sums them.
     """
 
     bond_rows: Tensor
@@ -53,13 +54,16 @@ class StructuralBias(nn.Module):
         super().__init__()
         heads = config.num_heads
         self.cardinalities = config.edge_cardinalities
+        self.has_edges = config.rows_per_hop > 0
         self.mask_distance = config.mask_distance
         # distances 0..max_distance, then the row of unreachable pairs
         self.spatial = nn.Parameter(torch.randn(config.max_distance + 2, heads) * 0.02)
         self.graph_token = nn.Parameter(torch.randn(heads) * 0.02)
-        if config.edge_cardinalities:
-            self.bond = nn.Parameter(torch.randn(sum(config.edge_cardinalities), heads) * 0.1)
+        if self.has_edges:
+            rows = sum(config.edge_cardinalities) or config.num_edge_features
+            self.bond = nn.Parameter(torch.randn(rows, heads) * 0.1)
             self.hop = nn.Parameter(torch.randn(config.num_hops, heads, heads) / math.sqrt(heads))
+        if self.cardinalities:
             self.register_buffer("bond_rows", self._bond_rows(), persistent=False)
         bands = config.position_bias_bands
         self.position = RelativePositionBias(bands, heads) if bands else None
@@ -74,11 +78,13 @@ class StructuralBias(nn.Module):
         return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
 
     def table(self) -> Tensor:
-        """Return all rows: (max_distance + 2 + num_hops * combinations, H)."""
-        if not self.cardinalities:
+        """Return all rows: (max_distance + 2 + num_hops * rows per hop, H)."""
+        if not self.has_edges:
             return self.spatial
-        combinations = self.bond[self.bond_rows].mean(dim=1)  # (C, H)
-        hops = combinations @ self.hop  # (K, C, H)
+        of_hop: Tensor = self.bond  # (F, H): a bag has a feature's value as the weight of its row
+        if self.cardinalities:
+            of_hop = of_hop[self.bond_rows].mean(dim=1)  # (C, H), one for each combination
+        hops = of_hop @ self.hop  # (K, C, H)
         return torch.cat([self.spatial, hops.flatten(0, 1)])
 
     def forward(self, batch: GraphBatch) -> Tensor:
@@ -109,7 +115,7 @@ class StructuralBias(nn.Module):
         is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
         every = slice(0, batch.mask.shape[0]), slice(0, batch.mask.shape[1])
         nodes = {"spatial": _sum_bags(batch, table * is_distance, *every)}
-        if self.cardinalities:
+        if self.has_edges:
             nodes["edge"] = _sum_bags(batch, table * ~is_distance, *every)
         if self.position is not None and batch.pos is not None:
             nodes["position"] = self.position(batch.pos)
@@ -132,7 +138,7 @@ class StructuralBias(nn.Module):
         shares = {"spatial": _per_graph(self._spatial(batch), gradient)}
         if self.position is not None and batch.pos is not None:
             shares["position"] = _per_graph(self.position(batch.pos), gradient)
-        if self.cardinalities:
+        if self.has_edges:
             shares["edge"] = of_nodes - sum(shares.values(), torch.zeros_like(of_nodes))
         shares["graph token distance"] = weighted.flatten(1).sum(-1) - of_nodes
         return shares

@@ -46,7 +46,12 @@ class NodeEmbedding(nn.Module):
         else:
             names = names or tuple(f"feature {f}" for f in range(config.num_node_features))
             self.continuous = ContinuousEmbedding(
-                names, config.position_bands, config.position_bands > 0, dim
+                names,
+                config.position_bands,
+                config.position_bands > 0,
+                dim,
+                config.node_offsets,
+                config.node_scales,
             )
             names = tuple(dict.fromkeys(self.continuous.groups))
         self.feature_names = (*names, "centrality")

@@ -93,6 +93,62 @@ def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, co
     return Bags(all_codes, weights, size.astype(np.int16))
 
 
+def continuous_bags(
+    n: int, source: IntArray, target: IntArray, values: NDArray[np.float64], codes: Codes
+) -> Bags:
+    """Make bags whose weights are the numbers of the edges at hops 1..num_hops.
+
+    values: (E, F), the features of each edge. For each hop and feature, a bag has one code. Its
+    weight is the mean of the feature over all shortest paths, divided by min(d, num_hops).
+    """
+    distance, paths = shortest_paths(n, source, target)
+    means = _hop_means(distance, paths, source, target, values, codes.num_hops)  # (N, N, K, F)
+    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
+    is_hop = distance[:, :, None] > np.arange(codes.num_hops)  # (N, N, K)
+    is_entry = np.ones((n, n, 1 + means[0, 0].size), bool)
+    is_entry[:, :, 1:] = np.repeat(is_hop, values.shape[1], axis=2)
+    weights = np.ones(is_entry.shape, np.float32)
+    weights[:, :, 1:] = (means / length[:, :, None, None]).reshape(n, n, -1)
+    hop, feature = np.divmod(np.arange(means[0, 0].size), values.shape[1])
+    all_codes = np.empty(is_entry.shape, np.int16)
+    all_codes[:, :, 0] = codes.of_distances(distance)
+    all_codes[:, :, 1:] = codes.of_bonds(hop + 1, feature)
+    return Bags(all_codes[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
+
+
+def _hop_means(
+    distance: IntArray,
+    paths: NDArray[np.float64],
+    source: IntArray,
+    target: IntArray,
+    values: NDArray[np.float64],
+    num_hops: int,
+) -> NDArray[np.float32]:
+    """Return the mean of values (E, F) at each hop over all shortest paths, (N, N, K, F).
+
+    Edge (u, v) begins a shortest path from u to j when d(v, j) = d(u, j) - 1, and begins
+    paths(v, j) of the paths(u, j). What follows is the mean from v to j, one hop earlier.
+    """
+    n, (num_edges, num_features) = len(distance), values.shape
+    means = np.zeros((n, n, num_hops, num_features), np.float32)
+    if not num_edges:
+        return means
+    order = np.argsort(source, kind="stable")
+    source, target, values = source[order], target[order], values[order]
+    nodes, starts = np.unique(source, return_index=True)
+    step = max(BLOCK // (num_edges * num_features), 1)
+    for first in range(0, n, step):
+        ends = slice(first, first + step)
+        begins = (distance[source, ends] > 0) & (
+            distance[target, ends] == distance[source, ends] - 1
+        )
+        share = np.where(begins, paths[target, ends] / np.maximum(paths[source, ends], 1), 0.0)
+        for hop in range(num_hops):
+            following = means[target, ends, hop - 1] if hop else values[:, None]  # (E, J or 1, F)
+            means[nodes, ends, hop] = np.add.reduceat(share[:, :, None] * following, starts)
+    return means
+
+
 def _edges_away(
     distance: IntArray, source: IntArray, target: IntArray, num_hops: int
 ) -> tuple[IntArray, IntArray]:

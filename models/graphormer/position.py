@@ -18,14 +18,27 @@ def frequencies(bands: int) -> Tensor:
 class ContinuousEmbedding(nn.Module):
     """Node features times one matrix, without bias, so that the embedding is a sum over features.
 
-    The features are x (N, F), the position with its Fourier features, and the products of these
-    with each column of x.
+    The features are x (N, F), standardised if `offsets` and `scales` are given, the position with
+    its Fourier features, and the products of these with each column of x.
     """
 
     waves: Tensor
+    offsets: Tensor | None  # (F,)
+    scales: Tensor | None  # (F,)
 
-    def __init__(self, names: tuple[str, ...], bands: int, has_position: bool, dim: int) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        bands: int,
+        has_position: bool,
+        dim: int,
+        offsets: tuple[float, ...] = (),
+        scales: tuple[float, ...] = (),
+    ) -> None:
         super().__init__()
+        for name, numbers in {"offsets": offsets, "scales": scales}.items():
+            values = torch.tensor(numbers, dtype=torch.float32) if numbers else None
+            self.register_buffer(name, values, persistent=False)
         self.has_position = has_position
         self.register_buffer("waves", frequencies(bands), persistent=False)
         waves = 2 * len(self.waves)
@@ -43,6 +56,10 @@ class ContinuousEmbedding(nn.Module):
         x (B, N, F); pos (B, N, 2) in [0, 1].
         """
         x = x.to(self.weight.dtype)
+        if self.offsets is not None:
+            x = x - self.offsets
+        if self.scales is not None:
+            x = x / self.scales
         if not self.has_position:
             return x
         if pos is None:

@@ -25,6 +25,7 @@ from graphxai.cli import main as cli
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.datasets.superpixels import region_adjacency
 from graphxai.explanation.explanations import SHOWN
 from graphxai.explanation.files import SUFFIXES
 from graphxai.explanation.grid import side_by_side
@@ -212,6 +213,11 @@ def test_pyg_accepts_the_explanation_as_its_own(one, digit):
         assert found.ledger["output"] == explanation.ledger.output
     data = molecule_to_data(VERUBECESTAT)
     assert one.to_pyg().edge_index.equal(data.edge_index)
+    pixels = digit.to_pyg()
+    assert np.array_equal(pixels.edge_index.numpy(), region_adjacency(digit.segments))
+    means = [digit.image[digit.segments == k].mean() for k in range(len(digit))]
+    assert pixels.x[:, 0].numpy() == pytest.approx(means, abs=1e-6)
+    assert pixels.pos.shape == (len(digit), 2)
     assert one.to_pyg().threshold("topk", 3).node_mask.count_nonzero() == 3
 
 

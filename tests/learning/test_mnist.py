@@ -2,18 +2,23 @@
 
 import gzip
 import struct
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from graphxai.cli.main import app
 from graphxai.datasets.mnist import load_mnist, read_digit
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
 from graphxai.learning.predicting import predict
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
 from graphxai.models.graphormer import Graphormer, load_checkpoint
+from graphxai.runtime.download import DownloadError
 
 BUNDLED = Path(__file__).resolve().parents[2] / "models/graphormer/pretrained/mnist-superpixels"
 
@@ -45,7 +50,8 @@ def test_the_recipe_trains_measures_and_writes_a_checkpoint(
     metadata = load_checkpoint(folder).origin.metadata
     assert metadata["train_images"] == 90
     assert metadata["test_images"] == 20
-    assert "graphxai train mnist-superpixels" in (folder / "README.md").read_text("utf-8")
+    command = "`graphxai train mnist-superpixels --out runs/mnist --num-train 100 --versions 2"
+    assert f"{command} --epochs 1`" in (folder / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="resume"):
         train_mnist(tmp_path / "run", **settings)  # type: ignore[arg-type]
 
@@ -93,3 +99,20 @@ def test_the_bundled_model_reaches_95_percent_on_official_test_images(
     assert len(images) == 600
     outputs = predict(model, list(images_to_data(images)))
     assert (outputs.argmax(-1).numpy() == labels).mean() > 0.95
+
+
+def test_without_data_the_command_names_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning.pytorch")
+
+    def offline(*_: object, **__: object) -> None:
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    arguments = ["train", "mnist-superpixels", "--out", str(tmp_path / "run")]
+    arguments += ["--data", str(tmp_path), "--accelerator", "cpu"]
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, DownloadError)
+    assert "--data FOLDER" in str(error)
+    assert "root=" not in str(error)

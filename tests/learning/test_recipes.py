@@ -1,6 +1,7 @@
 """Recipes for molecules: pre-training targets, recombined molecules, a teacher's labels."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from graphxai.learning.finetuning import finetune, molecule_config, recombined
 from graphxai.learning.predicting import predict
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.distillation import distil
+from graphxai.learning.recipes.labelling import label_molecules
 from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
 from graphxai.learning.recipes.rules import train_rules
 from graphxai.learning.recipes.shapes import train_shapes
@@ -182,7 +184,52 @@ def test_a_student_learns_from_an_ensemble(
         settings=QUICK,
     )
     assert extra == [0, 10]
+    assert len(list((tmp_path / "labels").glob("labels-*.npy"))) == 1
     assert predict(model, graphs[:3]).shape == (3, 2)
+
+
+class CountingTeacher:
+    """Labels a SMILES with its length, and stops as if interrupted after some parts."""
+
+    def __init__(self, parts: int = 1000) -> None:
+        self.parts = parts
+
+    def predict(self, smiles: Sequence[str]) -> np.ndarray:
+        self.parts -= 1
+        if self.parts < 0:
+            raise KeyboardInterrupt
+        return np.array([[float(len(text))] for text in smiles])
+
+    def left_out(self) -> np.ndarray:
+        return np.array([[0.5]])
+
+
+def test_labelling_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    smiles, made = ["C" * (k % 9 + 1) for k in range(1200)], []
+
+    def make() -> list[str]:
+        made.append(1)
+        return smiles
+
+    arguments = (tmp_path, {"seed": 0}, make)
+    with pytest.raises(KeyboardInterrupt):
+        label_molecules(*arguments, lambda: CountingTeacher(2), resume=True, show=False)
+    teacher = CountingTeacher()
+    labelled = label_molecules(*arguments, lambda: teacher, resume=True, show=False)
+    assert teacher.parts == 1000 - 1  # one of three parts was left
+    assert labelled.smiles == smiles
+    assert labelled.labels[:, 0].tolist() == [len(text) for text in smiles]
+    assert labelled.left_out.tolist() == [[0.5]]
+
+    def never() -> CountingTeacher:
+        raise AssertionError("nothing is left to label")
+
+    again = label_molecules(*arguments, never, resume=True, show=False)
+    np.testing.assert_array_equal(again.labels, labelled.labels)
+    assert made == [1]
+    teacher = CountingTeacher()
+    label_molecules(tmp_path, {"seed": 1}, make, lambda: teacher, resume=True, show=False)
+    assert teacher.parts == 1000 - 3
 
 
 def test_similarity_of_counts_is_rdkits() -> None:

@@ -261,14 +261,24 @@ def test_hops_after_the_end_of_a_path_keep_the_padding_rows_share(tmp_path):
     torch.testing.assert_close(added[-1], expected, atol=1e-6, rtol=1e-5)
 
 
-def test_pairs_beyond_the_published_limit_do_not_attend(tmp_path):
-    config = {'"spatial_pos_max": 1024': '"spatial_pos_max": 20'}
-    model = load_huggingface(published("postln", tmp_path, config=config))
+def test_pairs_beyond_the_limit_of_the_published_collator_do_not_attend(tmp_path):
+    """Its `spatial_pos_max` is 20 whatever the configuration says, here 1024."""
+    model = load_huggingface(published("postln", tmp_path))
     assert model.config.mask_distance == 19
     chain = collate([StructureEncoding.from_config(model.config)(molecule_to_data("C" * 22))])
     apart = (torch.arange(22)[:, None] - torch.arange(22)).abs()
     masked = model.bias(chain)[0, 0, 1:, 1:].isinf()
     assert torch.equal(masked, apart >= 19)
+    salt = collate([StructureEncoding.from_config(model.config)(molecule_to_data("[Na+].[Cl-]"))])
+    apart = ~torch.eye(2, dtype=torch.bool)
+    assert torch.equal(model.bias(salt)[0, 0, 1:, 1:].isinf(), apart)
+
+
+@pytest.mark.parametrize("options", [{"spatial_pos_max": 1024}, {"atom_offset": 2}])
+def test_models_of_microsofts_own_code_attend_to_all_pairs(options, tmp_path):
+    model = load_huggingface(published("postln", tmp_path), **options)
+    salt = collate([StructureEncoding.from_config(model.config)(molecule_to_data("[Na+].[Cl-]"))])
+    assert model.bias(salt).isfinite().all()
 
 
 def test_an_encoding_for_another_model_is_recomputed():

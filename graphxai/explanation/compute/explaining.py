@@ -30,6 +30,7 @@ from graphxai.models.graphormer import Graphormer
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
 
+GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
 NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
 
@@ -248,6 +249,7 @@ class _ExplainedBatch:
             mol=item.molecule,
             image=item.image,
             segments=item.segments,
+            graph=_arrays_of(item),
             provenance=self.origin,
         )
 
@@ -276,6 +278,18 @@ class _ExplainedBatch:
             if values.ndim > 1:
                 split[name] = values
         return relevance, split
+
+
+def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
+    """Return features and edges of a graph, see `ExplainedGraph.graph`."""
+    if item.smiles is not None or item.molecule is not None or item.graph.get("schema") is not None:
+        return {}
+    tensors = {name: item.graph.get(name) for name in GRAPH_TENSORS}
+    return {
+        name: value.detach().cpu().numpy().copy()
+        for name, value in tensors.items()
+        if isinstance(value, Tensor) and value.layout == torch.strided
+    }
 
 
 def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":

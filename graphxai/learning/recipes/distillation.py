@@ -12,11 +12,18 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.splits import Split
-from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune, labelled, recombined
+from graphxai.learning.finetuning import (
+    FINETUNING,
+    PRETRAINED,
+    encoded_molecules,
+    finetune,
+    labelled,
+    recombined_smiles,
+)
+from graphxai.learning.recipes.labelling import label_molecules
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.labels import Link, LinkedTeacher
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.progress import in_chunks
 
 __all__ = ["DISTILLING", "distil"]
 
@@ -81,12 +88,26 @@ def distil(
     train = [graphs[k].smiles for k in split.train]
     held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
     y = torch.cat([graph.y for graph in graphs]).double().numpy()
-    log("fitting forests and a Gaussian process to the training part")
-    teacher = LinkedTeacher(tasks, train, y[list(split.train)], links, settings.show)
-    log(f"recombining {molecules:,} molecules for them to label")
-    new, extra = recombined(train, molecules, held_out, first.config, settings)
-    labels = [teacher.predict(part) for part in in_chunks(new, "labelling", show=settings.show)]
-    halfway = (y[list(split.train)] + teacher.left_out()) / 2
+    y_train = y[list(split.train)]
+
+    def recombine() -> list[str]:
+        log(f"recombining {molecules:,} molecules for a teacher to label")
+        return recombined_smiles(train, molecules, held_out, settings)
+
+    def fit_teacher() -> LinkedTeacher:
+        log("fitting forests and a Gaussian process to the training part")
+        return LinkedTeacher(tasks, train, y_train, links, settings.show)
+
+    labelled_molecules = label_molecules(
+        out / "labels",
+        {"train": train, "y": np.nan_to_num(y_train, nan=-1e9).tolist(), "molecules": molecules},
+        recombine,
+        fit_teacher,
+        resume=resume,
+        show=settings.show,
+    )
+    extra = encoded_molecules(labelled_molecules.smiles, first.config, settings)
+    halfway = (y_train + labelled_molecules.left_out) / 2
     y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
     return finetune(
         labelled(graphs, y),
@@ -96,5 +117,5 @@ def distil(
         init_weights=first,
         settings=settings,
         resume=resume,
-        extra=labelled(extra, np.concatenate(labels)) if new else (),
+        extra=labelled(extra, labelled_molecules.labels),
     )

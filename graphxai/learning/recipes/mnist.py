@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -271,6 +272,24 @@ images:
 """
 
 
+def _command(metadata: dict[str, Any]) -> str:
+    """Return the command with the settings of this run that are not the recipe's."""
+    training = metadata["training"]
+    recipe = inspect.signature(train_mnist).parameters
+    used = {
+        "num_train": metadata["train_images"] + metadata["validation_images"],
+        "versions": metadata["versions"],
+        "epochs": training["epochs"],
+        "seed": training["seed"],
+    }
+    options = [
+        f" --{name.replace('_', '-')} {value}"
+        for name, value in used.items()
+        if value != recipe[name].default
+    ]
+    return f"graphxai train mnist-superpixels --out runs/mnist{''.join(options)}"
+
+
 def _card(model: Graphormer, metadata: dict[str, Any]) -> str:
     """Return the model card."""
     test, config = metadata["test"], model.config
@@ -308,7 +327,7 @@ scaled, sheared, shifted and elastically deformed before segmentation. The
 figures below.
 
 ## Training
-`graphxai train mnist-superpixels --out runs/mnist`
+`{_command(metadata)}`
 
 Seed {training["seed"]}; AdamW, learning rate {training["learning_rate"]:g}, batches of
 {training["batch_size"]}, {training["epochs"]} passes over all versions, averaged weights (decay

@@ -46,7 +46,9 @@ class OfferedModels:
         if isinstance(model, str | Path):
             model = self._models[name] = load(model)
         if not model.config.reads_molecules:
-            raise ValueError(f"model {name!r} reads images; the app shows models of molecules.")
+            raise ValueError(
+                f"model {name!r} reads {model.config.reads}; the app shows models of molecules."
+            )
         return model
 
     def about(self, name: str) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""What graphs are to be learned for: tasks from labels, or as the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task, TaskKind
+
+__all__ = ["TaskLike", "labels_of", "standardised", "tasks_of"]
+
+FloatArray = NDArray[np.float64]
+TaskLike = str | Task | Sequence[Task] | None
+KINDS = (*get_args(TaskKind), "classification")
+
+
+def labels_of(graphs: Sequence[Data]) -> FloatArray:
+    """Return the labels `y` of graphs (n, tasks), NaN where one is missing.
+
+    Raises:
+        ValueError: a graph has no label, or another number of labels than the first.
+    """
+    rows: list[FloatArray] = []
+    for k, graph in enumerate(graphs):
+        y = graph.get("y")
+        if not isinstance(y, torch.Tensor | int | float):
+            raise ValueError(f"graph {k} has no label y.")
+        row = torch.as_tensor(y).double().reshape(-1).numpy()
+        if rows and len(row) != len(rows[0]):
+            raise ValueError(
+                f"graph {k} has {len(row)} labels, the first graph {len(rows[0])}: y needs one row"
+                " for each graph. Labels of nodes cannot be learned."
+            )
+        rows.append(row)
+    return np.stack(rows)
+
+
+def tasks_of(task: TaskLike, y: FloatArray, *, whole: bool) -> tuple[Task, ...]:
+    """Return the tasks for labels y (n, tasks).
+
+    Args:
+        task: tasks; a kind, "binary", "multiclass", "classification" or "regression"; or None,
+            which takes the kind from the labels.
+        y: the labels.
+        whole: whether they were integers, which are classes unless the user says otherwise.
+
+    Raises:
+        ValueError: the labels do not fit the task.
+    """
+    columns = y.T
+    if task is None or isinstance(task, str):
+        if task not in (None, *KINDS):
+            raise ValueError(f"task must be a Task, or one of {', '.join(KINDS)}, not {task!r}.")
+        names = ["label"] if len(columns) == 1 else [f"label {k}" for k in range(len(columns))]
+        tasks = [
+            _task(name, task, column, whole) for name, column in zip(names, columns, strict=True)
+        ]
+    else:
+        tasks = [task] if isinstance(task, Task) else list(task)
+    if len(tasks) != len(columns):
+        raise ValueError(f"{len(tasks)} tasks, but {len(columns)} labels for each graph.")
+    for each, column in zip(tasks, columns, strict=True):
+        _check(each, column)
+    return tuple(tasks)
+
+
+def _task(name: str, kind: str | None, column: FloatArray, whole: bool) -> Task:
+    """Make a task for labels (n,), of a kind if that is given."""
+    values = np.unique(column[~np.isnan(column)])
+    are_classes = bool(len(values)) and bool((values == np.floor(values)).all())
+    are_classes = are_classes and values[0] >= 0
+    if kind is None:
+        kind = "classification" if are_classes and (whole or values[-1] == 1) else "regression"
+    if kind == "regression":
+        return Task(name, "regression")
+    if not are_classes:
+        raise ValueError(f"{name}: classes must be whole numbers from 0, such as 0 and 1.")
+    count = max(2, int(values[-1]) + 1)
+    classes = tuple(str(k) for k in range(count))
+    if kind == "classification":
+        kind = "binary" if count == 2 else "multiclass"
+    return Task(name, kind, classes)  # type: ignore[arg-type]
+
+
+def _check(task: Task, column: FloatArray) -> None:
+    present = column[~np.isnan(column)]
+    if not len(present) or not np.isfinite(present).all():
+        raise ValueError(f"task {task.name!r}: the labels are missing or not finite.")
+    if task.kind == "regression":
+        return
+    if not set(present.tolist()) <= set(range(len(task.classes))):
+        raise ValueError(
+            f"task {task.name!r} has the classes 0 to {len(task.classes) - 1}; the labels range"
+            f" from {present.min():g} to {present.max():g}."
+        )
+
+
+def standardised(tasks: Sequence[Task], y: FloatArray) -> tuple[Task, ...]:
+    """Return the tasks, with values standardised on training labels y (n, tasks).
+
+    Raises:
+        ValueError: a task has less than two classes or values to learn from.
+    """
+    fitted = []
+    for task, column in zip(tasks, y.T, strict=True):
+        present = column[~np.isnan(column)]
+        if len(np.unique(present)) < 2:
+            raise ValueError(
+                f"task {task.name!r}: the training part has less than two different labels."
+            )
+        if task.kind == "regression":
+            task = replace(task, offset=float(present.mean()), scale=float(present.std()))
+        fitted.append(task)
+    return tuple(fitted)

@@ -1,0 +1,67 @@
+"""The settings of a training run on graphs, for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphxai.learning.run_settings import RunSettings
+from graphxai.learning.settings import TrainingSettings
+from graphxai.runtime.options import documented, option
+
+__all__ = ["GraphSettings"]
+
+GRAPHS = ("graphs",)
+EPOCHS, FEWEST_EPOCHS = 60, 8
+SEEN = 150_000  # training graphs in all epochs, above which there are fewer epochs
+BATCH = 32  # graphs
+PAIRS = 2_000_000  # pairs of nodes in a batch
+
+
+@documented
+@dataclass(frozen=True)
+class GraphSettings(RunSettings):
+    """How to split graphs, which network to train on them, and on which hardware.
+
+    `split` (of Python alone): "random", 80/10/10 with the seed; or a `Split` or three lists with
+    the positions of the training, validation and test graphs. By default the split that the data
+    set has, or else "random". `progress` (of Python alone): whether to show bars on a terminal, and
+    elsewhere a line every 30 seconds.
+    """
+
+    split: Any = None
+    layers: int = option(4, "Layers of the network.", applies_to=GRAPHS, minimum=1)
+    width: int = option(64, "Width of the network, a multiple of 8.", applies_to=GRAPHS, minimum=8)
+    learning_rate: float = option(2e-3, "Highest learning rate.", applies_to=GRAPHS, minimum=0)
+    dropout: float = option(0.1, "Dropout, between layers and of attention.", applies_to=GRAPHS)
+    patience: int = option(
+        20,
+        "Stop after so many epochs without a lower validation loss.",
+        applies_to=GRAPHS,
+        minimum=1,
+    )
+    baselines: bool = option(
+        True, "Do not train a GIN and a forest for comparison.", applies_to=GRAPHS
+    )
+
+    def training(self, graphs: int, largest: int) -> TrainingSettings:
+        """Return the settings for fitting a network.
+
+        Args:
+            graphs: number of training graphs, of which more are seen fewer times.
+            largest: nodes of the largest graph, on which the batch size depends.
+        """
+        epochs = min(EPOCHS, max(FEWEST_EPOCHS, SEEN // max(graphs, 1)))
+        return TrainingSettings(
+            epochs=self.epochs or epochs,
+            batch_size=max(1, min(BATCH, PAIRS // max(largest, 1) ** 2)),
+            learning_rate=self.learning_rate,
+            ema_decay=0.99,
+            monitor="loss",
+            patience=self.patience,
+            seed=self.seed,
+            accelerator=self.accelerator,
+            devices=self.devices,
+            precision=self.precision or TrainingSettings.precision,
+            progress=self.progress,
+        )

@@ -1,0 +1,139 @@
+"""Train a Graphormer on anybody's graphs: split, fit, calibrate, score, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.graph_folders import load_graphs
+from graphxai.learning import conformal
+from graphxai.learning.calibration import fit_temperatures
+from graphxai.learning.finetuning import start_at_frequencies
+from graphxai.learning.fit import FitResult, fit, require_hardware
+from graphxai.learning.graphs.baselines import forest_readings, gin_readings
+from graphxai.learning.graphs.labels import TaskLike
+from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.graphs.splitting import SplitGraphs, split_graphs
+from graphxai.learning.graphs.writing import begin_run, write_run
+from graphxai.learning.predicting import task_readings
+from graphxai.learning.scores import dummy_predictions, measure
+from graphxai.learning.settings import TrainingSettings
+from graphxai.models.graphormer import Graphormer, measure_mean_node
+from graphxai.runtime.options import with_options
+
+__all__ = ["train"]
+
+
+def train(
+    dataset: Iterable[Data] | str | Path,
+    out: str | Path = "runs/graphs",
+    *,
+    task: TaskLike = None,
+    settings: GraphSettings | None = None,
+    command: str = "",
+    log: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> Path:
+    """Train a Graphormer on graphs, and score it on its test graphs beside simple models.
+
+    The graphs are split, and continuous features and values are standardised on the training part.
+    The network is fitted until the validation loss no longer falls. It is calibrated on the
+    validation part and scored on the test part, beside a GIN with as many parameters, a forest on
+    mean features and a dummy.
+
+    Args:
+        dataset: a PyG data set or a list of its graphs, each with a label `y` (numbers or a row of
+            them, NaN where one is missing), an `edge_index`, and if there are any `x` and
+            `edge_attr`; or a folder, see `graphxai.datasets.graph_folders`. Integers are
+            categories, other features are numbers.
+        out: folder of the run, with `test.csv` (predictions); the checkpoint is its sub-folder
+            `model`, with `scores.json`.
+        task: a `Task`, or a list of one for each label; or "binary", "multiclass",
+            "classification" or "regression"; by default from the labels.
+        settings: settings of the run, by default `GraphSettings()`.
+        command: how the run was started, for the model card.
+        log: called with a line of text at each stage.
+        options: fields of `GraphSettings` to change, such as `split=(train, valid, test)`,
+            `seed=1` or `resume=True`.
+
+    Returns:
+        The checkpoint folder, for `graphxai.load`.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        TypeError: there is no such option.
+        ValueError: a graph cannot be used (the message names it), labels do not fit the task, or
+            `out` already contains a run and `resume` is False, or one of other graphs or settings.
+    """
+    settings = with_options(settings or GraphSettings(), options, "train")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    out, name = Path(out), ""
+    if isinstance(dataset, str | Path):
+        stored, name = load_graphs(dataset), Path(dataset).name
+        dataset = stored.graphs
+        if settings.split is None and stored.split is not None:
+            settings = with_options(settings, {"split": stored.split}, "train")
+    split = split_graphs(dataset, task, settings, name)
+    training = settings.training(
+        len(split.parts.train), max(int(graph.num_nodes or 0) for graph in split.graphs)
+    )
+    begin_run(out, split, training, resume=settings.resume)
+    log(f"{split.name}: {split}")
+    fitted = _fit(split, training, out, resume=settings.resume)
+    model = fitted.model.cpu()
+    temperatures = fit_temperatures(model, split.valid.graphs, split.valid.y)
+    measure_mean_node(model, split.train.graphs)
+    coverage = conformal.calibrate(model, split.graphs, split.y, split.parts)
+    if settings.baselines:
+        log("training a GIN with as many parameters, and a forest on mean features")
+    readings = {"graphormer": task_readings(model, split.test.graphs)}
+    readings |= _baselines(model, split, training) if settings.baselines else {}
+    figures: dict[str, Any] = {"temperature": temperatures, "coverage": coverage}
+    figures |= {"scores": _scores(readings, split), "best_epoch": fitted.epoch}
+    return write_run(out, model, split, training, figures, readings["graphormer"], command)
+
+
+def _fit(split: SplitGraphs, training: TrainingSettings, out: Path, *, resume: bool) -> FitResult:
+    """Fit a network to the labels of the training part."""
+    torch.manual_seed(training.seed)
+    model = Graphormer(split.config)
+    start_at_frequencies(model, torch.from_numpy(split.train.y))
+    return fit(model, split.train.graphs, split.valid.graphs, training, out, resume=resume)
+
+
+def _baselines(
+    model: Graphormer, split: SplitGraphs, training: TrainingSettings
+) -> dict[str, list[Any]]:
+    """Return what simple models predict for the test part, by name and task."""
+    if not split.parts.test:
+        return {}
+    return {
+        "gin": gin_readings(model, split, training),
+        "feature_forest": forest_readings(model.config, split, training.seed),
+    }
+
+
+def _scores(readings: dict[str, list[Any]], split: SplitGraphs) -> dict[str, Any]:
+    """Score predictors and a dummy on the test part, by task."""
+    return {each.name: _score(each, k, readings, split) for k, each in enumerate(split.tasks)}
+
+
+def _score(
+    task: Task, k: int, readings: dict[str, list[Any]], split: SplitGraphs
+) -> dict[str, Any]:
+    """Score predictors of the k-th task on the test graphs that have its label."""
+    learned = split.train.y[:, k][~np.isnan(split.train.y[:, k])]
+    truth = split.test.y[:, k]
+    tested = ~np.isnan(truth)
+    about = {"kind": task.kind, "unit": task.unit, "trained": len(learned), "tested": "graphs"}
+    if not tested.any():
+        return about | {"n": 0, "scores": {}}
+    predictions = {name: by_task[k][tested] for name, by_task in readings.items()}
+    predictions["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
+    return about | measure(task.kind, predictions, truth[tested])

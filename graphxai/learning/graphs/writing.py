@@ -1,0 +1,176 @@
+"""Everything that a run on graphs writes: what it is, and then what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.learning.card import coverage_text, markdown_table, score_tables, summary
+from graphxai.learning.graphs.splitting import SplitGraphs
+from graphxai.learning.scores import verdicts
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.writing import csv_text, prediction_columns, record_run
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, save_checkpoint
+from graphxai.runtime.writing import json_text, write_whole
+
+__all__ = ["begin_run", "write_run"]
+
+FloatArray = NDArray[np.float64]
+HARDWARE = ("accelerator", "devices", "strategy", "precision", "num_workers", "progress")
+SCORES = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes")
+
+
+def begin_run(out: Path, split: SplitGraphs, training: TrainingSettings, *, resume: bool) -> None:
+    """Make a run's folder with what is known before training, or check that it has the same run.
+
+    Raises:
+        ValueError: see `record_run`.
+    """
+    record_run(out, _identity(split, training), resume=resume)
+
+
+def write_run(
+    out: Path,
+    model: Graphormer,
+    split: SplitGraphs,
+    training: TrainingSettings,
+    figures: dict[str, Any],
+    readings: Sequence[FloatArray],
+    command: str,
+) -> Path:
+    """Write the checkpoint with its card and scores, and the test predictions.
+
+    Args:
+        out: folder of the run.
+        model: the calibrated model.
+        split: the graphs.
+        training: settings of the training.
+        figures: `scores`, `coverage`, `temperature` and `best_epoch`.
+        readings: the model's probabilities and values for the test part, by task.
+        command: how the run was started, for the card; "" if that is not known.
+
+    Returns:
+        The checkpoint folder, `out / "model"`.
+    """
+    scores = figures["scores"]
+    metadata = _identity(split, training) | figures
+    metadata |= {"notes": verdicts(scores), "summary": summary(scores)}
+    card = _card(model, split, training, metadata, command)
+    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    write_whole(folder / "scores.json", json_text({name: metadata[name] for name in SCORES}))
+    write_whole(out / "test.csv", _test_csv(split, readings))
+    return folder
+
+
+def _identity(split: SplitGraphs, training: TrainingSettings) -> dict[str, Any]:
+    """Return what must be the same when a run is resumed, as JSON values."""
+    chosen = {name: value for name, value in asdict(training).items() if name not in HARDWARE}
+    return {
+        "data": split.name,
+        "sha256": split.sha256,
+        "graphs": len(split.graphs),
+        "split": asdict(split.parts),
+        "training": chosen,
+    }
+
+
+def _test_csv(split: SplitGraphs, readings: Sequence[FloatArray]) -> str:
+    """Return positions in the data set, labels and predictions of the test graphs."""
+    predicted = [
+        column
+        for task, values in zip(split.tasks, readings, strict=True)
+        for column in prediction_columns(task, values)
+    ]
+    header = ["graph", *(task.name for task in split.tasks), *(name for name, _ in predicted)]
+    rows = []
+    for position, k in enumerate(split.parts.test):
+        labels = [
+            "" if np.isnan(v) else task.classes[int(v)] if task.classes else f"{v:.7g}"
+            for task, v in zip(split.tasks, split.y[k], strict=True)
+        ]
+        rows.append([k, *labels, *(f"{values[position]:.6g}" for _, values in predicted)])
+    return csv_text(header, rows)
+
+
+def _card(
+    model: Graphormer,
+    split: SplitGraphs,
+    training: TrainingSettings,
+    metadata: dict[str, Any],
+    command: str,
+) -> str:
+    """Return the model card."""
+    config = model.config
+    sizes = f"{len(split.parts.train):,} / {len(split.parts.valid):,} / {len(split.parts.test):,}"
+    nodes = [int(graph.num_nodes or 0) for graph in split.graphs]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    temperatures = [
+        f"{name} {value:.2f}" for name, value in metadata["temperature"].items() if value
+    ]
+    kind = {"random": f"at random with seed {split.parts.seed}"}.get(split.parts.kind, "as given")
+    text = [
+        f"# {', '.join(task.name for task in split.tasks)}",
+        f"A Graphormer ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}"
+        f" heads, {parameters:,} parameters) trained with graphxai on graphs.",
+        f"**Data.** {split.name}, {len(split.graphs):,} graphs of {min(nodes):,} to"
+        f" {max(nodes):,} nodes, SHA-256 of features and edges `{split.sha256}`."
+        f" {_inputs_text(config)}",
+        f"**Split.** {sizes} graphs to train, validate and test, {kind}. Their positions are in"
+        " `config.json`.",
+        f"**Training.** At most {training.epochs} epochs from scratch, batches of"
+        f" {training.batch_size}, learning rate {training.learning_rate:g}, seed {training.seed};"
+        f" stopped after {training.patience} epochs without a lower validation loss. The averaged"
+        f" weights of epoch {metadata['best_epoch'] + 1} were kept. The test graphs were not used"
+        " for any choice."
+        + (
+            " Class logits are divided by a temperature fitted on the validation graphs:"
+            f" {', '.join(temperatures)}."
+            if temperatures
+            else ""
+        ),
+        f"    {command}" if command else "",
+        *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
+        "**Test scores.** In brackets: 95 % bootstrap intervals over graphs. GIN: a graph"
+        " isomorphism network (Xu 2019) with as many parameters, trained for as many epochs."
+        " Forest: 500 trees on the means of all features and the numbers of nodes and edges."
+        " Dummy: predicts the training mean, or the class frequencies. Minus: this model minus the"
+        " other; if the interval includes 0, this test part shows no clear difference.",
+        *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
+        _uncertainty_text(split, metadata["coverage"]),
+        "**Limits.** The scores apply to graphs like those tested.",
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _inputs_text(config: GraphormerConfig) -> str:
+    """Say what the network reads of nodes and edges."""
+    parts = []
+    for word, sizes, numbers in (
+        ("Nodes", config.node_cardinalities, config.num_node_features),
+        ("Edges", config.edge_cardinalities, config.num_edge_features),
+    ):
+        if sizes == (1,):
+            parts.append(f"{word} all look alike.")
+        elif sizes:
+            parts.append(f"{word} have {len(sizes)} categorical features.")
+        elif numbers:
+            parts.append(f"{word} have {numbers} numbers, standardised on the training graphs.")
+        else:
+            parts.append(f"{word} have no features.")
+    return " ".join(parts)
+
+
+def _uncertainty_text(split: SplitGraphs, coverage: dict[str, Any]) -> str:
+    """Say how often intervals and sets of classes held, or return "" if there are none."""
+    if not coverage:
+        return ""
+    return (
+        "**Uncertainty.** Conformal intervals and sets of classes, made from the validation graphs,"
+        " which also decided about the epoch. On the test graphs:\n\n"
+        + coverage_text(coverage, {task.name: task.unit for task in split.tasks})
+    )

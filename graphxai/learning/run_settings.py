@@ -1,0 +1,38 @@
+"""The settings that all training runs share, for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphxai.runtime.options import option
+
+__all__ = ["RunSettings"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How long to train, from which seed and on which hardware."""
+
+    seed: int = option(0, "Seed for weights, batches and random split.", applies_to=None)
+    epochs: int | None = option(
+        None,
+        "Epochs [default: the recipe's; for a table 20, from scratch 40; for graphs up to 60].",
+        applies_to=None,
+        minimum=1,
+    )
+    resume: bool = option(False, "Continue after an interruption.", applies_to=None)
+    accelerator: str = option(
+        "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
+    )
+    devices: int | str = option(
+        1,
+        "Lightning's devices: a number or 'auto'.",
+        applies_to=None,
+        command_line_default="auto",
+    )
+    precision: str | None = option(
+        None,
+        "Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's].",
+        applies_to=None,
+    )
+    progress: bool = True

@@ -1,0 +1,310 @@
+"""Training on anybody's graphs: from a PyG data set to a checkpoint like any other."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.datasets import ExplainerDataset
+from torch_geometric.datasets.graph_generator import BAGraph
+from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
+from torch_geometric.seed import seed_everything
+from typer.testing import CliRunner
+
+import graphxai as gx
+from graphxai.cli.main import app
+from graphxai.datasets.features import ATOM_CARDINALITIES
+from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, save_graphs
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.splits import Split
+from graphxai.learning.graphs.features import input_fields, mean_features, plain
+from graphxai.learning.graphs.labels import tasks_of
+from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.graphs.splitting import split_graphs
+
+pytest.importorskip("lightning")
+
+MOTIF = gx.Task("motif", "multiclass", ("house", "cycle"))
+QUICK = {"layers": 2, "width": 16, "epochs": 4, "accelerator": "cpu", "progress": False}
+
+
+def motifs(count=30):
+    """BA-2Motifs (Luo 2020): a random tree with a house or a cycle, which `node_mask` marks."""
+    seed_everything(0)
+    graphs = []
+    for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
+        for graph in ExplainerDataset(BAGraph(10, 1), motif, num_motifs=1, num_graphs=count):
+            graph.y = torch.tensor([label])
+            graphs.append(graph)
+    return graphs
+
+
+def numbers(count=40):
+    """Graphs whose value is 100 times the mean of their first feature, and whether it is high."""
+    torch.manual_seed(0)
+    graphs = []
+    for _ in range(count):
+        n = int(torch.randint(1, 9, ()))
+        ends = torch.combinations(torch.arange(n)).T.reshape(2, -1)
+        edges = torch.cat([ends, ends.flip(0)], dim=1)
+        x = 5 * torch.randn(n, 3) + torch.tensor([40.0, 0.0, 1.0])
+        mean = float(x[:, 0].mean())
+        y = torch.tensor([[100 * mean, float(mean > 40)]])
+        graphs.append(
+            Data(x=x, edge_index=edges, edge_attr=torch.rand(edges.shape[1]), y=y, num_nodes=n)
+        )
+    return graphs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    return gx.train(motifs(), out, task=MOTIF, **QUICK)
+
+
+def test_a_data_set_becomes_a_checkpoint_like_any_other(run):
+    model, graph = gx.load(run), motifs()[0]
+    (prediction,) = gx.predict(model, graph).values()
+    assert prediction.task == "motif"
+    assert prediction.classes  # a conformal set
+    explanation = gx.explain(model, graph)
+    assert len(explanation) == 15
+    assert explanation.ledger.unexplained == pytest.approx(0.0, abs=1e-5)
+    assert model.mean_node is not None
+    report = gx.evaluate(model, motifs()[:3], ["lrp"])
+    assert not report.failures
+
+
+def test_the_scores_are_those_of_the_predictions_in_test_csv(run):
+    stored = json.loads((run / "scores.json").read_text())
+    with (run.parent / "test.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["graph"]) for row in rows] == stored["split"]["test"]
+    right = [
+        (float(row["motif: probability of cycle"]) > 0.5) == (row["motif"] == "cycle")
+        for row in rows
+    ]
+    accuracy = stored["scores"]["motif"]["scores"]["graphormer"]["accuracy"][0]
+    assert accuracy == pytest.approx(np.mean(right))
+    graphs = motifs()
+    assert all(row["motif"] == ("house", "cycle")[int(graphs[int(row["graph"])].y)] for row in rows)
+
+
+def test_the_card_compares_with_a_gin_of_at_most_the_same_size(run):
+    from graphxai.learning.graphs.baselines import same_budget
+
+    card = (run / "README.md").read_text()
+    assert "| GIN, same budget |" in card
+    assert "| forest, mean features |" in card
+    model = gx.load(run)
+    size = sum(p.numel() for p in model.parameters())
+    assert 0.5 * size < sum(p.numel() for p in same_budget(model).parameters()) <= size
+
+
+def test_a_run_is_resumed_but_not_with_other_graphs_or_settings(run, tmp_path):
+    out = run.parent
+    with pytest.raises(ValueError, match="already contains a run"):
+        gx.train(motifs(), out, task=MOTIF, **QUICK)
+    others = motifs()
+    others[0].edge_index = others[0].edge_index[:, :-2]
+    with pytest.raises(ValueError, match=r"different settings \(sha256\)"):
+        gx.train(others, out, task=MOTIF, resume=True, **QUICK)
+    again = gx.train(motifs(), out, task=MOTIF, resume=True, baselines=False, **QUICK)
+    fresh = gx.train(motifs(), tmp_path, task=MOTIF, baselines=False, **QUICK)
+    a, b = (gx.load(folder).state_dict() for folder in (again, fresh))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    with pytest.raises(TypeError, match="did you mean 'layers'"):
+        gx.train(motifs(), tmp_path, layer=3)
+
+
+def test_numbers_of_nodes_and_edges_are_standardised_on_the_training_graphs(tmp_path):
+    graphs, parts = numbers(), (range(30), range(30, 35), range(35, 40))
+    tasks = [gx.Task("mean", "regression", unit="m"), gx.Task("high", "binary", ("no", "yes"))]
+    folder = gx.train(graphs, tmp_path, task=tasks, split=parts, **(QUICK | {"epochs": 2}))
+    config = gx.load(folder).config
+    rows = torch.cat([g.x for g in graphs[:30]]).double()
+    np.testing.assert_allclose(config.node_offsets, rows.mean(0))
+    np.testing.assert_allclose(config.node_scales, rows.std(0, correction=0))
+    edges = torch.cat([g.edge_attr for g in graphs[:30]]).double()
+    assert config.edge_offsets == pytest.approx([float(edges.mean())])
+    labels = torch.cat([g.y for g in graphs[:30]])[:, 0].double()
+    assert config.tasks[0].offset == pytest.approx(float(labels.mean()))
+    assert config.tasks[0].unit == "m"
+    explanation = gx.explain(folder, graphs[36], target="mean")
+    assert explanation.ledger.unexplained == pytest.approx(0.0, abs=1e-3)
+
+
+def test_features_say_by_their_type_how_they_are_read():
+    molecule = molecule_to_data("CCO")
+    assert input_fields([plain(molecule)], [0])["node_cardinalities"] == ATOM_CARDINALITIES
+    other = molecule.clone()
+    other.x = other.x[:, :3]
+    assert input_fields([plain(other)], [0])["node_cardinalities"] == (8, 1, 5)
+    other.edge_attr = torch.zeros(4)
+    fields = input_fields([plain(other)], [0])
+    assert fields["edge_scales"] == (1.0,)  # it does not vary
+    assert input_fields([plain(motifs(1)[0])], [0]) == {"node_cardinalities": (1,)}
+    ethanol = mean_features([plain(other)], fields)[0]
+    assert ethanol[:3].tolist() == [3, 4, pytest.approx(4 / 3)]
+    carbon, oxygen = 5, 7  # their codes
+    assert ethanol[3 + carbon] == pytest.approx(2 / 3)
+    assert ethanol[3 + oxygen] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "whole", "kind", "classes"),
+    [
+        ([0, 1, 1], True, "binary", ("0", "1")),
+        ([0, 2, 1], True, "multiclass", ("0", "1", "2")),
+        ([0.0, 1.0, np.nan], False, "binary", ("0", "1")),
+        ([0.0, 2.0, 1.0], False, "regression", ()),
+        ([0.5, 2.0, 1.0], False, "regression", ()),
+    ],
+)
+def test_the_kind_of_a_task_follows_from_its_labels(labels, whole, kind, classes):
+    (task,) = tasks_of(None, np.array(labels)[:, None], whole=whole)
+    assert (task.kind, task.classes) == (kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("change", "task", "message"),
+    [
+        (lambda g: g[3].pop("y"), None, "graph 3 has no label y"),
+        (lambda g: setattr(g[3], "y", torch.zeros(8)), None, "graph 3 has 8 labels, .* of nodes"),
+        (lambda g: g.clear(), None, "0 graphs are too few"),
+        (lambda g: g.__setitem__(2, "CCO"), None, "graph 2 is a str, not PyG's Data"),
+        (lambda g: setattr(g[4], "x", g[4].x[:, :2]), None, "graph 4: x has 2 columns"),
+        (lambda g: setattr(g[4], "x", None), None, "graph 4: x must be numbers in rows"),
+        (lambda g: g[5].x.fill_(torch.nan), None, "graph 5: x contains values"),
+        (
+            lambda g: setattr(g[0], "edge_index", torch.tensor([[0, 0], [0, 0]])),
+            None,
+            "graph 0: edge_attr has .* rows for the 2 edges",
+        ),
+        (lambda g: None, "multi", "task must be a Task, or one of binary"),
+        (lambda g: None, "binary", "classes must be whole numbers"),
+        (lambda g: None, MOTIF, "1 tasks, but 2 labels"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_said(change, task, message):
+    graphs = numbers(12)
+    change(graphs)
+    with pytest.raises(ValueError, match=message):
+        split_graphs(graphs, task, GraphSettings(progress=False))
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("scaffold", "split must be 'random', a Split, or three lists"),
+        (([0, 1], [1], [2]), "in two parts"),
+        (([0, 1], [2], [99]), "positions from 0 to 11"),
+    ],
+)
+def test_a_split_must_fit_the_data_set(split, message):
+    with pytest.raises(ValueError, match=message):
+        split_graphs(numbers(12), None, GraphSettings(split=split, progress=False))
+
+
+def test_graphs_are_the_same_after_writing_and_reading(tmp_path):
+    split = Split((0, 2), (1,), (3,))
+    for graphs in (numbers(5), motifs(3)):
+        stored = load_graphs(save_graphs(graphs, tmp_path, split))
+        assert stored.split == split
+        for before, after in zip(graphs, stored.graphs, strict=True):
+            assert after.num_nodes == before.num_nodes
+            for name, value in before.to_dict().items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(after[name].reshape(value.shape), value), name
+
+
+def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    with pytest.raises(GraphFolderError, match=r"has neither graphs.safetensors"):
+        load_graphs(tmp_path)
+    path = save_graphs(numbers(5), tmp_path) / "graphs.safetensors"
+    tensors = load_file(path)
+    for change, message in (
+        ({"num_nodes": tensors["num_nodes"] + 1}, "'node:x' has .* rows"),
+        ({"num_nodes": torch.tensor([0.5])}, "must hold whole numbers"),
+        ({"num_nodes": -tensors["num_nodes"]}, "no tensor of nodes"),
+        ({"strange": torch.zeros(5)}, "'strange' is no tensor"),
+        ({"split": torch.tensor([7] * 5)}, "split must hold"),
+    ):
+        save_file(tensors | change, path)
+        with pytest.raises(GraphFolderError, match=message):
+            load_graphs(tmp_path)
+    path.write_bytes(b"pickle")
+    with pytest.raises(GraphFolderError, match="cannot be read"):
+        load_graphs(tmp_path)
+
+
+def test_the_layout_of_ogb_is_read_without_ogb(tmp_path):
+    """As OGB's reader for graph properties does: each edge is stored once, and is undirected."""
+    files = {
+        "raw/num-node-list": "3\n1\n1\n",
+        "raw/num-edge-list": "2\n0\n0\n",
+        "raw/edge": "0,1\n1,2\n",
+        "raw/node-feat": "5,0\n7,1\n5,0\n6,0\n6,0\n",
+        "raw/edge-feat": "1\n2\n",
+        "raw/graph-label": "1\nnan\n0\n",
+        "split/scaffold/train": "0\n",
+        "split/scaffold/valid": "1\n",
+        "split/scaffold/test": "2\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()))
+    stored = load_graphs(tmp_path)
+    first, second, _ = stored.graphs
+    assert first.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert first.edge_attr[:, 0].tolist() == [1, 1, 2, 2]
+    assert first.x.tolist() == [[5, 0], [7, 1], [5, 0]]
+    assert second.num_edges == 0
+    assert second.y.isnan().all()
+    assert stored.split == Split((0,), (1,), (2,))
+
+
+def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):
+    folder = save_graphs(motifs(10), tmp_path / "motifs")
+    options = ["--layers", "1", "--width", "8", "--epochs", "1", "--no-baselines"]
+    result = CliRunner().invoke(
+        app,
+        ["train", str(folder), "--out", str(tmp_path / "run"), "--accelerator", "cpu", *options],
+    )
+    assert result.exit_code == 0, result.output
+    assert gx.load(tmp_path / "run").config.num_layers == 1
+    result = CliRunner().invoke(
+        app, ["train", str(folder), "--out", str(tmp_path / "b"), "--ensemble", "2"]
+    )
+    assert "--ensemble is for a table, not for a folder of graphs" in " ".join(
+        result.output.replace("│", " ").split()
+    )
+
+
+def test_the_command_benchmarks_a_checkpoint_on_its_held_out_graphs(run, tmp_path):
+    folder, out = save_graphs(motifs(), tmp_path / "motifs"), tmp_path / "bench"
+    arguments = ["benchmark", str(run), str(folder), "--methods", "lrp,gae", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = pd.read_csv(out / "results.csv")
+    held_out = json.loads((run / "scores.json").read_text())["split"]["test"]
+    assert sorted(rows.graph.unique()) == held_out
+    table = pd.read_csv(out / "table.csv")
+    auac = table[(table.metric == "auac") & (table.method == "lrp")]
+    mean = rows[(rows.metric == "auac") & (rows.method == "lrp")].value.mean()
+    assert auac["mean"].item() == pytest.approx(mean)
+    assert 0 < auac.ms.item() < 60_000
+    latex = (out / "table.tex").read_text()
+    (line,) = (line for line in latex.splitlines() if line.startswith("lrp &"))
+    assert f"{mean:.3f}" in line
+    assert line.endswith(r" \\")
+    assert r"au\_mse $\downarrow$" in latex
+    assert latex.count(r"\textbf") == 3  # the best of each metric
+    assert not (out / "examples.svg").exists()  # these graphs have no picture
