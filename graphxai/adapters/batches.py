@@ -240,6 +240,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
             "the graph needs node features `x` and at least one node. If the model reads them under"
             " another name, store them as `x` and call the model with wrap(..., forward=...)."
         )
+    value = _with_entries(value)
     check_edges(value)
     if not categorical and not value.x.is_floating_point():
         raise InputError(
@@ -252,6 +253,23 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not isinstance(smiles, str) or _num_atoms(smiles) != value.num_nodes:
         return Input(value)
     return Input(value, smiles)
+
+
+def _with_entries(graph: Data) -> Data:
+    """Turn a single node's number under the name of an index, such as `root_index`, into (1,).
+
+    PyG's batch does the same. As an entry of an index, it is renumbered when nodes are hidden.
+    """
+    numbers = {
+        key: torch.as_tensor(value)
+        for key, value in graph.items()
+        if "index" in key and (type(value) is int or (isinstance(value, Tensor) and not value.dim()))
+    }
+    copied = copy(graph) if numbers else graph
+    for key, number in numbers.items():
+        if not number.is_floating_point() and 0 <= int(number) < int(graph.num_nodes or 0):
+            copied[key] = number.reshape(1)
+    return copied
 
 
 def read_tokens(value: Any, categorical: bool) -> Tensor:

@@ -119,6 +119,7 @@ def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows
     elif graphs is not None:
+        answer = with_rows_of_hidden_nodes(answer, graphs, size)
         advice = advice_for_node_outputs(answer, graphs, size)
     if advice:
         form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
@@ -234,11 +235,47 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     candidates = codes[codes > 0] == 2
     if not isinstance(answer, Tensor) or not answer.dim() or len(answer) != len(candidates):
         return None
-    rows = answer[candidates].reshape(int(candidates.sum()), -1)
+    rows = answer[candidates].flatten(1) if answer.dim() > 1 else answer[candidates, None]
     if len(rows) == graphs.num_graphs:
         return rows
     graph = graphs.batch[codes == 2]
     return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
+
+
+def with_rows_of_hidden_nodes(answer: Any, graphs: Any, size: int) -> Any:
+    """Add rows of zeros to an answer for the graphs whose explained node or link is hidden.
+
+    Such a model reads its answer at nodes that each graph names, by an index such as `root_index`
+    or `edge_label_index`, or by a mask. A graph that has lost its entry of the index has no row.
+    Any other answer is returned as it is.
+    """
+    if not isinstance(answer, Tensor) or not answer.dim() or len(answer) >= size:
+        return answer
+    places = [has for has in _graphs_with_an_entry(graphs) if int(has.sum()) == len(answer)]
+    if not places or any(not torch.equal(places[0], has) for has in places[1:]):
+        return answer
+    (graph_of_row,) = places[0].to(answer.device).nonzero(as_tuple=True)
+    zeros = answer.new_zeros(size, *answer.shape[1:])
+    return zeros.index_add(0, graph_of_row, answer)
+
+
+def _graphs_with_an_entry(graphs: Any) -> Iterator[Tensor]:
+    """For each index and mask with at most one entry in a graph, yield which graphs (B,) have it.
+
+    The edges of the graph itself are no such index.
+    """
+    slices = getattr(graphs, "_slice_dict", {})
+    for key, value in graphs.items():
+        if key not in slices or key == "edge_index" or not isinstance(value, Tensor):
+            continue
+        if value.dtype == torch.bool and value.shape == graphs.batch.shape:
+            counts = graphs.batch[value].bincount(minlength=graphs.num_graphs)
+        elif "index" in key and not value.is_floating_point():
+            counts = torch.as_tensor(slices[key]).diff()
+        else:
+            continue
+        if int(counts.max()) <= 1:
+            yield counts.cpu() == 1
 
 
 def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
