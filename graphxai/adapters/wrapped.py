@@ -34,7 +34,7 @@ from .engine.session import PassRequest, pass_by_conservative_rules, pass_by_pos
 from .eval_replica import (
     restoring_attributes,
 )
-from .heterogeneous import OF_TYPES, as_one_graph
+from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph
 from .layout import OneGraphAtATime
 from .model_checks import ModelChecks, PaddingCheck
 from .module_view import ModuleView
@@ -82,6 +82,22 @@ class WrappedModel(ModuleView):
             return self._checks.mixing is not None
         keeps_graphs_apart = self.settings.forward is not None or takes_batch_vector(self.module)
         return not keeps_graphs_apart or has_matrices(data)
+
+    def batch_group(self, data: Data) -> Any:
+        """Return what inputs of one batch have in common: the attributes that the model reads.
+
+        A batch has only the attributes that all of its graphs have, so a graph without features of
+        edges, say, would take those of the others away.
+        """
+        if self.settings.dense:
+            return None
+        names = self.attributes_read()
+        attributes = {
+            key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
+            for key, value in data
+            if names is None or key in names or key in OF_TYPES or key == "x"
+        }
+        return frozenset(attributes.items())
 
     def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
         """Return the batch, or a batch for each of its inputs if they cannot share a pass.

@@ -171,17 +171,49 @@ def counterfactual_set(
     if of == "edges":
         removed = partial(outputs_without_edges, model)
     values, several = as_list(inputs)
-    prepared = _prepared(model, values, strict=on_error == "raise" or not several)
+    strict = on_error == "raise" or not several
+    prepared = _prepared(model, values, strict)
     results: list[CounterfactualSet | None] = [None] * len(values)
+
+    def search(part: Sequence[tuple[int, Input]]) -> Iterator[tuple[int, CounterfactualSet]]:
+        explained = _explained(model, asked, part, method)
+        searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
+        return _together(searches, {k: item.data for k, item in part}, removed)
+
     with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
         for start in range(0, len(prepared), MAX_GRAPHS):
             part = prepared[start : start + MAX_GRAPHS]
-            explained = _explained(model, asked, part, method)
-            searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
-            for k, result in _together(searches, {k: item.data for k, item in part}, removed):
+            for k, result in search(part) if strict else _each_or_warning(search, part):
                 results[k] = result
                 advance(1)
     return results if several else results[0]
+
+
+def _each_or_warning(
+    search: Callable[[Sequence[tuple[int, Input]]], Iterator[tuple[int, CounterfactualSet]]],
+    part: Sequence[tuple[int, Input]],
+) -> Iterator[tuple[int, CounterfactualSet]]:
+    """Search graphs together, or one at a time if the model fails on some, with a warning of each.
+
+    Raises the first error if the model fails on all of them.
+    """
+    try:
+        yield from list(search(part))
+        return
+    except Exception as error:
+        if len(part) == 1:
+            raise
+        first = error
+    failed: list[tuple[int, Exception]] = []
+    for item in part:
+        try:
+            yield from list(search([item]))
+        except Exception as reason:
+            failed.append((item[0], reason))
+    if len(failed) == len(part):
+        raise first
+    for k, reason in failed:
+        warnings.warn(f"input {k} was left out: {type(reason).__name__}: {reason}", stacklevel=3)
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:

@@ -63,7 +63,7 @@ CASES = {
 
 
 def output_by_hand(module: nn.Module, data: Data, kept: set[int], read: list[int]) -> float:
-    """Compute logit 0 of the subgraph on the kept nodes, or zero without the nodes that are read."""
+    """Compute logit 0 of a subgraph, or zero without the nodes that are read."""
     if not kept.issuperset(read):
         return 0.0
     nodes = sorted(kept)
