@@ -19,14 +19,8 @@ from .attribute_roles import attribute_roles
 from .layout import NodeLayout
 from .subgraphs import restricted, same_without_nodes
 
-NOT_FURTHER = {
-    "x",
-    "y",
-    "edge_index",
-    "batch",
-    "ptr",
-    "num_nodes",
-}  # attributes that are no further inputs
+# attributes that are no further inputs
+NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +332,7 @@ def _path_lengths(graph: Data) -> IntArray:
     return distances.T  # PyG's edges point from the node that is read to the one that reads
 
 
-def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str | None) -> Tensor:
+def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
     """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
 
     embedding: the module that returned the rows, named in the error if their shape does not fit.

@@ -212,8 +212,8 @@ def _each_or_warning(
             failed.append((item[0], reason))
     if len(failed) == len(part):
         raise first
-    for k, reason in failed:
-        warnings.warn(f"input {k} was left out: {type(reason).__name__}: {reason}", stacklevel=3)
+    for k, why in failed:
+        warnings.warn(f"input {k} was left out: {type(why).__name__}: {why}", stacklevel=3)
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
