@@ -15,11 +15,13 @@ from .batches import Tokens, WrappedBatch
 from .calling import (
     Forward,
     as_outputs,
+    attributes_read,
     call_with_graphs,
     call_with_tokens,
     module_named,
     without_fused_attention,
 )
+from .chosen import LINKS
 from .eval_replica import uncompiled
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook
@@ -69,7 +71,10 @@ class CallSettings:
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
             with without_fused_attention(module):
-                return as_outputs(run_graphs(module, inputs), size, columns, graphs)
+                names = None if self.forward else attributes_read(module)
+                reads_links = names is None or LINKS in names
+                answer = run_graphs(module, inputs)
+                return as_outputs(answer, size, columns, graphs, reads_links)
         x = rows if replaces_x else batch.dense
         assert x is not None
         mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .calling import CHOSEN
+from .chosen import CHOSEN, PAIR
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -69,7 +69,7 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
     empty: the graph without its nodes. If a node was to be explained, it is hidden, and the output
     is zero.
     """
-    if CHOSEN in graph:
+    if CHOSEN in graph or PAIR in graph:
         return tokens.new_zeros(1, model.config.num_outputs)
     if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
         return output
@@ -84,7 +84,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     If a node was to be explained, it is hidden, and the output is zero. If the model has no finite
     output for an empty graph, warn and return NaN.
     """
-    if CHOSEN in empty:
+    if CHOSEN in empty or PAIR in empty:
         return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
     if (output := _finite_output(model, empty)) is not None:
         return output
