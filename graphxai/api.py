@@ -60,6 +60,7 @@ def explain(
     target: Any = None,
     wrt: str | Sequence[str] = ("x",),
     node: Any = None,
+    pair: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
     workers: int | None = 1,
@@ -75,7 +76,9 @@ def explain(
     regression its value. wrt: the inputs of a wrapped model that get relevance, by the names of the
     graph's attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`. node: for
     wrapped models with one output per node, the number of the node to explain (for `HeteroData`
-    its type and number), or a list with one for each input. progress: whether to show a bar on
+    its type and number), or a list with one for each input, or with several of a single graph.
+    pair: likewise the two nodes of a link, for models that read `edge_label_index` or score all
+    pairs of nodes, (N, N). progress: whether to show a bar on
     stderr; by default only on a terminal.
     workers: processes for a list of more than 512 inputs; None takes the free cores if that is
     faster (see `runtime.workers.map_in_processes`). Each computes with one thread, as this process
@@ -90,7 +93,7 @@ def explain(
     model = on_device(loaded(model), device)
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
-    values, several = as_list(inputs if node is None else _at_node(model, inputs, node))
+    values, several = as_list(_at_choice(model, inputs, node, pair))
     explanations = map_inputs(
         model,
         values,
@@ -111,15 +114,17 @@ def predict(
     model: "Model | str | Path",
     inputs: Any,
     *,
+    node: Any = None,
+    pair: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
     """Predict all tasks, {task: Prediction}, for one input or every input in a list.
 
-    Inputs, errors and progress as for `explain`.
+    Inputs, node, pair, errors and progress as for `explain`.
     """
     model = loaded(model)
-    values, several = as_list(inputs)
+    values, several = as_list(_at_choice(model, inputs, node, pair))
     predictions = map_inputs(
         model,
         values,
@@ -138,6 +143,8 @@ def pairs(
     *,
     target: Any = None,
     num_layers: int | None = None,
+    node: Any = None,
+    pair: Any = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
@@ -154,7 +161,7 @@ def pairs(
     """
     model, explainer = loaded(model), get_explainer(method)
     rules_of(explainer)  # refuse a method without a sum over pairs before anything is encoded
-    values, several = as_list(inputs)
+    values, several = as_list(_at_choice(model, inputs, node, pair))
     matrices = map_inputs(
         model,
         values,
@@ -172,17 +179,19 @@ def compare(
     methods: Sequence[Method] = COMPARED,
     *,
     target: Any = None,
+    node: Any = None,
+    pair: Any = None,
     columns: int = 3,
     **options: Any,
 ) -> Picture:
     """Draw one input explained by several methods, each on its own colour scale.
 
-    model, value, target: as for `explain`, but one input; methods: names, explainers or functions.
-    Options as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default. To draw
-    explanations that you already have, see `grid`.
+    model, value, target, node, pair: as for `explain`, but one input; methods: names, explainers or
+    functions. Options as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
+    To draw explanations that you already have, see `grid`.
     """
     model = loaded(model)
-    (value, *others), _ = as_list(value)
+    (value, *others), _ = as_list(_at_choice(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods; use grid for several.")
     if isinstance(methods, str):
@@ -192,10 +201,12 @@ def compare(
     return side_by_side(explanations, columns=columns, **options)
 
 
-def _at_node(model: Model, inputs: Any, node: Any) -> Any:
-    """Return the inputs, each with the node to explain; ValueError for a Graphormer."""
+def _at_choice(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
+    """Return the inputs, each with the node or pair to explain; ValueError for a Graphormer."""
+    if node is None and pair is None:
+        return inputs
     if isinstance(model, Graphormer):
-        raise ValueError("a Graphormer has one output per graph: leave out node=.")
-    from graphxai.adapters.calling import at_node  # needs PyG
+        raise ValueError("a Graphormer has one output per graph: leave out node= and pair=.")
+    from graphxai.adapters.chosen import at_choice  # needs PyG
 
-    return at_node(inputs, node)
+    return at_choice(inputs, node, pair)

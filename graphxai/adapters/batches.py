@@ -19,14 +19,8 @@ from .attribute_roles import attribute_roles
 from .layout import NodeLayout
 from .subgraphs import restricted, same_without_nodes
 
-NOT_FURTHER = {
-    "x",
-    "y",
-    "edge_index",
-    "batch",
-    "ptr",
-    "num_nodes",
-}  # attributes that are no further inputs
+# attributes that are no further inputs
+NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,23 +229,50 @@ def read_graph(value: Any, categorical: bool) -> Input:
     """Check one PyG graph. Raises InputError for anything else, and if it has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
-    if not isinstance(value.x, Tensor) or not value.num_nodes:
+    if not isinstance(value.x, Tensor) or not value.num_nodes or not len(value.x):
         raise InputError(
             "the graph needs node features `x` and at least one node. If the model reads them under"
             " another name, store them as `x` and call the model with wrap(..., forward=...)."
         )
+    if value.x.layout != torch.strided:
+        raise InputError("x is a sparse tensor: pass x.to_dense().")
+    if len(value.x) != value.num_nodes:
+        raise InputError(f"x has {len(value.x)} rows for the {value.num_nodes} nodes in num_nodes.")
+    if not categorical and value.x.dim() != 2:
+        raise InputError(
+            f"x has the shape {tuple(value.x.shape)}; it needs (N, F), a row per node."
+        )
+    value = _with_entries(value)
     check_edges(value)
     if not categorical and not value.x.is_floating_point():
         raise InputError(
             f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"
             " with wrap(..., embedding=...)."
         )
-    if not categorical and not bool(torch.isfinite(value.x).all()):
+    if not bool(torch.isfinite(value.x).all()):
         raise InputError("x contains values that are not finite.")
     smiles = value.get("smiles")
     if not isinstance(smiles, str) or _num_atoms(smiles) != value.num_nodes:
         return Input(value)
     return Input(value, smiles)
+
+
+def _with_entries(graph: Data) -> Data:
+    """Turn a single node's number under the name of an index, such as `root_index`, into (1,).
+
+    PyG's batch does the same. As an entry of an index, it is renumbered when nodes are hidden.
+    """
+    numbers = {
+        key: torch.as_tensor(value)
+        for key, value in graph.items()
+        if "index" in key
+        and (type(value) is int or (isinstance(value, Tensor) and not value.dim()))
+    }
+    copied = copy(graph) if numbers else graph
+    for key, number in numbers.items():
+        if not number.is_floating_point() and 0 <= int(number) < int(graph.num_nodes or 0):
+            copied[key] = number.reshape(1)
+    return copied
 
 
 def read_tokens(value: Any, categorical: bool) -> Tensor:
@@ -311,7 +332,7 @@ def _path_lengths(graph: Data) -> IntArray:
     return distances.T  # PyG's edges point from the node that is read to the one that reads
 
 
-def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str | None) -> Tensor:
+def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
     """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
 
     embedding: the module that returned the rows, named in the error if their shape does not fit.

@@ -1,8 +1,9 @@
 """How a wrapped module is called, and how its inputs are prepared."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,20 +15,24 @@ from .batches import Tokens, WrappedBatch
 from .calling import (
     Forward,
     as_outputs,
+    attributes_read,
     call_with_graphs,
     call_with_tokens,
     module_named,
     without_fused_attention,
 )
+from .chosen import LINKS
 from .eval_replica import uncompiled
 from .heterogeneous import SCHEMA, as_typed
+from .lookups import Hook
+from .ties import SharedTies
 
 
 @dataclass(frozen=True, eq=False)
 class CallSettings:
     """The settings of `wrap`, which explains each of them."""
 
-    embedding: str | None = None
+    embedding: tuple[str, ...] = ()
     forward: Forward | None = None
     dense: bool = False  # whether the inputs are tokens, not graphs
     graph_token: bool = False
@@ -54,7 +59,7 @@ class CallSettings:
         (B, N): False at the tokens to hide. dtype: the type of the module's floats, into which
         those of the batch are converted.
         """
-        size, replaces_x = len(batch), rows is not None and self.embedding is None
+        size, replaces_x = len(batch), rows is not None and not self.embedding
 
         def converted(value: Tensor) -> Tensor:
             return value.to(dtype) if value.is_floating_point() else value
@@ -66,25 +71,34 @@ class CallSettings:
                 graphs.x = rows.clone()  # a model may write over its input
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
-            with without_fused_attention(module):
-                return as_outputs(run_graphs(module, inputs), size, columns, graphs)
+            with without_fused_attention(module), SharedTies():
+                names = None if self.forward else attributes_read(module)
+                reads_links = names is None or LINKS in names
+                answer = run_graphs(module, inputs)
+                return as_outputs(answer, size, columns, graphs, reads_links)
         x = rows if replaces_x else batch.dense
         assert x is not None
         mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
-        with without_fused_attention(module):
+        with without_fused_attention(module), SharedTies():
             return as_outputs(run_tokens(module, Tokens(x, mask)), size, columns)
 
     @contextmanager
-    def hooking_embedding(self, module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-        """Hook the forward pass of the embedding within the block, if one is named."""
-        if self.embedding is None:
+    def hooking_embedding(self, module: nn.Module, hook: Hook) -> Iterator[None]:
+        """Hook the forward pass of each embedding within the block."""
+        if not self.embedding:
             yield
             return
-        handle = module_named(module, self.embedding).register_forward_hook(hook)
-        try:
-            with uncompiled(module):
-                yield
-        finally:
-            handle.remove()
+        with ExitStack() as stack:
+            for name in self.embedding:
+                call = partial(_call_hook, hook, name)
+                handle = module_named(module, name).register_forward_hook(call)
+                stack.callback(handle.remove)
+            stack.enter_context(uncompiled(module))
+            yield
+
+
+def _call_hook(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """Call a hook with the name of its module."""
+    return hook(name, args, output)

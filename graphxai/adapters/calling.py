@@ -3,27 +3,28 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from difflib import get_close_matches
 from functools import lru_cache
 from inspect import Parameter, signature
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch_geometric.data import Batch, Data, HeteroData
-
-from graphxai.contract.inputs import as_list
+from torch_geometric.data import Batch, HeteroData
 
 from .batches import Tokens
+from .chosen import (
+    CHOSEN,
+    PAIR,
+    advice_for_node_outputs,
+    outputs_of_explained_pairs,
+    rows_of_explained_nodes,
+    with_rows_of_hidden_nodes,
+)
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
-# An attribute (n,): 2 at the node to explain, 1 at other nodes of its type, 0 elsewhere.
-CHOSEN = "explained_node"
-TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
 TRUE_AT_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
@@ -107,18 +108,27 @@ def without_fused_attention(model: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def as_outputs(answer: Any, size: int, columns: int, graphs: Batch | None = None) -> Tensor:
+def as_outputs(
+    answer: Any,
+    size: int,
+    columns: int,
+    graphs: Batch | None = None,
+    reads_links: bool = False,
+) -> Tensor:
     """Turn the model's answer into outputs (B, columns). Raises ValueError if that is impossible.
 
     graphs: the batch that the answer is about. If it says which nodes are explained, the answer
-    must have a row per node.
+    must have a row per node. reads_links: whether the model may read pairs that the graphs name.
     """
     answer, advice = getattr(answer, "logits", answer), ""
-    if graphs is not None and CHOSEN in graphs:
+    if graphs is not None and PAIR in graphs:
+        answer = outputs_of_explained_pairs(answer, graphs, size, reads_links)
+    elif graphs is not None and CHOSEN in graphs:
         if (rows := rows_of_explained_nodes(answer, graphs)) is None:
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows
     elif graphs is not None:
+        answer = with_rows_of_hidden_nodes(answer, graphs, size)
         advice = advice_for_node_outputs(answer, graphs, size)
     if advice:
         form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
@@ -180,76 +190,3 @@ def _own_parameters(model: nn.Module) -> list[Parameter]:
 def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a function, from a cache because reading them takes a while."""
     return tuple(signature(function).parameters.values())
-
-
-# -- models with one output per node ---------------------------------------------------------------
-
-
-def at_node(inputs: Any, node: Any) -> Any:
-    """Note in each input of `explain` which node is explained.
-
-    node: its number; in a heterogeneous graph its type and number, such as ("author", 3); or a list
-    of these, one for each input.
-    Raises ValueError for a node that a graph does not have.
-    """
-    values, several = as_list(inputs)
-    nodes = node if isinstance(node, list) else [node] * len(values)
-    if len(nodes) != len(values):
-        raise ValueError(f"node= names {len(nodes)} nodes for {len(values)} inputs.")
-    graphs = [_with_chosen(value, chosen) for value, chosen in zip(values, nodes, strict=True)]
-    return graphs if several else graphs[0]
-
-
-def _with_chosen(value: Any, node: Any) -> Any:
-    """Copy a graph and note in it which node is explained."""
-    if not isinstance(value, Data | HeteroData):
-        raise ValueError(f"node= needs PyG graphs as inputs, not {type(value).__name__}.")
-    graph = copy(value)
-    if isinstance(value, HeteroData):
-        if not (isinstance(node, tuple) and len(node) == 2 and node[0] in value.node_types):
-            raise ValueError(
-                f"node= of a heterogeneous graph is a type and a number, such as"
-                f" ({value.node_types[0]!r}, 0), not {node!r}."
-            )
-        graph[TYPE], node = node
-        count = int(value[graph[TYPE]].num_nodes or 0)
-    else:
-        count = int(value.num_nodes or 0)
-    if not isinstance(node, int) or not 0 <= node < count:
-        raise ValueError(f"there is no node {node!r}: the graph has nodes 0 to {count - 1}.")
-    graph[CHOSEN] = torch.ones(count, dtype=torch.long)
-    graph[CHOSEN][node] = 2
-    return graph
-
-
-def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
-    """Return the row (B, C) of each graph's explained node, or zeros if that is hidden.
-
-    answer: what the model returned, one row per node (of the explained type). Returns None if the
-    answer has other rows.
-    """
-    codes: Tensor = graphs[CHOSEN]
-    if isinstance(answer, Mapping):
-        answer = answer[graphs[TYPE][0]]
-    candidates = codes[codes > 0] == 2
-    if not isinstance(answer, Tensor) or not answer.dim() or len(answer) != len(candidates):
-        return None
-    rows = answer[candidates].reshape(int(candidates.sum()), -1)
-    if len(rows) == graphs.num_graphs:
-        return rows
-    graph = graphs.batch[codes == 2]
-    return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
-
-
-def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
-    """Say what to do about an answer with one row per node, or "" for any other answer."""
-    schema = graphs.get("schema")
-    if schema is not None:
-        counts = graphs.node_type.bincount(minlength=len(schema[0].nodes)).tolist()
-        example = f"({schema[0].nodes[0][0]!r}, 0)"
-    else:
-        counts, example = [int(graphs.num_nodes)], "0"
-    rows = len(answer) if isinstance(answer, Tensor) and answer.dim() else -1
-    if not isinstance(answer, Mapping) and (rows == size or rows not in counts):
-        return ""
-    return f"choose the node to explain, such as explain(model, graph, node={example})"

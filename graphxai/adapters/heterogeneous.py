@@ -14,10 +14,11 @@ from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import InputError
 
-from .calling import CHOSEN, TYPE
+from .chosen import CHOSEN, PAIR, TYPE
 
 SCHEMA = "schema"  # the attribute of a graph that describes its types
-OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE)  # they are no inputs of the model
+# attributes that are no inputs of the model
+OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE, PAIR)
 EdgeType = tuple[str, str, str]
 
 
@@ -115,4 +116,13 @@ def nodes_by_type(graph: Any) -> dict[str, Any] | None:
     return {
         kind: (graph.node_type == code).nonzero()[:, 0].cpu().numpy()
         for code, (kind, _) in enumerate(schema.nodes)
+    }
+
+
+def edges_by_type(graph: Any) -> dict[str, Any]:
+    """Return the numbers of the edges of each type as arrays, by a name: "user rates film"."""
+    return {
+        " ".join(edge): (graph.edge_type == code).nonzero()[:, 0].cpu().numpy()
+        for code, (edge, width) in enumerate(graph[SCHEMA].edges)
+        if width
     }

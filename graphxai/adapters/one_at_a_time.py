@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
+from .chosen import CHOSEN, PAIR
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -65,8 +66,11 @@ def tokens_one_by_one(
 def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
     """Return the output (1, C) of a graph whose nodes, of tokens (N, D), are all hidden.
 
-    empty: the graph without its nodes.
+    empty: the graph without its nodes. If a node was to be explained, it is hidden, and the output
+    is zero.
     """
+    if CHOSEN in graph or PAIR in graph:
+        return tokens.new_zeros(1, model.config.num_outputs)
     if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
         return output
     warn_of_zeroed_nodes(model)
@@ -77,8 +81,11 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
 def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     """Return the output (1, C) of a graph without nodes.
 
-    If the model has no finite output for it, warn and return NaN.
+    If a node was to be explained, it is hidden, and the output is zero. If the model has no finite
+    output for an empty graph, warn and return NaN.
     """
+    if CHOSEN in empty or PAIR in empty:
+        return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
     if (output := _finite_output(model, empty)) is not None:
         return output
     warn_of_undefined_empty(model)

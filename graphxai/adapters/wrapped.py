@@ -19,6 +19,7 @@ from .batches import (
     as_tokens,
     collate_graphs,
     collate_tokens,
+    is_real,
     read_graph,
     read_tokens,
 )
@@ -28,6 +29,7 @@ from .calling import (
     takes_batch_vector,
     takes_padding_mask,
 )
+from .embedding import choose_embedding, embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.hooked_pass import why_recorded
 from .engine.positive_pass import current_relevance
@@ -35,8 +37,9 @@ from .engine.session import PassRequest, pass_by_conservative_rules, pass_by_pos
 from .eval_replica import (
     restoring_attributes,
 )
-from .heterogeneous import OF_TYPES, as_one_graph
+from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph
 from .layout import OneGraphAtATime
+from .lookups import LookupForms, embeddings_in
 from .model_checks import ModelChecks, PaddingCheck
 from .module_view import ModuleView
 from .one_at_a_time import (
@@ -62,6 +65,7 @@ class WrappedModel(ModuleView):
         self.origin = Origin(name)
         self.padding = PaddingCheck()
         self._checks = ModelChecks(module)
+        self.lookups = LookupForms()
         of_graphs_or_own_call = settings.forward is not None or not settings.dense
         self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
 
@@ -83,6 +87,22 @@ class WrappedModel(ModuleView):
             return self._checks.mixing is not None
         keeps_graphs_apart = self.settings.forward is not None or takes_batch_vector(self.module)
         return not keeps_graphs_apart or has_matrices(data)
+
+    def batch_group(self, data: Data) -> Any:
+        """Return what inputs of one batch have in common: the attributes that the model reads.
+
+        A batch has only the attributes that all of its graphs have, so a graph without features of
+        edges, say, would take those of the others away.
+        """
+        if self.settings.dense:
+            return None
+        names = self.attributes_read()
+        attributes = {
+            key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
+            for key, value in data
+            if names is None or key in names or key in OF_TYPES or key == "x"
+        }
+        return frozenset(attributes.items())
 
     def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
         """Return the batch, or a batch for each of its inputs if they cannot share a pass.
@@ -122,16 +142,19 @@ class WrappedModel(ModuleView):
         if not self.settings.dense:
             if isinstance(value, HeteroData):
                 value = as_one_graph(value)
-            graph = read_graph(value, categorical=self.settings.embedding is not None)
+            has_table = bool(self.settings.embedding or embeddings_in(self.module))
+            graph = read_graph(value, categorical=has_table)
+            if not self.settings.embedding and not is_real(graph.data.x):
+                choose_embedding(self, graph.data)
             return Input(graph.data, smiles or graph.smiles)
         if isinstance(value, Data):
             value = value.get("dense", value.x)
-        x = read_tokens(value, categorical=self.settings.embedding is not None)
+        x = read_tokens(value, categorical=bool(self.settings.embedding))
         nodes = len(x) - int(self.settings.graph_token)
-        if self.settings.embedding is not None:
+        if self.settings.embedding:
             row = Data(dense=x, num_nodes=nodes)
             with evaluating(self), torch.no_grad():
-                tokens = self._embedded(self.collate([row]).to(self.device))
+                tokens = embedded_rows(self, self.collate([row]).to(self.device))
             nodes = tokens.shape[1] - int(self.settings.graph_token)
         if nodes < 1:
             raise InputError("there are no tokens besides the graph token.")
@@ -186,14 +209,14 @@ class WrappedModel(ModuleView):
 
     def embed(self, batch: WrappedBatch) -> Tensor:
         """Return the tokens (B, T, D) that get the relevance, with a graph token or zeros first."""
-        if self.settings.embedding is not None:
-            rows = self._embedded(batch)
+        if self.settings.embedding:
+            rows = embedded_rows(self, batch)
         elif batch.graphs is not None:
             rows = batch.graphs.x
         else:
             assert batch.dense is not None
             rows = batch.dense
-        return as_tokens(rows.to(self.float_dtype), batch, self.settings.embedding)
+        return as_tokens(rows.to(self.float_dtype), batch, " and ".join(self.settings.embedding))
 
     def encode(
         self,
@@ -257,14 +280,14 @@ class WrappedModel(ModuleView):
 
         Returns None if they have not, or if an embedding gets the gradient.
         """
-        if self.settings.embedding is not None or not self.settings.features:
+        if self.settings.embedding or not self.settings.features:
             return None
         parts = batch.x.to(gradient) * gradient
         return parts if parts.shape[-1] == len(self.settings.features) else None
 
     def __call__(self, batch: WrappedBatch) -> Tensor:
         """Return the outputs (B, C) of the module itself."""
-        if self.settings.embedding is None:
+        if not self.settings.embedding:
             return self.encode(self.embed(batch), batch)
         if len(passes := self.passes(batch)) > 1:
             return torch.cat([self(single) for single in passes])
@@ -278,7 +301,7 @@ class WrappedModel(ModuleView):
         """Return the outputs (B, C) of node rows under the rules and recordings in force."""
         tape, state = current_tape(), current_relevance()
         if rows is None:
-            return self._call_module(None, batch, shown)
+            return self.call_module(None, batch, shown)
         if tape is None and state is None and current_rules() == Rules():
             return self.rows_to_outputs(batch, shown)(rows)
         try:
@@ -306,7 +329,7 @@ class WrappedModel(ModuleView):
         everything_else_read = (self.settings, shown, *batch.contents())
         leaves, batch = batch.leaves, batch.without_gradients()
         call = self.rows_to_outputs(batch, shown)
-        no_inputs = NO_INPUTS if self.settings.embedding is None else NO_INPUTS - {"x"}
+        no_inputs = NO_INPUTS if not self.settings.embedding else NO_INPUTS - {"x"}
         others = {
             name: value
             for name, value in (() if batch.graphs is None else batch.graphs.items())
@@ -321,8 +344,8 @@ class WrappedModel(ModuleView):
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
 
         def call(rows: Tensor) -> Tensor:
-            with self.settings.hooking_embedding(self.running, lambda module, args, output: rows):
-                return self._call_module(rows, batch, shown)
+            with self.settings.hooking_embedding(self.running, replacing_rows(self, rows, batch)):
+                return self.call_module(rows, batch, shown)
 
         return call
 
@@ -352,22 +375,8 @@ class WrappedModel(ModuleView):
         """Return the names of the graph attributes that the model gets, or None if it gets all."""
         return None if self.settings.forward else attributes_read(self.module)
 
-    def _call_module(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+    def call_module(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """Call the user's module on the batch; rows replace `x` unless they are an embedding."""
         return self.settings.call(
             self.running, rows, batch, shown, self.float_dtype, self.config.num_outputs
         )
-
-    def _embedded(self, batch: WrappedBatch) -> Tensor:
-        """Return the output of the embedding in a pass: node rows (n, D) or tokens (B, S, D)."""
-        outputs: list[Any] = []
-        with self.settings.hooking_embedding(
-            self.running, lambda module, args, output: outputs.append(output)
-        ):
-            self._call_module(None, batch, batch.mask)
-        if len(outputs) != 1 or not isinstance(outputs[0], Tensor):
-            raise ValueError(
-                f"the module {self.settings.embedding!r} is called {len(outputs)} times in a pass;"
-                " name one that is called once and returns a tensor."
-            )
-        return outputs[0]

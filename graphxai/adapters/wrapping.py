@@ -21,7 +21,7 @@ def wrap(
     kind: TaskKind | None = None,
     classes: Sequence[str] | int | None = None,
     task: str | None = None,
-    embedding: str | None = None,
+    embedding: str | Sequence[str] | None = None,
     forward: Forward | None = None,
     inputs: Literal["graphs", "tokens"] = "graphs",
     graph_token: bool = False,
@@ -37,7 +37,9 @@ def wrap(
     such as "logP"; "output" by default). The model should return logits.
     inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D). With `graph_token`
     the first token is a class token. embedding: for a model that begins with an embedding, the name
-    of the module whose output, one row per node, gets the relevance; by default `x` itself gets it.
+    of the module whose output gets the relevance, or several names whose relevance is added up. The
+    output has a row per node, or is padded, (B, N, ...), after a class token or not. By default `x`
+    itself gets the relevance, and if it holds codes, all look-ups (`nn.Embedding`) of nodes.
     forward: `forward(model, batch) -> outputs (B, C)` for a model whose arguments are not
     attributes of the graph; `batch` is a PyG batch, or `Tokens` (x, mask). featurize: turns any
     other input, such as a SMILES, into a graph (or tensor). transform: recomputes the structure of
@@ -65,10 +67,11 @@ def wrap(
             " them first."
         )
     module = unwrapped(model)
-    if embedding is not None:
-        module_named(module, embedding)
+    names = (embedding,) if isinstance(embedding, str) else tuple(embedding or ())
+    for path in names:
+        module_named(module, path)
     settings = CallSettings(
-        embedding, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features)
+        names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features)
     )
     return WrappedModel(module, task_set, settings, name or type(module).__name__)
 

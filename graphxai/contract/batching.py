@@ -52,9 +52,22 @@ def in_chunks(
 def batches_for(
     model: Any, prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Group encoded inputs into batches that the model accepts."""
+    """Group encoded inputs into batches that the model accepts.
+
+    A model may have a `batch_group`: inputs of different groups share no batch.
+    """
     same_size: bool = getattr(model, "same_size_only", False)
-    return in_batches(prepared, same_size, getattr(model, "goes_alone", None))
+    if (group_of := getattr(model, "batch_group", None)) is not None:
+        groups: dict[Any, int] = {}
+        numbers = [groups.setdefault(group_of(item.data), len(groups)) for _, item in prepared]
+        parts = [
+            [item for item, number in zip(prepared, numbers, strict=True) if number == group]
+            for group in groups.values()
+        ]
+    else:
+        parts = [list(prepared)]
+    goes_alone = getattr(model, "goes_alone", None)
+    return (batch for part in parts for batch in in_batches(part, same_size, goes_alone))
 
 
 def in_batches(

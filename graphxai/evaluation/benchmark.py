@@ -14,6 +14,7 @@ from urllib.parse import quote
 import torch
 from torch_geometric.data import Data
 
+from graphxai.adapters.chosen import at_choice, chosen_nodes
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import load
 from graphxai.contract.batching import batches_for
@@ -44,6 +45,8 @@ def evaluate(
     *,
     labels: Labels | None = None,
     target: Any = None,
+    node: Any = None,
+    pair: Any = None,
     metrics: str | Sequence[str] = ("auac", "au_mse", "srg"),
     operators: str | Sequence[str] = ("mask",),
     steps: int | None = None,
@@ -73,6 +76,9 @@ def evaluate(
         labels: for the target "true", the classes by name or number, by position or key.
         target: as for `explain`; also "predicted", each graph's predicted class, and "true", the
             class in `labels`, as in Ali 2022.
+        node: for models with one output per node, as for `explain`. A single graph with several
+            nodes counts as one graph for each of them.
+        pair: likewise the two nodes of a link.
         metrics: names in `METRICS`, or "all" that fit the task.
         operators: how nodes are removed; "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
@@ -118,7 +124,7 @@ def evaluate(
     if refit is not None:
         require_refit(model, plan, refit, task)
         training = labelled_items(model, refit, task)
-    prepared, rejected = _prepare(model, inputs)
+    prepared, rejected = _prepare(model, _at_choice(inputs, node, pair))
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     prepared = [item for item in prepared if item[0] in targets]
     if not prepared:
@@ -171,6 +177,7 @@ def evaluate(
     searching = [explainer.name for explainer in explainers if explainer.traits.searches_curve]
     settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
+    _raise_if_nothing_is_measured(report)
     _warn_of_failures(report)
     return report
 
@@ -200,6 +207,14 @@ def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+def _raise_if_nothing_is_measured(report: Report) -> None:
+    """Raise ValueError if every method failed on every graph for one and the same reason."""
+    failures = [reason for failed in report.failures.values() for _, reason in failed]
+    measured = {(unit.graph, unit.method) for unit in report.units}
+    if len(failures) == len(measured) and len(set(failures)) == 1:
+        raise ValueError(f"no graph could be explained: {failures[0]}")
 
 
 def _warn_of_failures(report: Report) -> None:
@@ -258,6 +273,18 @@ def _operators(
     return tuple(name for name in OPERATORS if name in chosen)
 
 
+def _at_choice(
+    inputs: Iterable[Any] | Mapping[Key, Any], node: Any, pair: Any
+) -> Iterable[Any] | Mapping[Key, Any]:
+    """Note in each input which node or pair is explained; the keys of a mapping stay."""
+    if not isinstance(inputs, Mapping):
+        return at_choice(inputs, node, pair)
+    graphs = at_choice(list(inputs.values()), node, pair)
+    if len(graphs) != len(inputs):
+        raise ValueError("node= and pair= of a single graph with a key name one, or pass a list.")
+    return dict(zip(inputs, graphs, strict=True))
+
+
 def _prepare(
     model: Model, inputs: Iterable[Any] | Mapping[Key, Any]
 ) -> tuple[list[Item], list[tuple[Key, str]]]:
@@ -311,6 +338,8 @@ def _digest(data: Data) -> str:
     content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
     if data.edge_index is not None:  # plain rows of tokens have no edges
         content.update(data.edge_index.contiguous().numpy().tobytes())
+    if chosen := chosen_nodes(data):
+        content.update(repr(chosen).encode())
     return content.hexdigest()[:12]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.adapters.chosen import at_choice, chosen_nodes
 from graphxai.adapters.removal import (
     Operator,
     outputs_of_many,
@@ -131,6 +132,8 @@ def counterfactual_set(
     task: str | None = None,
     method: Method = "lrp_path",
     operator: Operator = "mask",
+    node: Any = None,
+    pair: Any = None,
     exhaustive: int = 3000,
     on_error: OnError = "warn",
     progress: bool | None = None,
@@ -150,6 +153,8 @@ def counterfactual_set(
         task: name of the task, in a model with several.
         method: its relevance gives the search an order to start from.
         operator: how nodes are removed.
+        node: as for `explain`. This node stays.
+        pair: as for `explain`. Both nodes stay.
         exhaustive: all sets of 2, of 3, ... members are tried while there are no more than this of
             a size. Larger sets grow from the best of the size before.
         on_error: as for `explain`.
@@ -170,18 +175,50 @@ def counterfactual_set(
     removed: Removed = partial(outputs_of_many, model, operator=operator)
     if of == "edges":
         removed = partial(outputs_without_edges, model)
-    values, several = as_list(inputs)
-    prepared = _prepared(model, values, strict=on_error == "raise" or not several)
+    values, several = as_list(at_choice(inputs, node, pair))
+    strict = on_error == "raise" or not several
+    prepared = _prepared(model, values, strict)
     results: list[CounterfactualSet | None] = [None] * len(values)
+
+    def search(part: Sequence[tuple[int, Input]]) -> Iterator[tuple[int, CounterfactualSet]]:
+        explained = _explained(model, asked, part, method)
+        searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
+        return _together(searches, {k: item.data for k, item in part}, removed)
+
     with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
         for start in range(0, len(prepared), MAX_GRAPHS):
             part = prepared[start : start + MAX_GRAPHS]
-            explained = _explained(model, asked, part, method)
-            searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
-            for k, result in _together(searches, {k: item.data for k, item in part}, removed):
+            for k, result in search(part) if strict else _each_or_warning(search, part):
                 results[k] = result
                 advance(1)
     return results if several else results[0]
+
+
+def _each_or_warning(
+    search: Callable[[Sequence[tuple[int, Input]]], Iterator[tuple[int, CounterfactualSet]]],
+    part: Sequence[tuple[int, Input]],
+) -> Iterator[tuple[int, CounterfactualSet]]:
+    """Search graphs together, or one at a time if the model fails on some, with a warning of each.
+
+    Raises the first error if the model fails on all of them.
+    """
+    try:
+        yield from list(search(part))
+        return
+    except Exception as error:
+        if len(part) == 1:
+            raise
+        first = error
+    failed: list[tuple[int, Exception]] = []
+    for item in part:
+        try:
+            yield from list(search([item]))
+        except Exception as reason:
+            failed.append((item[0], reason))
+    if len(failed) == len(part):
+        raise first
+    for k, why in failed:
+        warnings.warn(f"input {k} was left out: {type(why).__name__}: {why}", stacklevel=3)
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
@@ -246,7 +283,8 @@ def _search(
     order = torch.tensor(
         [float(relevance[[*np.atleast_1d(prediction)]].sum()) for prediction in members]
     )
-    sets = smallest_set(order, len(members) - (of == "nodes"), exhaustive)
+    all_may_go = of == "edges" or bool(chosen_nodes(item.data))
+    sets = smallest_set(order, len(members) - (not all_may_go), exhaustive)
     margins, predictions = None, 1  # the first prediction is that of the whole graph
     while True:
         try:
@@ -278,12 +316,15 @@ def _search(
 def _members(data: Data, of: MemberKind) -> tuple[list[Any], Tensor]:
     """Return the members that can be removed, and the member that each node or edge belongs to.
 
-    The members are nodes (N,) or pairs of nodes that edges join. Each node, or each column of
-    `edge_index`, has the number of its member; -1 marks a self loop.
+    The members are nodes or pairs of nodes that edges join. Each node (N,), or each column of
+    `edge_index`, has the number of its member; -1 marks a self loop, and a node that is explained.
     """
     if of == "nodes":
         n = int(data.num_nodes or 0)
-        return list(range(n)), torch.arange(n)
+        stays = torch.zeros(n, dtype=torch.bool)
+        stays[chosen_nodes(data)] = True
+        numbers = torch.where(stays, -1, (~stays).cumsum(0) - 1)
+        return (~stays).nonzero()[:, 0].tolist(), numbers
     if data.get("edge_index") is None or data.get("schema") is not None:
         raise ValueError("edges can be removed only where all of them are in one edge_index.")
     pairs, belongs = undirected_edges(data.edge_index)

@@ -1,5 +1,7 @@
 """A method's forward and backward pass through a model, explicit or through autograd."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -94,9 +96,10 @@ def by_autograd(
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
             at_leaves = [gradients[leaf] for leaf in arriving]
             try:
-                constants = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
+                shares = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
             except DoesNotAddUp:  # next time the pass is recorded
                 return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
+            constants = _finite(shares)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
         return RelevanceShares(
@@ -104,6 +107,24 @@ def by_autograd(
         )
 
     return PassWithGradient(outputs, back)
+
+
+def _finite(shares: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the shares (B,) of the ledger's lines, with zero for those that are not finite.
+
+    A mask of the most negative number, times a gradient, may overflow. The relevance of the nodes
+    does not depend on it, and the ledger lists what is missing as unexplained.
+    """
+    lost = sorted(line for line, share in shares.items() if not bool(share.isfinite().all()))
+    if lost:
+        warnings.warn(
+            f"the share of {', '.join(lost)} is not a finite number for some graphs; the ledger"
+            " lists it as unexplained.",
+            stacklevel=4,
+        )
+    partly = {line: shares[line].masked_fill(~shares[line].isfinite(), 0.0) for line in lost}
+    whole = {line: share for line, share in shares.items() if line not in lost}
+    return whole | {line: share for line, share in partly.items() if bool(share.any())}
 
 
 def _at_logits(tape: Tape, gradients: Gradients, bias: Tensor) -> Tensor:

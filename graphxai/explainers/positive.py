@@ -12,6 +12,7 @@ fixes its data type, so that the copy does not run, is explained in that type.
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +80,17 @@ def _module_of(model: Any) -> nn.Module:
 def precisely(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
-    """Call `attribute` on the model in double precision, or on the model if the copy fails."""
+    """Call `attribute` on the model in double precision, or on the model if the copy fails.
+
+    Numbers in the code of a model, such as a mask of the most negative number, may be beyond what
+    another tensor of the copy can hold.
+    """
     with cached_passes(most=1):  # gradients of attention and its relevance are of one pass
-        try:
-            return attribute(in_double_precision(model))
-        except RuntimeError:  # operands of different types, or a tensor that cannot be copied
-            return attribute(model)
+        with suppress(RuntimeError):  # operands of different types, or a tensor without a copy
+            attribution = attribute(in_double_precision(model))
+            if bool(attribution.outputs.isfinite().all()):
+                return attribution
+        return attribute(model)
 
 
 def hand_down(

@@ -177,13 +177,18 @@ def test_hiding_nodes_explains_a_chosen_node_too():
     [
         (None, r"one row per node.*: choose the node to explain, such as .*node=0"),
         (9, "there is no node 9: the graph has nodes 0 to 3"),
-        ([0, 1], "node= names 2 nodes for 1 inputs"),
     ],
 )
 def test_a_node_must_be_chosen(node, message):
     model = gx.wrap(PerNode().eval(), kind="multiclass", classes=2)
     with pytest.raises(ValueError, match=message):
         gx.explain(model, GRAPHS[0], node=node)
+
+
+def test_there_must_be_a_node_for_each_graph():
+    model = gx.wrap(PerNode().eval(), kind="multiclass", classes=2)
+    with pytest.raises(ValueError, match="node= names 2 nodes for 3 inputs"):
+        gx.explain(model, GRAPHS, node=[0, 1])
 
 
 def test_a_model_of_graphs_has_no_node_to_choose():

@@ -554,11 +554,23 @@ def test_what_no_rule_covers_on_the_way_from_other_inputs_is_named():
 
 
 def test_codes_without_an_embedding_are_refused():
-    model = gx.wrap(Categorical(), kind="binary")
+    model = gx.wrap(SparseModel(), kind="binary")
     with pytest.raises(
         InputError, match=r"name the embedding layer with wrap\(..., embedding=...\)"
     ):
         gx.explain(model, categorical("CCO"))
+
+
+def test_the_look_ups_of_codes_are_found_and_added_up():
+    torch.manual_seed(0)
+    for module in (Categorical().eval(), Tables().eval()):
+        names = [n for n, part in module.named_modules() if isinstance(part, nn.Embedding)]
+        found, *apart = (
+            gx.explain(gx.wrap(module, kind="binary", embedding=name), categorical("CCO"))
+            for name in (None, *names)
+        )
+        expected = sum(explanation.relevance for explanation in apart)
+        assert found.relevance == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_module_that_does_not_exist_is_named_with_its_neighbours():

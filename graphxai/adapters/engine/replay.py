@@ -197,8 +197,9 @@ def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+    y = x if weight is None else x * weight
+    y = y if bias is None else y + bias
+    return y.to(x.dtype)  # under autocast the weights may be wider than x
 
 
 def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

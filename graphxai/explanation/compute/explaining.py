@@ -274,6 +274,9 @@ class _ExplainedBatch:
                 split["x"] = features.copy()
         for name, graphs in self.inputs.items():
             values = graphs[row].double().cpu().numpy()
+            if name == "edge_attr":
+                for kind, edges in (_edges_by_type(item.graph) or {}).items():
+                    relevance[kind] = values[edges].reshape(len(edges), -1).sum(-1)
             relevance[name] = values.reshape(len(values), -1).sum(-1)
             if values.ndim > 1:
                 split[name] = values
@@ -299,6 +302,15 @@ def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
     from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
 
     return nodes_by_type(graph)
+
+
+def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the numbers of a heterogeneous graph's edges by their type; None for other graphs."""
+    if graph.get("schema") is None:
+        return None
+    from graphxai.adapters.heterogeneous import edges_by_type  # needs PyG
+
+    return edges_by_type(graph)
 
 
 def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:

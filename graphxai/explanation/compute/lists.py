@@ -66,16 +66,48 @@ def map_inputs(
                 if isinstance(numbered, LostItem):
                     first, _ = part.items[0]
                     numbered = [(first, RuntimeError(numbered.reason))]
+                _raise_if_nothing_runs(numbered, results)
                 for number, result in numbered:
                     if not isinstance(result, Exception):
                         results[number] = result
                     elif strict:
                         raise result
                     else:
-                        warnings.warn(f"input {number} was left out: {result}", stacklevel=3)
+                        reason = _reason(result)
+                        warnings.warn(f"input {number} was left out: {reason}", stacklevel=3)
                 done += len(part.items)
                 shown.catch_up(done)
     return results
+
+
+class ModelFailed(Exception):
+    """The model or the method failed on one input. The message is that of the error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _raise_if_nothing_runs(
+    numbered: Sequence[tuple[int, Any]], results: Sequence[Any | None]
+) -> None:
+    """Raise the first error of a piece if the model has failed on every input up to here.
+
+    Then the fault is not that of an input, but for example that of a target.
+    """
+    failed = [result.error for _, result in numbered if isinstance(result, ModelFailed)]
+    worked = any(not isinstance(result, Exception) for _, result in numbered)
+    if failed and not worked and all(result is None for result in results):
+        raise failed[0]
+
+
+def _reason(error: Exception) -> str:
+    """Say why an input was left out, with the type of an error that is not ours."""
+    if isinstance(error, ModelFailed):
+        error = error.error
+        if not isinstance(error, ValueError):
+            return f"{type(error).__name__}: {error}"
+    return str(error)
 
 
 class _Shown:
@@ -115,12 +147,35 @@ class _PieceWorker(Generic[Result]):
             for chunk in in_chunks(self.model, piece):
                 usable = [(k, item) for k, item in chunk if not isinstance(item, Exception)]
                 unusable = ((k, item) for k, item in chunk if isinstance(item, Exception))
-                for number, result in chain(unusable, self.computation(self.model, usable)):
+                for number, result in chain(unusable, self._computed(usable)):
                     if self.strict and isinstance(result, Exception):
                         raise result
                     numbered.append((number, result))
                     self.shown(1)
         return numbered
+
+    def _computed(self, usable: Encoded) -> Iterator[tuple[int, Result | Exception]]:
+        """Compute encoded inputs together, or one at a time from where the model fails on some."""
+        finished: set[int] = set()
+        try:
+            for number, result in self.computation(self.model, usable):
+                finished.add(number)
+                yield number, result
+            return
+        except Exception as error:
+            if self.strict:
+                raise
+            if len(usable) == 1:
+                yield usable[0][0], ModelFailed(error)
+                return
+        for number, item in usable:
+            if number not in finished:
+                try:
+                    results = list(self.computation(self.model, [(number, item)]))
+                except Exception as error:
+                    yield number, ModelFailed(error)
+                else:
+                    yield from results
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"shown": unseen}

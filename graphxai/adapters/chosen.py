@@ -1,0 +1,196 @@
+"""Models with an output for each node or each pair of nodes, of which one is explained.
+
+The choice travels with the graph, as an attribute. If the node is hidden, or one of the pair, the
+output is zero. So it is for models that read their answer at nodes that the graph names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from graphxai.contract.inputs import as_list
+
+# An attribute (n,): 2 at the node to explain, 1 at other nodes of its type, 0 elsewhere.
+CHOSEN = "explained_node"
+TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
+PAIR = "explained_pair_index"  # (2, 1), the two nodes; PyG counts on in a batch, as for edges
+LINKS = "edge_label_index"  # where models of links read the pairs to score, by PyG's convention
+
+
+def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
+    """Note in each input of `explain` which node or pair of nodes is explained.
+
+    node: its number; in a heterogeneous graph its type and number, such as ("author", 3). pair: the
+    numbers of two nodes. Each may be a list, with one for each input, or several for a single
+    graph, which then counts as a list of as many.
+    Raises ValueError for a node that a graph does not have.
+    """
+    if node is not None and pair is not None:
+        raise ValueError("give node= or pair=, not both.")
+    if node is None and pair is None:
+        return inputs
+    name, choice = ("node", node) if pair is None else ("pair", pair)
+    values, several = as_list(inputs)
+    choices = _as_choices(choice, name)
+    if choices is None:
+        choices = [choice] * len(values)
+    else:
+        several = True
+        values = values * len(choices) if len(values) == 1 else values
+    if len(choices) != len(values):
+        raise ValueError(f"{name}= names {len(choices)} {name}s for {len(values)} inputs.")
+    note = _with_node if name == "node" else _with_pair
+    graphs = [note(value, chosen) for value, chosen in zip(values, choices, strict=True)]
+    return graphs if several else graphs[0]
+
+
+def _as_choices(choice: Any, name: str) -> list[Any] | None:
+    """Return several choices as a list, or None if there is only one."""
+    if hasattr(choice, "tolist"):  # of tensors and arrays
+        choice = choice.tolist()
+    if isinstance(choice, range):
+        return list(choice)
+    if not isinstance(choice, list):
+        return None
+    return None if name == "pair" and all(type(end) is int for end in choice) else choice
+
+
+def _with_node(value: Any, node: Any) -> Any:
+    """Copy a graph and note in it which node is explained."""
+    if not isinstance(value, Data | HeteroData):
+        raise ValueError(f"node= needs PyG graphs as inputs, not {type(value).__name__}.")
+    graph = copy(value)
+    if isinstance(value, HeteroData):
+        if not (isinstance(node, tuple) and len(node) == 2 and node[0] in value.node_types):
+            raise ValueError(
+                f"node= of a heterogeneous graph is a type and a number, such as"
+                f" ({value.node_types[0]!r}, 0), not {node!r}."
+            )
+        graph[TYPE], node = node
+        count = int(value[graph[TYPE]].num_nodes or 0)
+    else:
+        count = int(value.num_nodes or 0)
+    _require_node(node, count)
+    graph[CHOSEN] = torch.ones(count, dtype=torch.long)
+    graph[CHOSEN][node] = 2
+    return graph
+
+
+def _with_pair(value: Any, pair: Any) -> Any:
+    """Copy a graph and note in it which pair of nodes is explained."""
+    if not isinstance(value, Data):
+        raise ValueError(
+            f"pair= needs PyG graphs with nodes of one type as inputs, not {type(value).__name__}."
+        )
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise ValueError(f"pair= is the numbers of two nodes, such as (0, 3), not {pair!r}.")
+    for node in pair:
+        _require_node(node, int(value.num_nodes or 0))
+    graph = copy(value)
+    graph[PAIR] = torch.tensor(pair)[:, None]
+    graph[LINKS] = graph[PAIR]
+    return graph
+
+
+def _require_node(node: Any, count: int) -> None:
+    """Raise ValueError unless a graph of `count` nodes has the node."""
+    if type(node) is not int or not 0 <= node < count:
+        raise ValueError(f"there is no node {node!r}: the graph has nodes 0 to {count - 1}.")
+
+
+def chosen_nodes(graph: Data) -> list[int]:
+    """Return the numbers of the node or pair that is explained; [] if the whole graph is."""
+    if PAIR in graph:
+        return list(graph[PAIR].flatten().tolist())
+    return [] if CHOSEN not in graph else (graph[CHOSEN] == 2).nonzero()[:, 0].tolist()
+
+
+def outputs_of_explained_pairs(answer: Any, graphs: Any, size: int, reads_links: bool) -> Any:
+    """Return the row (B, C) of each graph's pair, or zeros if one of its nodes is hidden.
+
+    answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
+    reads_links: whether the model may read the pairs that the graphs name.
+    Raises ValueError if the answer cannot be about the pair.
+    """
+    if isinstance(answer, Tensor) and answer.shape[:2] == (graphs.num_nodes,) * 2:
+        first, second = graphs[PAIR]
+        answer = answer[first, second]
+    elif not reads_links:
+        raise ValueError(
+            f"pair= is for models that read {LINKS!r}, or that return a score for each pair of"
+            " nodes, (N, N): leave it out, or pass a wrap(..., forward=...) that scores the pair."
+        )
+    return with_rows_of_hidden_nodes(answer, graphs, size)
+
+
+def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
+    """Return the row (B, C) of each graph's explained node, or zeros if that is hidden.
+
+    answer: what the model returned, one row per node (of the explained type). Returns None if the
+    answer has other rows.
+    """
+    codes: Tensor = graphs[CHOSEN]
+    if isinstance(answer, Mapping):
+        answer = answer[graphs[TYPE][0]]
+    candidates = codes[codes > 0] == 2
+    if not isinstance(answer, Tensor) or not answer.dim() or len(answer) != len(candidates):
+        return None
+    rows = answer[candidates].flatten(1) if answer.dim() > 1 else answer[candidates, None]
+    if len(rows) == graphs.num_graphs:
+        return rows
+    graph = graphs.batch[codes == 2]
+    return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
+
+
+def with_rows_of_hidden_nodes(answer: Any, graphs: Any, size: int) -> Any:
+    """Add rows of zeros to an answer for the graphs whose explained node or link is hidden.
+
+    Such a model reads its answer at nodes that each graph names, by an index such as `root_index`
+    or `edge_label_index`, or by a mask. A graph that has lost its entry of the index has no row.
+    Any other answer is returned as it is.
+    """
+    if not isinstance(answer, Tensor) or not answer.dim() or len(answer) >= size:
+        return answer
+    places = [has for has in _graphs_with_an_entry(graphs) if int(has.sum()) == len(answer)]
+    if not places or any(not torch.equal(places[0], has) for has in places[1:]):
+        return answer
+    (graph_of_row,) = places[0].to(answer.device).nonzero(as_tuple=True)
+    zeros = answer.new_zeros(size, *answer.shape[1:])
+    return zeros.index_add(0, graph_of_row, answer)
+
+
+def _graphs_with_an_entry(graphs: Any) -> Iterator[Tensor]:
+    """For each index and mask with at most one entry in a graph, yield which graphs (B,) have it.
+
+    The edges of the graph itself are no such index.
+    """
+    slices = getattr(graphs, "_slice_dict", {})
+    for key, value in graphs.items():
+        if key not in slices or key == "edge_index" or not isinstance(value, Tensor):
+            continue
+        if value.dtype == torch.bool and value.shape == graphs.batch.shape:
+            counts = graphs.batch[value].bincount(minlength=graphs.num_graphs)
+        elif "index" in key and not value.is_floating_point():
+            counts = torch.as_tensor(slices[key]).diff()
+        else:
+            continue
+        if int(counts.max()) <= 1:
+            yield counts.cpu() == 1
+
+
+def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
+    """Say what to do about an answer with one row per node, or "" for any other answer."""
+    schema = graphs.get("schema")
+    if schema is not None:
+        counts = graphs.node_type.bincount(minlength=len(schema[0].nodes)).tolist()
+        example = f"({schema[0].nodes[0][0]!r}, 0)"
+    else:
+        counts, example = [int(graphs.num_nodes)], "0"
+    rows = len(answer) if isinstance(answer, Tensor) and answer.dim() else -1
+    if not isinstance(answer, Mapping) and (rows == size or rows not in counts):
+        return ""
+    return f"choose the node to explain, such as explain(model, graph, node={example})"

@@ -1,0 +1,139 @@
+"""Where an embedding's output holds the nodes, and how other rows take their place.
+
+An embedding returns a row per node of the batch, (n, ...), or a padded tensor (B, S, ...), whose
+first row may be a class token. Several features of a node may have an axis of their own, as in
+(n, F, D) or (B, S, F, D). What one node gets from all look-ups of a pass makes its row (W,): their
+relevance is added up, as the model adds up what it looks up.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from .batches import WrappedBatch
+
+Hook = Callable[[str, tuple[Any, ...], Any], Any]  # of a module's name, arguments and output
+
+
+@dataclass(frozen=True)
+class NodePlaces:
+    """The places of the nodes in an output: a row each, or from `first` on along axis 1."""
+
+    dense: bool
+    first: int = 0
+
+    def rows_in(self, output: Tensor, batch: WrappedBatch) -> Tensor:
+        """Return what an output holds for the nodes (n, W), or for rows of tokens (B, S, W)."""
+        if batch.graphs is None:
+            return output.flatten(2)
+        if not self.dense:
+            return output.flatten(1)
+        return output.flatten(0, 1)[self._indices(output, batch)].flatten(1)
+
+    def with_rows(self, output: Tensor, rows: Tensor, batch: WrappedBatch) -> Tensor:
+        """Return the output with other rows for the nodes. Padding and class tokens stay."""
+        if batch.graphs is None or not self.dense:
+            return rows if rows.shape == output.shape else rows.view(output.shape)
+        filled = output.detach().flatten(0, 1).clone()
+        filled[self._indices(output, batch)] = rows.view(len(rows), *output.shape[2:])
+        return filled.view(output.shape)
+
+    def _indices(self, output: Tensor, batch: WrappedBatch) -> Tensor:
+        """Return the places (n,) of the nodes among the B * S rows of an output."""
+        graph, slot = batch.mask.nonzero(as_tuple=True)
+        return graph * output.shape[1] + self.first + slot
+
+
+def width_of(output: Tensor, places: NodePlaces, batch: WrappedBatch) -> int:
+    """Return how many numbers of an output belong to one node."""
+    axes = 2 if places.dense or batch.graphs is None else 1
+    return math.prod(output.shape[axes:])
+
+
+def places_in(output: Any, batch: WrappedBatch, dense: bool | None = None) -> NodePlaces | None:
+    """Find the nodes in an output by its shape, or return None if it does not hold them.
+
+    dense: which form it is known to have, where its shape could be both.
+    """
+    if not isinstance(output, Tensor) or not output.is_floating_point() or output.dim() < 2:
+        return None
+    if batch.graphs is None:
+        return NodePlaces(dense=True) if output.dim() >= 3 else None
+    size, longest = batch.mask.shape
+    a_row_each = len(output) == int(batch.mask.sum())
+    padded = output.dim() >= 3 and len(output) == size and output.shape[1] >= longest
+    if padded and (not a_row_each or dense):
+        return NodePlaces(dense=True, first=int(output.shape[1] > longest))
+    return NodePlaces(dense=False) if a_row_each else None
+
+
+def is_unclear(output: Any, batch: WrappedBatch) -> bool:
+    """Whether an output could hold the nodes in both forms, as for graphs of a single node."""
+    several = batch.graphs is not None and isinstance(output, Tensor) and output.dim() >= 3
+    return several and len(output) == len(batch) == int(batch.mask.sum())
+
+
+def looks_up_nodes(codes: Any, output: Any, batch: WrappedBatch) -> bool:
+    """Whether an embedding looks up nodes, judged by a batch of one graph.
+
+    codes: what it looked up. As many edges as nodes, tokens for edges beside those for nodes, or a
+    code for each pair of nodes make the shape unclear: then the codes must be columns of `x`, but
+    for an offset.
+    """
+    places = places_in(output, batch)
+    if places is None or batch.graphs is None:
+        return places is not None
+    graph: Data = batch.singles[0]
+    nodes = int(graph.num_nodes or 0)
+    if not isinstance(codes, Tensor):
+        return False
+    members = codes.shape[1:] if places.dense else codes.shape
+    of_edges = not places.dense and nodes == graph.num_edges
+    of_pairs = len(members) > 1 and members[0] == members[1]
+    of_tokens = places.dense and members[0] != nodes
+    if not (of_edges or of_pairs or of_tokens):
+        return True
+    if places.dense:
+        codes = codes[0, places.first : places.first + nodes]
+    columns = codes.reshape(nodes, -1).double()
+    x = graph.x.reshape(nodes, -1).double()
+    offsets = columns[:, None] - x[:, :, None]  # (N, F of x, F of codes)
+    return bool((offsets == offsets[:1]).all(0).any(0).all())
+
+
+@dataclass(eq=False)
+class LookupForms:
+    """What passes have shown about the embeddings of a model and its copies.
+
+    dense: whether each was seen to return (B, S, ...) and not (n, ...). chosen: the look-up tables
+    that nobody named.
+    """
+
+    dense: dict[str, bool] = field(default_factory=dict)
+    chosen: frozenset[str] = frozenset()
+
+    def __deepcopy__(self, _: Any) -> "LookupForms":
+        return self
+
+    def places(self, name: str, output: Any, batch: WrappedBatch) -> NodePlaces | None:
+        """Find the nodes in the output of the embedding of this name."""
+        places = places_in(output, batch, self.dense.get(name))
+        if places is not None and not is_unclear(output, batch):
+            self.dense[name] = places.dense
+        return places
+
+
+def embeddings_in(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of all look-up tables of a model."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return tuple(name for name, part in module.named_modules() if isinstance(part, kinds) and name)
+
+
+def joined(rows: list[Tensor]) -> Tensor:
+    """Put what several look-ups hold for the nodes beside each other, (n, W)."""
+    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)

@@ -1,0 +1,181 @@
+"""Models with an output for every node or for every pair of nodes, in every function."""
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GATConv, TransformerConv
+
+import graphxai as gx
+
+EDGES = torch.tensor([[0, 1, 2, 3, 1, 4], [1, 0, 3, 0, 2, 2]])
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = GATConv(8, 3)
+
+    def forward(self, x, edge_index):
+        return self.attention(x, edge_index)
+
+
+class Links(Layer):
+    def forward(self, x, edge_index, edge_label_index):
+        first, second = super().forward(x, edge_index)[edge_label_index]
+        return (first * second).sum(-1)
+
+
+class AllPairs(Layer):
+    def forward(self, x, edge_index):
+        h = super().forward(x, edge_index)
+        return h @ h.T
+
+
+GRAPH = Data(x=torch.randn(5, 8, generator=torch.Generator().manual_seed(1)), edge_index=EDGES)
+LAYER = Layer().eval()
+
+
+def score(kept: list[int], pair: tuple[int, int]) -> float:
+    if not set(pair) <= set(kept):
+        return 0.0
+    part = GRAPH.subgraph(torch.tensor(kept))
+    with torch.no_grad():
+        rows = LAYER(part.x, part.edge_index)
+    return float(rows[kept.index(pair[0])] @ rows[kept.index(pair[1])])
+
+
+@pytest.fixture
+def nodes():
+    return gx.wrap(Layer().eval(), kind="multiclass", classes=3)
+
+
+@pytest.mark.parametrize("kind", [Links, AllPairs])
+@pytest.mark.parametrize("pair", [(2, 0), (3, 3), (4, 1)])
+def test_the_score_of_a_pair_is_explained(kind, pair):
+    model = gx.wrap(kind().eval(), kind="regression")
+    explanation = gx.explain(model, GRAPH, "occlusion", pair=pair)
+    everything = list(range(5))
+    whole = score(everything, pair)
+    drops = [whole - score([v for v in everything if v != hidden], pair) for hidden in range(5)]
+    assert explanation.ledger.output == pytest.approx(whole, abs=1e-6)
+    assert explanation.relevance == pytest.approx(drops, abs=1e-6)
+    lrp = gx.explain(model, GRAPH, pair=pair)
+    assert lrp.ledger.output == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("pairs", [[(0, 1), (2, 3), (4, 0)], torch.tensor([[0, 1], [2, 3]])])
+def test_several_pairs_of_one_graph_are_a_list(pairs):
+    model = gx.wrap(Links().eval(), kind="regression")
+    found = gx.explain(model, GRAPH, pair=pairs)
+    for pair, explanation in zip(torch.as_tensor(pairs).tolist(), found, strict=True):
+        alone = gx.explain(model, GRAPH, pair=tuple(pair))
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
+
+
+def test_several_nodes_of_one_graph_are_a_list(nodes):
+    for chosen in ([0, 2, 4], range(0, 5, 2), torch.tensor([0, 2, 4])):
+        found = gx.explain(nodes, GRAPH, node=chosen)
+        for node, explanation in zip((0, 2, 4), found, strict=True):
+            alone = gx.explain(nodes, GRAPH, node=node)
+            assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
+
+
+def test_a_chosen_node_is_predicted(nodes):
+    with torch.no_grad():
+        expected = LAYER(GRAPH.x, EDGES).softmax(-1)
+    for node, predictions in zip((0, 3), gx.predict(nodes, GRAPH, node=[0, 3]), strict=True):
+        found = list(predictions["output"].probabilities.values())
+        assert found == pytest.approx(expected[node].tolist(), abs=1e-6)
+
+
+def test_pairs_of_a_chosen_node_sum_to_what_it_read(nodes):
+    read = gx.pairs(nodes, GRAPH, node=2, target="0")
+    assert read.matrix[[1, 2, 4, 5]].any() == False  # noqa: E712 - only node 2 is read
+    alone = gx.explain(nodes, GRAPH, node=2, target="0").relevance
+    assert read.matrix.sum(0)[1:] == pytest.approx(alone, abs=1e-6)
+
+
+def test_methods_are_evaluated_at_nodes_and_at_pairs(nodes):
+    report = gx.evaluate(nodes, [GRAPH], ["lrp"], node=[0, 2, 3], metrics=["auac"])
+    assert len({unit.graph for unit in report.units}) == 3
+    by_list = gx.evaluate(nodes, [GRAPH] * 3, ["lrp"], node=[0, 2, 3], metrics=["auac"])
+    assert report.rows.value.tolist() == by_list.rows.value.tolist()
+    links = gx.wrap(Links().eval(), kind="regression")
+    report = gx.evaluate(links, {"a": GRAPH, "b": GRAPH}, pair=[(0, 1), (2, 3)])
+    assert {unit.graph for unit in report.units} == {"a", "b"}
+    assert not report.failures
+
+
+def test_an_evaluation_without_a_node_says_to_choose_one(nodes):
+    with pytest.raises(ValueError, match="choose the node to explain"):
+        gx.evaluate(nodes, [GRAPH], ["lrp"])
+
+
+@pytest.mark.parametrize("of", ["nodes", "edges"])
+def test_a_counterfactual_keeps_the_chosen_node(nodes, of):
+    for node in range(5):
+        found = gx.counterfactual_set(nodes, GRAPH, node=node, of=of)
+        assert of == "edges" or node not in found.members
+        if found:
+            assert found.after.label != found.before.label
+        with torch.no_grad():
+            expected = LAYER(GRAPH.x, EDGES)[node].argmax()
+        assert found.before.label == str(int(expected))
+
+
+def test_a_pair_needs_a_model_that_scores_pairs(nodes):
+    with pytest.raises(ValueError, match="pair= is for models that read 'edge_label_index'"):
+        gx.explain(nodes, GRAPH, pair=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pair": (0, 9)}, "there is no node 9"),
+        ({"pair": 3}, "the numbers of two nodes"),
+        ({"pair": (0, 1), "node": 2}, "not both"),
+    ],
+)
+def test_a_pair_that_is_none_is_refused(options, message):
+    model = gx.wrap(Links().eval(), kind="regression")
+    with pytest.raises(ValueError, match=message):
+        gx.explain(model, GRAPH, **options)
+
+
+class Typed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.writes = TransformerConv((4, 4), 4, edge_dim=2)
+        self.cites = TransformerConv(4, 4, edge_dim=3)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x_dict, edge_index_dict, edge_attr_dict, batch_dict):
+        writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+        papers = self.writes(
+            (x_dict["author"], x_dict["paper"]), edge_index_dict[writes], edge_attr_dict[writes]
+        )
+        papers = papers + self.cites(x_dict["paper"], edge_index_dict[cites], edge_attr_dict[cites])
+        return self.last(papers.mean(0, keepdim=True))
+
+
+def test_edges_of_a_heterogeneous_graph_have_relevance_by_type():
+    draw = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["author"].x = torch.randn(2, 4, generator=draw)
+    data["paper"].x = torch.randn(3, 4, generator=draw)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 0, 1], [0, 1, 2]])
+    data["author", "writes", "paper"].edge_attr = torch.randn(3, 2, generator=draw)
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    data["paper", "cites", "paper"].edge_attr = torch.randn(2, 3, generator=draw)
+    module = Typed().eval()
+    model = gx.wrap(module, kind="regression")
+    found = gx.explain(model, data, "gradient_input", wrt=("x", "edge_attr"))
+    attributes = {k: v.clone().requires_grad_() for k, v in data.edge_attr_dict.items()}
+    output = module(data.x_dict, data.edge_index_dict, attributes, None)
+    gradients = torch.autograd.grad(output.sum(), list(attributes.values()))
+    for (kind, values), gradient in zip(attributes.items(), gradients, strict=True):
+        expected = (values * gradient).sum(-1).detach().numpy()
+        assert found.relevance_of[" ".join(kind)] == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,141 @@
+"""Masks of the most negative number, autocast within a model, and ties of a maximum."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import global_max_pool
+from torch_geometric.utils import to_dense_batch
+
+import graphxai as gx
+
+DIM = 8
+EDGES = torch.tensor([[0, 1], [1, 0]])
+
+
+def graph(nodes: int) -> Data:
+    draw = torch.Generator().manual_seed(nodes)
+    return Data(x=torch.randn(nodes, DIM, generator=draw), edge_index=EDGES)
+
+
+GRAPHS = [graph(n) for n in (3, 6, 2)]
+
+
+class PairMask(nn.Module):
+    """Attention whose scores between padding are filled with the most negative number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.out = nn.Linear(DIM, 1)
+
+    def masked(self, scores, pairs):
+        return scores.masked_fill(~pairs, -torch.finfo(scores.dtype).max)
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x, batch)
+        scores = self.query(padded) @ self.key(padded).mT / DIM**0.5
+        scores = self.masked(scores, mask[:, :, None] & mask[:, None, :])
+        h = padded + scores.softmax(-1) @ self.value(padded)
+        return self.out((h * mask[..., None]).sum(1))
+
+
+class AddedPairMask(PairMask):
+    def masked(self, scores, pairs):
+        return scores + (~pairs) * -torch.finfo(scores.dtype).max
+
+
+SIGNED = ["gradient_input", "lrp", "attn_lrp", "lrp_ln", "saliency"]
+POSITIVE = ["lrp_zplus", "partial_lrp", "transformer_attribution"]
+
+
+@pytest.mark.parametrize("kind", [PairMask, AddedPairMask])
+@pytest.mark.parametrize("method", SIGNED + POSITIVE)
+def test_finite_relevance_is_not_refused_for_a_mask_beside_it(kind, method):
+    model = gx.wrap(kind().eval(), kind="regression")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the share of")
+        together = gx.explain(model, GRAPHS, method, on_error="raise")
+    for data, explanation in zip(GRAPHS, together, strict=True):
+        alone = gx.explain(model, data, method)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-5)
+
+
+def test_gradient_input_beside_such_a_mask_is_that_of_autograd():
+    module = PairMask().eval()
+    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, "gradient_input")
+    for data, explanation in zip(GRAPHS, found, strict=True):
+        x = data.x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(module(x, torch.zeros(len(x)).long()).sum(), x)
+        expected = (x * gradient).sum(-1).detach().numpy()
+        assert explanation.relevance == pytest.approx(expected, abs=1e-5)
+
+
+class Autocast(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        self.dtype = dtype
+        layer = nn.TransformerEncoderLayer(DIM, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(DIM, 1)
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x, batch)
+        with torch.autocast("cpu", dtype=self.dtype, enabled=self.dtype != torch.float32):
+            h = self.encoder(padded, src_key_padding_mask=~mask)
+            return self.out((h * mask[..., None]).sum(1)).float()
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "lrp_ah_ln", "lrp_ln", "lrp_path"])
+def test_autocast_within_a_model_changes_relevance_by_its_rounding(method):
+    exact = gx.wrap(Autocast(torch.float32).eval(), kind="regression")
+    rounded = gx.wrap(Autocast(torch.bfloat16).eval(), kind="regression")
+    expected = gx.explain(exact, GRAPHS, method, on_error="raise")
+    for a, b in zip(gx.explain(rounded, GRAPHS, method, on_error="raise"), expected, strict=True):
+        size = float(abs(b.relevance).max())
+        assert a.relevance == pytest.approx(b.relevance, abs=0.08 * size)
+
+
+class MaxPool(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.how = nn.Linear(DIM, 4), nn.Linear(4, 1), how
+
+    def forward(self, x, batch):
+        h = self.first(x)
+        if self.how == "pyg":
+            return self.last(global_max_pool(h, batch))
+        padded, mask = to_dense_batch(h, batch)
+        padded = padded.masked_fill(~mask[..., None], -1e9)
+        if self.how == "method":
+            return self.last(padded.max(1).values)
+        if self.how == "function":
+            values, _ = torch.max(padded, dim=1)
+            return self.last(values)
+        return self.last(-(-padded).min(dim=1, keepdim=True)[0].squeeze(1))
+
+
+@pytest.mark.parametrize("how", ["method", "function", "minimum"])
+@pytest.mark.parametrize("method", ["gradient_input", "lrp", "attn_lrp", "lrp_zplus"])
+def test_six_equal_atoms_share_the_relevance_of_their_maximum(how, method):
+    benzene = Data(x=torch.ones(6, DIM), edge_index=EDGES)
+    found = gx.explain(gx.wrap(MaxPool(how).eval(), kind="regression"), benzene, method)
+    pooled = gx.explain(gx.wrap(MaxPool("pyg").eval(), kind="regression"), benzene, method)
+    assert found.relevance == pytest.approx([found.relevance[0]] * 6, abs=1e-6)
+    assert found.relevance == pytest.approx(pooled.relevance, abs=1e-6)
+    assert found.relevance[0] != 0
+
+
+@pytest.mark.parametrize("how", ["method", "function", "minimum"])
+def test_a_maximum_without_ties_is_explained_as_before(how):
+    module = MaxPool(how).eval()
+    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS[1], "gradient_input")
+    x = GRAPHS[1].x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(module(x, torch.zeros(6).long()).sum(), x)
+    expected = (x * gradient).sum(-1).detach().numpy()
+    assert found.relevance == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,111 @@
+"""Embeddings of dense models: where their output holds the nodes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.utils import to_dense_batch
+
+import graphxai as gx
+
+DIM, CODES = 8, 10
+
+
+class Dense(nn.Module):
+    """A padded transformer whose embedding returns (B, N, D) or, with features, (B, N, F, D)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(CODES + 1, DIM)
+        layer = nn.TransformerEncoderLayer(DIM, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(DIM, 1)
+
+    def looked_up(self, padded):
+        return self.embed(padded[..., 0])
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x, batch)
+        h = self.encoder(self.looked_up(padded), src_key_padding_mask=~mask)
+        return self.out((h * mask[..., None]).sum(1))
+
+
+class Features(Dense):
+    def looked_up(self, padded):
+        return self.embed(padded).sum(2)
+
+
+class ClassToken(Dense):
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x[:, 0], batch)
+        codes, mask = F.pad(padded, (1, 0), value=CODES), F.pad(mask, (1, 0), value=True)
+        return self.out(self.encoder(self.embed(codes), src_key_padding_mask=~mask)[:, 0])
+
+
+def graph(nodes: int) -> Data:
+    draw = torch.Generator().manual_seed(nodes)
+    edges = torch.tensor([[0], [0]])
+    return Data(x=torch.randint(CODES, (nodes, 3), generator=draw), edge_index=edges)
+
+
+GRAPHS = [graph(n) for n in (4, 1, 6, 2)]
+
+
+def by_hand(module: nn.Module, data: Data) -> torch.Tensor:
+    """Compute gradient times input at the output of the embedding, for one graph."""
+    kept = []
+    handle = module.embed.register_forward_hook(
+        lambda part, args, output: kept.append(output.detach().requires_grad_()) or kept[0]
+    )
+    output = module(data.x, torch.zeros(len(data.x), dtype=torch.long))
+    handle.remove()
+    (gradient,) = torch.autograd.grad(output.sum(), kept[0])
+    return (kept[0] * gradient)[0].detach().flatten(1).sum(1)[-len(data.x) :]
+
+
+@pytest.mark.parametrize("named", [None, "embed"])
+@pytest.mark.parametrize("kind", [Dense, Features, ClassToken])
+def test_relevance_at_a_padded_embedding(kind, named):
+    module = kind().eval()
+    model = gx.wrap(module, kind="regression", embedding=named)
+    for found in (
+        gx.explain(model, GRAPHS, "gradient_input", on_error="raise"),
+        [gx.explain(model, data, "gradient_input") for data in GRAPHS],
+    ):
+        for data, explanation in zip(GRAPHS, found, strict=True):
+            expected = by_hand(module, data)
+            assert explanation.relevance == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Dense, Features, ClassToken])
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "lrp_path", "integrated_gradients"])
+def test_a_padded_embedding_gives_each_graph_what_it_gets_alone(kind, method):
+    model = gx.wrap(kind().eval(), kind="regression", embedding="embed")
+    together = gx.explain(model, GRAPHS, method, on_error="raise")
+    for data, explanation in zip(GRAPHS, together, strict=True):
+        alone = gx.explain(model, data, method)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-5)
+
+
+def test_a_first_graph_of_a_single_node_is_no_feature_axis():
+    module = Features().eval()
+    model = gx.wrap(module, kind="regression", embedding="embed")
+    for data in (graph(1), graph(5)):
+        found = gx.explain(model, data, "gradient_input")
+        assert found.relevance == pytest.approx(by_hand(module, data).numpy(), abs=1e-5)
+
+
+def test_a_module_that_returns_a_tuple_is_refused_for_that_reason():
+    class Pair(Dense):
+        def __init__(self):
+            super().__init__()
+            self.both = nn.GRU(DIM, DIM, batch_first=True)
+
+        def looked_up(self, padded):
+            return self.both(super().looked_up(padded))[0]
+
+    model = gx.wrap(Pair().eval(), kind="regression", embedding="both")
+    with pytest.raises(ValueError, match="'both' returns tuple, not a tensor"):
+        gx.explain(model, graph(3))
