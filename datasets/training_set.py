@@ -8,6 +8,7 @@ lists the compounds held out in training, in the columns `smiles` and `part` ("v
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.runtime.writing import atomic_write
-
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
 __all__ = [
     "EDGE",
     "FAR",
+    "HELD_OUT",
     "UNKNOWN",
     "Nearness",
     "TrainingSet",
+    "held_out_csv",
     "training_set_of",
-    "write_held_out",
 ]
 
 FILE, HELD_OUT = "training.csv", "held_out.csv"
@@ -181,14 +181,13 @@ def training_set_of(model: Any) -> TrainingSet | None:
     return _read(path, path.stat().st_mtime_ns)
 
 
-def write_held_out(folder: str | Path, parts: Mapping[str, Iterable[str]]) -> Path:
-    """Write the compounds held out in training, canonical SMILES by part, beside a checkpoint."""
-    path = Path(folder) / HELD_OUT
-    with atomic_write(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["smiles", "part"])
-        writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)
-    return path
+def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
+    """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["smiles", "part"])
+    writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)
+    return text.getvalue()
 
 
 @lru_cache(maxsize=1 << 14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "dummy_predictions",
     "measure",
     "report_classifier",
+    "teacher_ahead",
     "useless_tasks",
     "verdicts",
 ]
@@ -201,6 +202,46 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
             f" ({metric} {model:z.2f} against {rival:z.2f} on test {tested}{chance})"
         )
     return warnings
+
+
+def teacher_ahead(
+    tasks: Sequence[Task],
+    by_teacher: Sequence[FloatArray | None],
+    by_network: Sequence[FloatArray],
+    y: FloatArray,
+    *,
+    stored: bool,
+) -> list[str]:
+    """Name the tasks that the teacher predicts better than the model on the validation part.
+
+    Args:
+        tasks: the tasks.
+        by_teacher: the teacher's probabilities and values for the validation part, by task, None
+            for a task that it does not have; empty without a teacher.
+        by_network: the model's, by task.
+        y: the labels of the validation part (n, tasks), NaN where one is missing.
+        stored: whether the teacher's predictions will be shown beside the model's.
+    """
+    notes = []
+    for k, (task, of_teacher) in enumerate(zip(tasks, by_teacher, strict=False)):
+        labels = y[:, k]
+        labelled = ~np.isnan(labels)
+        if of_teacher is None or not labelled.any():
+            continue
+        predictions = {"network": by_network[k][labelled], "teacher": of_teacher[labelled]}
+        scores = measure(task.kind, predictions, labels[labelled])
+        metric, (middle, _, high) = next(iter(scores["differences"]["teacher"].items()))
+        if high is not None and high < 0:
+            notes.append(
+                f"the teacher predicts {task.name} better than this model on the calibration"
+                f" molecules ({metric} {middle:+.3f}): "
+                + (
+                    "its predictions are shown beside the model's"
+                    if stored
+                    else "--resume --keep-teacher stores its predictions beside the model's"
+                )
+            )
+    return notes
 
 
 def useless_tasks(scores: Any) -> list[str]:

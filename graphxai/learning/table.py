@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from graphxai.learning.calibration import calibrate_table
+from graphxai.learning.calibration import Calibration, calibrate_table
 from graphxai.learning.card import shares_text
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
-from graphxai.learning.splitting import split_table
-from graphxai.learning.table_scores import score_table
+from graphxai.learning.splitting import SplitTable, split_table, with_share
+from graphxai.learning.table_scores import TableScores, score_table
 from graphxai.learning.table_settings import TableSettings
-from graphxai.learning.training import fit_networks, teach_networks
+from graphxai.learning.training import TaughtModel, fit_networks, teach_networks
 from graphxai.learning.writing import begin_run, write_run
 from graphxai.runtime.options import with_options
 
 __all__ = ["train_table"]
+
+LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
 
 
 def train_table(
@@ -63,10 +66,30 @@ def train_table(
         log(warning)
     begin_run(out, split, settings)
     log(str(split))
+    taught, calibration, scores = _train(split, settings, out, log)
+    curve = []
+    if settings.learning_curve:
+        for share in LEARNING_CURVE:
+            log(f"learning curve: {share:.1%} of the training part")
+            fewer, folder = with_share(split, share, settings.seed), out / "learning-curve"
+            *_, of_share = _train(fewer, replace(settings, ensemble=1), folder / f"{share:g}", log)
+            curve.append(_point(share, fewer, of_share))
+        curve.append(_point(1.0, split, scores))
+    return write_run(out, split, taught, calibration, scores, curve, settings, command)
+
+
+def _train(
+    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
+) -> tuple[TaughtModel, Calibration, TableScores]:
+    """Run the stages in which a model learns and is judged, on a table that is split."""
     networks = fit_networks(split, settings, out, log)
     taught = teach_networks(networks, split, settings, out, log)
     if taught.shares:
         log(f"the teacher's share, the rest is the network's own: {shares_text(taught.shares)}")
     calibration = calibrate_table(taught, split)
-    scores = score_table(taught, calibration, split, settings, out, log)
-    return write_run(out, split, taught, calibration, scores, settings, command)
+    return taught, calibration, score_table(taught, calibration, split, settings)
+
+
+def _point(share: float, split: SplitTable, scores: TableScores) -> dict[str, Any]:
+    """Return a point of the learning curve, as JSON values."""
+    return {"share": share, "n": len(split.parts.train), "targets": scores.by_target}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
-from graphxai.datasets.training_set import write_held_out
+from graphxai.datasets.training_set import HELD_OUT, held_out_csv
 from graphxai.learning.calibration import Calibration
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_scores import TableScores
 from graphxai.learning.table_settings import TableSettings
-from graphxai.learning.teachers.saved_teacher import save_teacher
+from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.training import TaughtModel, training_settings
-from graphxai.models.graphormer import Ensemble, LoadedModel, save_checkpoint, save_ensemble
+from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
 from graphxai.runtime.writing import json_text, write_whole
 
 __all__ = ["begin_run", "csv_text", "prediction_columns", "record_run", "write_run"]
@@ -94,6 +94,7 @@ def write_run(
     taught: TaughtModel,
     calibration: Calibration,
     scores: TableScores,
+    learning_curve: Sequence[Mapping[str, Any]],
     settings: TableSettings,
     command: str,
 ) -> Path:
@@ -105,34 +106,35 @@ def write_run(
         taught: the calibrated model, and its teacher.
         calibration: temperatures and coverage.
         scores: scores on the test part.
+        learning_curve: scores with smaller training parts; empty if they were not wanted.
         settings: settings of the run.
         command: how the run was started, for the card; "" if that is not known.
 
     Returns:
         The checkpoint folder, `out / "model"`.
     """
-    table, parts = split.table, split.parts
+    table, parts, model = split.table, split.parts, taught.model
     training, test = _training_csv(split), _test_csv(split, calibration.test_readings)
-    metadata = _metadata(split, taught, calibration, scores, settings)
+    metadata = _metadata(split, taught, calibration, scores, learning_curve, settings)
     card = table_card(table, parts, metadata, command)
-    folder = _save_model(taught.model, out / "model", card, metadata)
-    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
-        save_teacher(taught.teacher, folder)
     held_out = {"validation": parts.valid, "test": parts.test}
-    write_held_out(
-        folder, {name: [table.canonical[k] for k in part] for name, part in held_out.items()}
-    )
-    write_whole(folder / "scores.json", json_text({name: metadata[name] for name in SCORES}))
-    write_whole(folder / "training.csv", training)
+    beside_the_model: dict[str, str | bytes] = {
+        "training.csv": training,
+        HELD_OUT: held_out_csv(
+            {name: [table.canonical[k] for k in part] for name, part in held_out.items()}
+        ),
+    }
+    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
+        beside_the_model[TEACHER] = teacher_file(taught.teacher)
+    beside_the_model["scores.json"] = json_text({name: metadata[name] for name in SCORES})
+    if isinstance(model, Ensemble):
+        folder = save_ensemble(model, out / "model", card=card, metadata=metadata)
+    else:
+        folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    for name, content in beside_the_model.items():
+        write_whole(folder / name, content)
     write_whole(out / "test.csv", test)
     return folder
-
-
-def _save_model(model: LoadedModel, folder: Path, card: str, metadata: dict[str, Any]) -> Path:
-    """Write the checkpoint of a network or an ensemble."""
-    if isinstance(model, Ensemble):
-        return save_ensemble(model, folder, card=card, metadata=metadata)
-    return save_checkpoint(model, folder, card=card, metadata=metadata)
 
 
 def _identity(split: SplitTable, settings: TableSettings) -> dict[str, Any]:
@@ -159,6 +161,7 @@ def _metadata(
     taught: TaughtModel,
     calibration: Calibration,
     scores: TableScores,
+    learning_curve: Sequence[Mapping[str, Any]],
     settings: TableSettings,
 ) -> dict[str, Any]:
     """Return what is stored with the model, as JSON values."""
@@ -174,7 +177,7 @@ def _metadata(
         "temperature": calibration.temperatures,
         "scores": scores.by_target,
         "coverage": calibration.coverage,
-        "learning_curve": scores.learning_curve,
+        "learning_curve": learning_curve,
         "notes": [*split.warnings, *scores.notes],
         "summary": summary(scores.by_target),
     }

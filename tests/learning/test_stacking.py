@@ -11,7 +11,7 @@ from graphxai.learning.conformal import nearest_similarities
 from graphxai.learning.teachers import choosing, forests, stacking
 from graphxai.learning.teachers.choosing import choose_teacher, simplex_weights
 from graphxai.learning.teachers.gaussian_process import Process, similarity
-from graphxai.learning.teachers.saved_teacher import save_teacher, saved_teacher
+from graphxai.learning.teachers.saved_teacher import TEACHER, saved_teacher, teacher_file
 from graphxai.learning.teachers.stacking import MoleculeFeatures
 
 pytest.importorskip("sklearn")
@@ -87,7 +87,7 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
     np.testing.assert_array_equal(np.isnan(left_out), np.isnan(y[:, 0]))
     assert np.isnan(teacher.left_out(2)).all()  # several classes
 
-    save_teacher(teacher, tmp_path)
+    (tmp_path / TEACHER).write_bytes(teacher_file(teacher))
     saved = saved_teacher(tmp_path)
     for own, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
         np.testing.assert_allclose(other, own, rtol=1e-9)

@@ -15,7 +15,6 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.splits import Split
 from graphxai.learning import scores as training_scores
 from graphxai.learning import training
 from graphxai.learning.calibration import task_temperature
@@ -27,12 +26,12 @@ from graphxai.learning.scores import (
     METRICS,
     dummy_predictions,
     measure,
+    teacher_ahead,
     useless_tasks,
     verdicts,
 )
-from graphxai.learning.splitting import SplitTable, table_split, table_tasks
+from graphxai.learning.splitting import table_split, table_tasks
 from graphxai.learning.table import train_table
-from graphxai.learning.table_scores import teacher_ahead
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
@@ -444,13 +443,13 @@ def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
     graphs = [molecule_to_data(smiles) for smiles in MOLECULES[:30]]
     task = Task("size", "regression")
     model = Graphormer(molecule_config([task])).eval()
-    parts = Split((), tuple(range(30)), ())
-    table = SplitTable(None, parts, (task,), graphs, np.arange(30.0)[:, None])
+    labels = np.arange(30.0)[:, None]
     predicted = task_readings(model, graphs)
-    (line,) = teacher_ahead(by_teacher, predicted, table, stored=False)
+    (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the calibration")
     assert "--resume --keep-teacher" in line
-    assert "beside the model's" in teacher_ahead(by_teacher, predicted, table, stored=True)[0]
+    (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=True)
+    assert "beside the model's" in line
 
 
 def test_a_rare_class_is_where_a_new_head_starts():

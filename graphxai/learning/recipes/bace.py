@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
-from graphxai.datasets.training_set import write_held_out
+from graphxai.datasets.training_set import HELD_OUT, held_out_csv
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.card import coverage_text
 from graphxai.learning.conformal import calibrate
@@ -162,7 +162,8 @@ def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> 
     def canonical(chosen: Sequence[int]) -> list[str]:
         return [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
 
-    write_held_out(folder, {"validation": canonical(parts.valid), "test": canonical(parts.test)})
+    held_out = {"validation": canonical(parts.valid), "test": canonical(parts.test)}
+    write_whole(folder / HELD_OUT, held_out_csv(held_out))
     lines = ["smiles", *canonical(parts.train)]
     return write_whole(folder / "training.csv", "\n".join(lines) + "\n")
 

@@ -18,11 +18,10 @@ from graphxai.contract.tasks import Task
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
-from graphxai.runtime.writing import atomic_write
 
-__all__ = ["save_teacher", "saved_teacher"]
+__all__ = ["TEACHER", "saved_teacher", "teacher_file"]
 
-FILE = "teacher.safetensors"
+TEACHER = "teacher.safetensors"  # the file beside a checkpoint
 Arrays = dict[str, NDArray[Any]]
 NODES = ("feature", "threshold", "left", "right", "value")
 
@@ -87,10 +86,10 @@ class StoredTrees:
         return self.predict_proba(inputs)[:, 0]
 
 
-def save_teacher(teacher: Teacher, folder: Path) -> Path:
-    """Write `teacher.safetensors` into a checkpoint's folder, and return its path.
+def teacher_file(teacher: Teacher) -> bytes:
+    """Return the content of the file `TEACHER` beside a checkpoint.
 
-    The file has the sources with a weight: the trees, and the training fingerprints of processes.
+    It has the sources with a weight: the trees, and the training fingerprints of processes.
     """
     arrays: Arrays = {}
     tasks: dict[str, list[int]] = {}
@@ -111,11 +110,8 @@ def save_teacher(teacher: Teacher, folder: Path) -> Path:
         tasks[name] = wanted
     about: dict[str, Any] = {"tasks": [asdict(task) for task in teacher.tasks], "sources": tasks}
     about |= {"weights": teacher.weights, "metrics": teacher.metrics}
-    path = folder / FILE
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    with atomic_write(path, "wb") as file:
-        file.write(save(contiguous, metadata={"teacher": json.dumps(about)}))
-    return path
+    return save(contiguous, metadata={"teacher": json.dumps(about)})
 
 
 def saved_teacher(folder: Path | None) -> Teacher | None:
@@ -124,7 +120,7 @@ def saved_teacher(folder: Path | None) -> Teacher | None:
     Raises:
         ValueError: the file is damaged.
     """
-    path = None if folder is None else folder / FILE
+    path = None if folder is None else folder / TEACHER
     if path is None or not path.is_file():
         return None
     return _read(path, path.stat().st_mtime_ns)
