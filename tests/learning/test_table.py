@@ -538,7 +538,7 @@ def test_options_are_fields_of_the_settings_and_a_wrong_name_is_corrected(table,
         TypeError, match=r"train_table has no option 'epoch': did you mean 'epochs'"
     ):
         gx.train_table(clean, tmp_path / "out", epoch=3)
-    with pytest.raises(TypeError, match=r"no option 'fast': they are split, .*progress"):
+    with pytest.raises(TypeError, match=r"no option 'fast': they are seed, .*learning_curve"):
         gx.train_table(clean, tmp_path / "out", settings, fast=True)
     assert not (tmp_path / "out").exists()
     assert "    ensemble: Number of networks to average" in gx.TableSettings.__doc__
@@ -597,7 +597,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("missing.csv", "--target-column", "y"), "no such file; give a CSV table or one of bace"),
+        (("missing.csv", "--target-column", "y"), "no such file; give a CSV table, a folder of graphs or one of bace"),
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
         ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
