@@ -229,15 +229,16 @@ def read_graph(value: Any, categorical: bool) -> Input:
     """Check one PyG graph. Raises InputError for anything else, and if it has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
-    if not isinstance(value.x, Tensor) or not value.num_nodes or not len(value.x):
+    nodes = value.num_nodes  # PyG counts them at every call
+    if not isinstance(value.x, Tensor) or not nodes or not len(value.x):
         raise InputError(
             "the graph needs node features `x` and at least one node. If the model reads them under"
             " another name, store them as `x` and call the model with wrap(..., forward=...)."
         )
     if value.x.layout != torch.strided:
         raise InputError("x is a sparse tensor: pass x.to_dense().")
-    if len(value.x) != value.num_nodes:
-        raise InputError(f"x has {len(value.x)} rows for the {value.num_nodes} nodes in num_nodes.")
+    if len(value.x) != nodes:
+        raise InputError(f"x has {len(value.x)} rows for the {nodes} nodes in num_nodes.")
     if not categorical and value.x.dim() != 2:
         raise InputError(
             f"x has the shape {tuple(value.x.shape)}; it needs (N, F), a row per node."
@@ -252,7 +253,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not bool(torch.isfinite(value.x).all()):
         raise InputError("x contains values that are not finite.")
     smiles = value.get("smiles")
-    if not isinstance(smiles, str) or _num_atoms(smiles) != value.num_nodes:
+    if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
         return Input(value)
     return Input(value, smiles)
 

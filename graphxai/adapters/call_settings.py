@@ -25,7 +25,7 @@ from .chosen import LINKS
 from .eval_replica import uncompiled
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook
-from .ties import SharedTies
+from .ties import shared_ties
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class CallSettings:
                 graphs.x = rows.clone()  # a model may write over its input
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
-            with without_fused_attention(module), SharedTies():
+            with without_fused_attention(module), shared_ties():
                 names = None if self.forward else attributes_read(module)
                 reads_links = names is None or LINKS in names
                 answer = run_graphs(module, inputs)
@@ -81,7 +81,7 @@ class CallSettings:
         mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
-        with without_fused_attention(module), SharedTies():
+        with without_fused_attention(module), shared_ties():
             return as_outputs(run_tokens(module, Tokens(x, mask)), size, columns)
 
     @contextmanager

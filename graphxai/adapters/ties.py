@@ -6,11 +6,14 @@ of them the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from graphxai.runtime.scope import Blocks
 
 SHARED = {
     torch.max: torch.amax,
@@ -18,6 +21,21 @@ SHARED = {
     torch.min: torch.amin,
     Tensor.min: torch.amin,
 }
+
+
+_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
+
+
+def ties_as_computed() -> AbstractContextManager[bool]:
+    """Leave ties within the block as PyTorch treats them, which costs nothing."""
+    return _as_computed.block(True)
+
+
+def shared_ties() -> AbstractContextManager[Any]:
+    """Let ties share gradients within the block, if there are any gradients."""
+    if not torch.is_grad_enabled() or _as_computed.get():
+        return nullcontext()
+    return SharedTies()
 
 
 class SharedTies(TorchFunctionMode):

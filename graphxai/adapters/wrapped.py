@@ -142,8 +142,7 @@ class WrappedModel(ModuleView):
         if not self.settings.dense:
             if isinstance(value, HeteroData):
                 value = as_one_graph(value)
-            has_table = bool(self.settings.embedding or embeddings_in(self.module))
-            graph = read_graph(value, categorical=has_table)
+            graph = read_graph(value, categorical=self._may_look_up(value))
             if not self.settings.embedding and not is_real(graph.data.x):
                 choose_embedding(self, graph.data)
             return Input(graph.data, smiles or graph.smiles)
@@ -159,6 +158,14 @@ class WrappedModel(ModuleView):
         if nodes < 1:
             raise InputError("there are no tokens besides the graph token.")
         return Input(Data(x=x, dense=x, num_nodes=nodes))
+
+    def _may_look_up(self, graph: Any) -> bool:
+        """Whether the model may look up rows of `x`, which rows of numbers never are."""
+        x = getattr(graph, "x", None)
+        if self.settings.embedding:
+            return True
+        rows_of_numbers = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+        return not rows_of_numbers and bool(embeddings_in(self.module))
 
     def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
         """Collate prepared inputs into one batch, padded to at least `pad_to` nodes."""

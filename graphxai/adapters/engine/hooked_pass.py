@@ -24,6 +24,7 @@ from graphxai.rules.conservative import Arriving, DoesNotAddUp, Rules
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled, with_plain_attention
+from ..ties import ties_as_computed
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
 from .constants import BIASES, STRUCTURE
 from .gradient_rules import GRADIENTS, HookAt, hooks_of, install_hooks
@@ -127,7 +128,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, Arriving]
     rows, before = request.rows, torch.get_rng_state()
     with torch.enable_grad(), _requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
-        with uncompiled(request.module), with_plain_attention():
+        with uncompiled(request.module), with_plain_attention(), ties_as_computed():
             outputs = request.call(leaf)
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
@@ -202,6 +203,8 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
     for op in plan.passing:
         if has_rule(plan, op) and op.name not in GRADIENTS:
             raise Opaque(f"the rule of {op.name}")
+        if op.name in ("max", "min"):
+            raise Opaque("a maximum along an axis, in which ties share relevance")
     additions = tuple(dict.fromkeys(_additions(request, trace, plan)))
     alike = tuple(
         (group, _pattern(graph, group))
