@@ -169,11 +169,14 @@ def _to_data(graph: Graph) -> Data:
 
 
 def _load_ogb(folder: Path) -> StoredGraphs:
-    """Read the CSV files of one of OGB's data sets for predicting properties of graphs."""
+    """Read the CSV files of one of OGB's data sets for predicting properties of graphs.
+
+    OGB stores undirected edges once. If no edge is stored both ways, the way back is added.
+    """
     nodes = _numbers(folder / "raw/num-node-list.csv.gz").reshape(-1).astype(np.int64)
     edges = _numbers(folder / "raw/num-edge-list.csv.gz").reshape(-1).astype(np.int64)
     ends = torch.from_numpy(_numbers(folder / OGB_EDGES).astype(np.int64))
-    by_name = {"edge_index": ends.split(edges.tolist())}
+    by_name = {"edge_index": _split_rows(ends, edges, OGB_EDGES)}
     for name, file, counts in (
         ("x", "node-feat", nodes),
         ("edge_attr", "edge-feat", edges),
@@ -181,18 +184,32 @@ def _load_ogb(folder: Path) -> StoredGraphs:
     ):
         path = folder / "raw" / f"{file}.csv.gz"
         if path.is_file():
-            by_name[name] = _codes_or_numbers(_numbers(path)).split(counts.tolist())
+            by_name[name] = _split_rows(_codes_or_numbers(_numbers(path)), counts, path.name)
+    one_way = not any(_has_both_ways(part) for part in by_name["edge_index"])
     graphs = []
     for k, count in enumerate(nodes.tolist()):
         values = {name: parts[k] for name, parts in by_name.items()}
-        one_way, attr = values["edge_index"].T, values.get("edge_attr")
-        # OGB stores one direction of each edge
-        both = torch.stack([one_way, one_way.flip(0)], dim=2).reshape(2, -1)
-        graph = Graph(num_nodes_=count, **(values | {"edge_index": both}))
-        if attr is not None:
-            graph.edge_attr = attr.repeat_interleave(2, dim=0)
-        graphs.append(_to_data(graph))
+        values["edge_index"] = values["edge_index"].T
+        if one_way:
+            pair = values["edge_index"]
+            values["edge_index"] = torch.stack([pair, pair.flip(0)], dim=2).reshape(2, -1)
+            if "edge_attr" in values:
+                values["edge_attr"] = values["edge_attr"].repeat_interleave(2, dim=0)
+        graphs.append(_to_data(Graph(num_nodes_=count, **values)))
     return StoredGraphs(graphs, _ogb_split(folder))
+
+
+def _split_rows(values: Tensor, counts: np.ndarray, file: str) -> tuple[Tensor, ...]:
+    """Return the rows of each graph."""
+    if counts.min(initial=0) < 0 or counts.sum() != len(values):
+        raise GraphFolderError(f"{file} has {len(values)} rows, not {counts.sum()}.")
+    return values.split(counts.tolist())
+
+
+def _has_both_ways(edges: Tensor) -> bool:
+    """Whether edges (E, 2) have one that another one reverses, so that both ways are stored."""
+    pairs = {(a, b) for a, b in edges.tolist() if a != b}
+    return any((b, a) in pairs for a, b in pairs)
 
 
 def _ogb_split(folder: Path) -> Split | None:

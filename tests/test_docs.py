@@ -80,6 +80,8 @@ def own_registry():
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry):
     files_of_the_reader(tmp_path, page)
     monkeypatch.chdir(tmp_path)
+    for name in ("EPOCHS", "FEWEST_EPOCHS"):  # of training on graphs, which takes minutes
+        monkeypatch.setattr(f"graphxai.learning.graphs.settings.{name}", 1)
     granted = taken_for_granted() if page == "README.md" else {}
     names = {"__name__": "page"}
     into_files = {block.text for block in pasted_blocks(page)}  # see test_guides.py

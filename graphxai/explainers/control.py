@@ -1,6 +1,7 @@
 """Random scores: the control that every method has to beat."""
 
 import zlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from .traits import Traits
 class Random(Explainer):
     """Standard normal scores.
 
-    With a `seed`, a graph's scores depend only on the seed and its node features, whatever else is
-    in the batch. With a `generator`, they are drawn from it, graph after graph.
+    With a `seed`, a graph's scores depend only on the seed and its node features, or its degrees if
+    all nodes look alike, whatever else is in the batch. With a `generator`, they are drawn from it,
+    graph after graph.
     """
 
     name = "random"
@@ -36,9 +38,23 @@ class Random(Explainer):
             outputs = model.encode(model.embed(batch), batch)
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):
-            generator = self.generator or generator_of(self.seed, batch.x[b, :n])
+            generator = self.generator or generator_of_graph(self.seed, batch, b)
             scores[b, 1 : n + 1] = torch.randn(n, generator=generator).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+def generator_of_graph(seed: int, batch: Any, row: int) -> torch.Generator:
+    """Make a random generator that depends only on a seed and one graph of a batch.
+
+    It follows the features of the nodes. Where all nodes look alike, it also follows their degrees,
+    if the batch has them: otherwise graphs of one size would all get the same numbers.
+    """
+    n = int(batch.num_nodes[row])
+    x = batch.x[row, :n]
+    degrees = getattr(batch, "in_degree", None)
+    if degrees is not None and bool((x == x[:1]).all()):
+        return generator_of(seed, torch.cat([x.double().flatten(), degrees[row, :n].double()]))
+    return generator_of(seed, x)
 
 
 def generator_of(seed: int, x: Tensor) -> torch.Generator:

@@ -9,7 +9,7 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 
 from .base import Attribution, Explainer, scored
-from .control import generator_of
+from .control import generator_of_graph
 from .registry import register
 from .traits import Traits
 from .variants import encode, structural_bias
@@ -70,7 +70,7 @@ class GnnExplainer(Explainer):
         """Draw the initial w (B, N) from the seed and each graph's node features."""
         start = torch.zeros(batch.mask.shape)
         for b, n in enumerate(batch.num_nodes.tolist()):
-            generator = generator_of(self.seed, batch.x[b, :n])
+            generator = generator_of_graph(self.seed, batch, b)
             start[b, :n] = SPREAD * torch.randn(n, generator=generator)
         if like.dtype not in (torch.float32, torch.float64):  # Adam would divide by zero
             return start.to(like.device)

@@ -42,6 +42,7 @@ COMMAND = typer.main.get_command(cli.app)
 # have few trees, methods that sample or learn take few steps, and figures are small.
 CHEAPER = {
     "train": ["--epochs", "1", "--no-teacher"],
+    "train motifs": ["--epochs", "1", "--no-baselines"],
     "benchmark": ["--limit", "2", "--steps", "5"],
     "benchmark rules": ["--limit", "2"],  # has no curves with steps
     "report": ["--detailed", "2"],

@@ -269,6 +269,12 @@ def test_the_layout_of_ogb_is_read_without_ogb(tmp_path):
     assert second.num_edges == 0
     assert second.y.isnan().all()
     assert stored.split == Split((0,), (1,), (2,))
+    path = tmp_path / "raw/edge.csv.gz"
+    path.write_bytes(gzip.compress(b"0,1\n1,0\n"))
+    assert load_graphs(tmp_path).graphs[0].edge_index.tolist() == [[0, 1], [1, 0]]
+    path.write_bytes(gzip.compress(b"0,1\n"))
+    with pytest.raises(GraphFolderError, match=r"raw/edge.csv.gz has 1 rows, not 2"):
+        load_graphs(tmp_path)
 
 
 def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):

@@ -223,3 +223,16 @@ def test_only_methods_with_a_ledger_show_what_they_leave_unexplained() -> None:
     model, graph = small(num_node_features=4), random_graph(9)
     assert "unexplained" in repr(gx.explain(model, graph, "lrp"))
     assert "unexplained" not in repr(gx.explain(model, graph, "gae"))
+
+
+def test_random_scores_differ_between_graphs_whose_nodes_look_alike() -> None:
+    model = small(node_cardinalities=(1,))
+    trees = [nx.random_labeled_tree(12, seed=seed) for seed in range(4)]
+    graphs = [
+        Data(edge_index=torch.tensor(list(tree.to_directed().edges)).T, num_nodes=12)
+        for tree in trees
+    ]
+    scores = [gx.explain(model, graph, "random").relevance for graph in graphs]
+    assert len({tuple(each) for each in scores}) == 4
+    together = gx.explain(model, graphs, "random")
+    np.testing.assert_array_equal(scores, [each.relevance for each in together])
