@@ -173,9 +173,11 @@ def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
                ("0", "1") if name == "a class" else (), "", len(values))
         for name in columns
     ]  # fmt: skip
-    reasons = labels_met(model, graphs, np.stack(list(columns.values()), axis=1), targets)
+    y = np.stack(list(columns.values()), axis=1)
+    reasons = labels_met(targets, y, tasks, outputs)
     assert len(reasons) == 2
     assert reasons[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
     assert reasons[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
     named = [TargetColumn("seen", "regression", (), "", len(values))]
-    assert labels_met(model, graphs, noise[:, None], named) == ["'seen' (a label of that name)"]
+    reasons = labels_met(named, noise[:, None], tasks, outputs)
+    assert reasons == ["'seen' (a label of that name)"]
