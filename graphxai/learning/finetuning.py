@@ -14,27 +14,19 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
-from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.recombine import recombine
 from graphxai.datasets.splits import Split
 from graphxai.learning.fit import fit, initialise
-from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, load_checkpoint, locate
-from graphxai.runtime.progress import in_chunks, progress_bar
 
 __all__ = [
-    "encoded_molecules",
     "finetune",
     "labelled",
     "molecule_config",
-    "recombined",
-    "recombined_smiles",
     "start_at_frequencies",
 ]
 
 PRETRAINED = "molecules"
-MAX_ATOMS = 60  # of a recombined molecule
 FINETUNING = TrainingSettings(
     epochs=20,
     batch_size=32,
@@ -119,54 +111,6 @@ def start_at_frequencies(model: Graphormer, y: torch.Tensor) -> None:
         bias = (counts / counts.sum()).log()
         _, columns = model.config.task_columns(task.name)
         model.head.bias[columns] = bias[1:] - bias[:1] if task.kind == "binary" else bias
-
-
-def recombined(
-    smiles: Sequence[str],
-    count: int,
-    exclude: Sequence[str],
-    config: GraphormerConfig,
-    settings: TrainingSettings,
-) -> tuple[list[str], list[Data]]:
-    """Make new molecules and encode them.
-
-    Args:
-        smiles: the molecules to recombine, see `recombine`.
-        count: number of new molecules wanted; fewer if no more combinations exist.
-        exclude: molecules that must not be made.
-        config: configuration of the model that will read them.
-        settings: their seed chooses, and they say whether to show progress.
-
-    Returns:
-        The new SMILES and the encoded graphs.
-    """
-    new = recombined_smiles(smiles, count, exclude, settings)
-    return new, encoded_molecules(new, config, settings)
-
-
-def recombined_smiles(
-    smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
-) -> list[str]:
-    """Make new molecules, with arguments as for `recombined`, and return their SMILES."""
-    with progress_bar("recombining", count, show=settings.show) as advance:
-        return recombine(
-            smiles,
-            count,
-            seed=settings.seed,
-            exclude=exclude,
-            max_atoms=MAX_ATOMS,
-            progress=advance,
-        )
-
-
-def encoded_molecules(
-    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
-) -> list[Data]:
-    """Return the encoded graphs of molecules, for a model with this configuration."""
-    graphs: list[Data] = []
-    for part in in_chunks(smiles, "encoding", show=settings.show):
-        graphs += encode_all(require_graphs(part), config)
-    return graphs
 
 
 def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:

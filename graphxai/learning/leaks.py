@@ -10,66 +10,71 @@ reaches 0.51 and 0.923, and on BACE, which they have not seen, 0.05 and 0.60.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.metrics import roc_auc
-from graphxai.learning.predicting import predict
-from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
 __all__ = ["labels_met", "leak_warnings"]
 
 FloatArray = NDArray[np.float64]
 MIN_LABELS = 50
-MAX_MOLECULES = 1000
 SEEN_ROC_AUC, SEEN_R2 = 0.97, 0.9
 
 
 def leak_warnings(
-    init_weights: str | Path | None,
-    graphs: Sequence[Data],
-    y: FloatArray,
     targets: Sequence[TargetColumn],
+    y: FloatArray,
+    tasks: Sequence[Task],
+    outputs: FloatArray,
+    weights: str,
 ) -> list[str]:
-    """Warn if the weights to start from seem to have been trained on labels y (n, targets)."""
-    if init_weights is None:
-        return []
-    reasons = labels_met(load_checkpoint(locate(init_weights)), graphs, y, targets)
+    """Warn if the weights to start from seem to have been trained on a table's labels.
+
+    Args:
+        targets: the columns to learn.
+        y: the labels of some molecules (n, targets), NaN where one is missing.
+        tasks: the tasks of the model that has these weights.
+        outputs: what that model predicts for the molecules (n, columns), all tasks side by side.
+        weights: the name or folder of the weights.
+
+    Returns:
+        The warning, or an empty list.
+    """
+    reasons = labels_met(targets, y, tasks, outputs)
     if not reasons:
         return []
     return [
-        f"the weights {str(init_weights)!r} seem to have been trained on these labels:"
+        f"the weights {weights!r} seem to have been trained on these labels:"
         f" {', '.join(reasons)}; if so, they have seen test labels and the scores below are too"
         " good; --init-weights none gives honest scores"
     ]
 
 
 def labels_met(
-    weights: Graphormer, graphs: Sequence[Data], y: FloatArray, targets: Sequence[TargetColumn]
+    targets: Sequence[TargetColumn], y: FloatArray, tasks: Sequence[Task], outputs: FloatArray
 ) -> list[str]:
-    """Give reasons to suspect that `weights` were trained on labels y (n, targets).
+    """Give reasons to suspect that a model was trained on labels y (n, targets).
 
     One reason per suspicious column, or an empty list. Columns with fewer than 50 labels or more
     than two classes are recognised only by name.
+
+    tasks, outputs: the model's tasks, and what it predicts for the molecules (n, columns).
     """
-    names = {task.name for task in weights.config.tasks}
-    chosen = np.linspace(0, len(graphs) - 1, min(len(graphs), MAX_MOLECULES)).astype(int)
-    outputs = predict(weights, [graphs[k] for k in chosen]).double().numpy()
+    names = {task.name for task in tasks}
     reasons = []
     for k, target in enumerate(targets):
         if target.name in names:
             reasons.append(f"{target.name!r} (a label of that name)")
             continue
-        labelled = ~np.isnan(y[chosen, k])
+        labelled = ~np.isnan(y[:, k])
         if labelled.sum() < MIN_LABELS or len(target.classes) > 2:
             continue
-        labels = y[chosen[labelled], k]
-        reason = _suspicious_output(weights.config.tasks, outputs[labelled], labels, target)
+        labels = y[labelled, k]
+        reason = _suspicious_output(tasks, outputs[labelled], labels, target)
         if reason:
             reasons.append(f"{target.name!r} ({reason})")
     return reasons

@@ -22,8 +22,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.learning.loading import make_loaders
 from graphxai.learning.objectives import Objective, scores
+from graphxai.learning.predicting import make_loaders
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged

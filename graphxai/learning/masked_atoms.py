@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.learning.loading import SizeBuckets
+from graphxai.learning.predicting import SizeBuckets
 from graphxai.models.graphormer import GraphormerConfig, collate
 from graphxai.models.graphormer.masked_atoms import Network, small_config
 from graphxai.runtime.progress import Progress

@@ -1,17 +1,20 @@
-"""Put graphs through a model: encode them, predict, and read probabilities and values."""
+"""Put graphs through a model: encode them, sort them into batches, predict, read the outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.tasks import Task
-from graphxai.learning.loading import SizeBuckets
+from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     GraphormerConfig,
     LoadedModel,
@@ -22,16 +25,82 @@ from graphxai.models.graphormer import (
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["encode_all", "predict", "readings", "task_outputs", "task_readings"]
+__all__ = [
+    "SizeBuckets",
+    "encode_all",
+    "make_loader",
+    "make_loaders",
+    "predict",
+    "readings",
+    "task_outputs",
+    "task_readings",
+]
 
 FloatArray = NDArray[np.float64]
 BATCH = 64  # graphs
+POOL = 32  # batches
 
 
 def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
     """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
     encode = StructureEncoding.from_config(config)
     return [encode(graph.clone()) for graph in graphs]
+
+
+class SizeBuckets(Sampler[list[int]]):
+    """Batches of graphs of similar size, so that padding is small, in a new order every epoch.
+
+    The graphs are shuffled and cut into pools of `POOL` batches. Each pool is sorted by size and
+    cut into batches, and the batches are shuffled. The order depends only on the seed and the
+    epoch, so a resumed run sees the same batches as an uninterrupted one. With several processes,
+    each takes an equal number of batches.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        epoch: Callable[[], int] = lambda: 0,
+        share: Callable[[], tuple[int, int]] = lambda: (0, 1),
+    ) -> None:
+        self.sizes = list(sizes)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.pool = POOL if shuffle else max(1, len(self.sizes))
+        self.epoch = epoch
+        self.share = share
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rank, world = self.share()
+        batches = self._batches()  # only when the first batch is drawn: a run may be resuming
+        batches += batches[: len(self) * world - len(batches)]
+        yield from batches[rank::world]
+
+    def __len__(self) -> int:
+        world = self.share()[1]
+        span = self.pool * self.batch_size
+        full, rest = divmod(len(self.sizes), span)
+        total = full * self.pool + -(-rest // self.batch_size)
+        return -(-total // world)
+
+    def _batches(self) -> list[list[int]]:
+        """Return the batches of this epoch, for all processes."""
+        chance = random.Random(f"{self.seed}/{self.epoch()}")
+        order = list(range(len(self.sizes)))
+        if self.shuffle:
+            chance.shuffle(order)
+        batches = []
+        span = self.pool * self.batch_size
+        for first in range(0, len(order), span):
+            pool = sorted(order[first : first + span], key=self.sizes.__getitem__)
+            batches += [pool[k : k + self.batch_size] for k in range(0, len(pool), self.batch_size)]
+        if self.shuffle:
+            chance.shuffle(batches)
+        return batches
 
 
 @torch.no_grad()
@@ -69,3 +138,39 @@ def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray
     """Return a model's probabilities and values for graphs, by task."""
     each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
     return [readings(task, outputs) for task, outputs in each]
+
+
+def make_loader(
+    graphs: list[Data], sampler: SizeBuckets, num_workers: int = 0
+) -> DataLoader[GraphBatch]:
+    """Make a loader of `GraphBatch` over encoded graphs."""
+    return DataLoader(
+        graphs,  # type: ignore[arg-type]
+        batch_sampler=sampler,
+        collate_fn=collate,
+        num_workers=num_workers,
+    )
+
+
+def make_loaders(
+    train: list[Data], valid: list[Data], settings: TrainingSettings, module: Any
+) -> tuple[Any, Any]:
+    """Make the loaders of training and validation graphs for a Lightning module."""
+
+    def sampler(graphs: list[Data], *, shuffle: bool) -> SizeBuckets:
+        return SizeBuckets(
+            [int(graph.num_nodes or 0) for graph in graphs],
+            settings.batch_size,
+            seed=settings.seed,
+            shuffle=shuffle,
+            epoch=lambda: module.current_epoch,
+            share=lambda: (
+                (module.trainer.global_rank, module.trainer.world_size) if shuffle else (0, 1)
+            ),
+        )
+
+    workers = settings.num_workers
+    return (
+        make_loader(train, sampler(train, shuffle=True), workers),
+        make_loader(valid, sampler(valid, shuffle=False), workers) if valid else None,
+    )

@@ -24,13 +24,15 @@ from graphxai.datasets.splits import (
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.leaks import leak_warnings
-from graphxai.learning.predicting import encode_all
+from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.table_settings import TableSettings
+from graphxai.models.graphormer import load_checkpoint, locate
 
 __all__ = ["SplitTable", "TablePart", "split_table", "table_split", "table_tasks", "with_share"]
 
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
+CHECKED_FOR_LEAKS = 1000  # molecules, at most
 RARE = 0.1  # share of the training molecules below which a class is named
 
 
@@ -109,8 +111,15 @@ def split_table(table: CleanTable, settings: TableSettings) -> SplitTable:
     training_labels = y[list(parts.train)]
     tasks = table_tasks(table.targets, training_labels)
     rare = _rare_classes(table.targets, training_labels)
-    graphs = encode_all(table.graphs, molecule_config(tasks))
-    leaks = leak_warnings(settings.init_weights, graphs, y, table.targets)
+    config = molecule_config(tasks)
+    graphs = encode_all(table.graphs, config)
+    leaks = []
+    if settings.init_weights is not None:
+        start = load_checkpoint(locate(settings.init_weights))
+        checked = np.linspace(0, len(y) - 1, min(len(y), CHECKED_FOR_LEAKS)).astype(int)
+        outputs = predict(start, [graphs[k] for k in checked]).double().numpy()
+        name = str(settings.init_weights)
+        leaks = leak_warnings(table.targets, y[checked], start.config.tasks, outputs, name)
     return SplitTable(table, parts, tasks, graphs, y, (*leaks, *rare))
 
 

@@ -11,25 +11,34 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch_geometric.data import Data
 
-from graphxai.learning.finetuning import FINETUNING, finetune, labelled, recombined
-from graphxai.learning.predicting import task_readings
+from graphxai.datasets.molecules import require_graphs
+from graphxai.datasets.recombine import recombine
+from graphxai.learning.finetuning import FINETUNING, finetune, labelled
+from graphxai.learning.predicting import encode_all, task_readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
-from graphxai.learning.teachers.choosing import choose_teacher, fit_forests
-from graphxai.learning.teachers.labels import joint_labels, labels_with_teacher, teacher_shares
+from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.stacking import (
     ForestSource,
     MoleculeFeatures,
     ProcessSource,
     Teacher,
+    joint_labels,
+    labels_with_teacher,
+    teacher_shares,
 )
-from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
+from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, LoadedModel
+from graphxai.runtime.progress import in_chunks, progress_bar
 
 __all__ = [
     "TaughtModel",
+    "encoded_molecules",
     "fit_networks",
+    "recombined",
+    "recombined_smiles",
     "teach_network",
     "teach_networks",
     "training_settings",
@@ -40,6 +49,7 @@ FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_
 STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
 SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
 RECOMBINED = 8000  # molecules for the teacher to label
+MAX_ATOMS = 60  # of a recombined molecule
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,18 +133,31 @@ def teach_networks(
         log: called with a line of text at each step.
     """
     train, show = split.train, training_settings(settings).show
+    log(
+        "choosing a teacher by scaffold folds of the training part"
+        if settings.teacher
+        else "training random forests for comparison: on ECFP4, and on ECFP4 and descriptors"
+    )
+    teacher = choose_teacher(
+        split.tasks,
+        train.smiles,
+        train.y,
+        weigh=settings.teacher,
+        seed=settings.seed,
+        show=show,
+    )
     if not settings.teacher:
-        log("training random forests for comparison: on ECFP4, and on ECFP4 and descriptors")
-        forests = fit_forests(split.tasks, train.smiles, train.y, seed=settings.seed, show=show)
-        return TaughtModel(_joined(networks), forests)
-    log("choosing a teacher by scaffold folds of the training part")
-    teacher = choose_teacher(split.tasks, train.smiles, train.y, seed=settings.seed, show=show)
+        return TaughtModel(_joined(networks), teacher.sources)
     for line in teacher.describe():
         log(line)
+    on_valid: list[FloatArray | None] = []
+    if split.valid.smiles:
+        on_valid = teacher.predict(MoleculeFeatures(split.valid.smiles))
     students = [
         teach_network(
             model,
             teacher,
+            on_valid,
             split,
             _network_folder(out, network) / "distilled",
             _student_settings(settings, network),
@@ -160,6 +183,7 @@ def _joined(networks: Sequence[Graphormer]) -> LoadedModel:
 def teach_network(
     model: Graphormer,
     teacher: Teacher,
+    on_valid: list[FloatArray | None],
     split: SplitTable,
     out: Path,
     training: TrainingSettings,
@@ -181,6 +205,7 @@ def teach_network(
     Args:
         model: network fitted to the training part.
         teacher: teacher fitted to the training part.
+        on_valid: its predictions for the validation part, by task; empty if there is no such part.
         split: the table.
         out: folder for the state of this training.
         training: settings of this training.
@@ -190,9 +215,7 @@ def teach_network(
     """
     train, valid = split.train, split.valid
     shares: list[float | None] = [None if w is None else 0.5 for w in teacher.weights]
-    on_valid: list[FloatArray | None] = []
-    if valid.smiles:
-        on_valid = teacher.predict(MoleculeFeatures(valid.smiles))
+    if on_valid:
         shares = teacher_shares(on_valid, task_readings(model, valid.graphs), valid.y)
     by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
     if not any(shares):
@@ -200,9 +223,11 @@ def teach_network(
     held_out = [*valid.smiles, *split.test.smiles]
     new_smiles, new_graphs = recombined(train.smiles, molecules, held_out, model.config, training)
     log(f"learning from the network and its teacher on {len(new_smiles):,} recombined molecules")
-    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
-    by_teacher = teacher.predict_in_chunks([*train.smiles, *new_smiles], training.show)
     by_network = task_readings(model, [*train.graphs, *new_graphs])
+    smiles = [*train.smiles, *new_smiles]
+    with progress_bar("labelling", len(smiles), show=training.show) as advance:
+        by_teacher = teacher.predict_in_chunks(smiles, advance)
+    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
     y = split.y.copy()
     size = len(train.smiles)
@@ -218,6 +243,54 @@ def teach_network(
         extra=labelled(new_graphs, taught[size:]),
     )
     return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles), on_valid)
+
+
+def recombined(
+    smiles: Sequence[str],
+    count: int,
+    exclude: Sequence[str],
+    config: GraphormerConfig,
+    settings: TrainingSettings,
+) -> tuple[list[str], list[Data]]:
+    """Make new molecules and encode them.
+
+    Args:
+        smiles: the molecules to recombine, see `recombine`.
+        count: number of new molecules wanted; fewer if no more combinations exist.
+        exclude: molecules that must not be made.
+        config: configuration of the model that will read them.
+        settings: their seed chooses, and they say whether to show progress.
+
+    Returns:
+        The new SMILES and the encoded graphs.
+    """
+    new = recombined_smiles(smiles, count, exclude, settings)
+    return new, encoded_molecules(new, config, settings)
+
+
+def recombined_smiles(
+    smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
+) -> list[str]:
+    """Make new molecules, with arguments as for `recombined`, and return their SMILES."""
+    with progress_bar("recombining", count, show=settings.show) as advance:
+        return recombine(
+            smiles,
+            count,
+            seed=settings.seed,
+            exclude=exclude,
+            max_atoms=MAX_ATOMS,
+            progress=advance,
+        )
+
+
+def encoded_molecules(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    """Return the encoded graphs of molecules, for a model with this configuration."""
+    graphs: list[Data] = []
+    for part in in_chunks(smiles, "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return graphs
 
 
 def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:

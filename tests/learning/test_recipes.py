@@ -22,7 +22,7 @@ from graphxai.datasets.recombine import recombine
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
-from graphxai.learning.finetuning import finetune, molecule_config, recombined
+from graphxai.learning.finetuning import finetune, molecule_config
 from graphxai.learning.predicting import predict
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.distillation import distil
@@ -33,7 +33,8 @@ from graphxai.learning.recipes.shapes import train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.forests import FingerprintForests
 from graphxai.learning.teachers.gaussian_process import NOISE, TanimotoProcess, tanimoto
-from graphxai.learning.teachers.labels import PROCESS_SHARE, Link, LinkedTeacher
+from graphxai.learning.teachers.linked import PROCESS_SHARE, Link, LinkedTeacher
+from graphxai.learning.training import recombined
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks
 

@@ -20,8 +20,9 @@ from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table import train_table
 from graphxai.learning.teachers import choosing, forests
-from graphxai.learning.teachers.labels import (
-    forest_inputs,
+from graphxai.learning.teachers.forests import forest_inputs
+from graphxai.learning.teachers.stacking import (
+    MoleculeFeatures,
     mixed_labels,
     soft_labels,
     stacking_share,
@@ -124,7 +125,10 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     table = SplitTable(None, split, tuple(tasks), graphs, y)
     teacher = choosing.choose_teacher(tasks, table.train.smiles, table.train.y)
     settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
-    taught = training.teach_network(model, teacher, table, tmp_path, settings, molecules=30)
+    on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))
+    taught = training.teach_network(
+        model, teacher, on_valid, table, tmp_path, settings, molecules=30
+    )
     assert taught.shares["size"] > 0.9
     assert 0 < taught.recombined <= 30
     values = tasks[0].offset + tasks[0].scale * predict(taught.model, graphs)[:36, 0].double()
@@ -173,9 +177,11 @@ def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
                ("0", "1") if name == "a class" else (), "", len(values))
         for name in columns
     ]  # fmt: skip
-    reasons = labels_met(model, graphs, np.stack(list(columns.values()), axis=1), targets)
+    y = np.stack(list(columns.values()), axis=1)
+    reasons = labels_met(targets, y, tasks, outputs)
     assert len(reasons) == 2
     assert reasons[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
     assert reasons[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
     named = [TargetColumn("seen", "regression", (), "", len(values))]
-    assert labels_met(model, graphs, noise[:, None], named) == ["'seen' (a label of that name)"]
+    reasons = labels_met(named, noise[:, None], tasks, outputs)
+    assert reasons == ["'seen' (a label of that name)"]

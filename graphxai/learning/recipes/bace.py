@@ -27,7 +27,7 @@ from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.recipes.distillation import DISTILLING, distil
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.teachers.forests import reference_forest
-from graphxai.learning.teachers.labels import Link
+from graphxai.learning.teachers.linked import Link
 from graphxai.models.graphormer import Graphormer, measure_mean_node, save_checkpoint
 from graphxai.runtime.writing import write_whole
 

@@ -20,23 +20,29 @@ from graphxai.datasets.splits import scaffold_folds
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
 from graphxai.learning.teachers.forests import Forest, trees_for
-from graphxai.learning.teachers.gaussian_process import Kernel, Positions, Process, carriers_of
-from graphxai.learning.teachers.labels import MIN_LABELS
+from graphxai.learning.teachers.gaussian_process import (
+    Kernel,
+    Positions,
+    Process,
+    carriers_of,
+    process_columns,
+    process_readings,
+)
 from graphxai.learning.teachers.minimol import minimol_installed
 from graphxai.learning.teachers.stacking import (
     FOLDS,
+    MIN_LABELS,
     SOURCES,
     ForestSource,
     MoleculeFeatures,
     ProcessSource,
     Teacher,
     kernel_of,
-    process_readings,
     squared_distances,
 )
 from graphxai.runtime.progress import Progress, progress_bar
 
-__all__ = ["choose_teacher", "fit_forests", "simplex_weights"]
+__all__ = ["choose_teacher", "simplex_weights"]
 
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
@@ -49,6 +55,7 @@ def choose_teacher(
     smiles: Sequence[str],
     y: FloatArray,
     *,
+    weigh: bool = True,
     seed: int = 0,
     show: bool | None = False,
 ) -> Teacher:
@@ -60,18 +67,23 @@ def choose_teacher(
         tasks: the tasks.
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
+        weigh: whether to choose weights; if not, the result teaches no task and has only the two
+            forests.
         seed: seed of the forests.
         show: as for `progress_bar`.
     """
-    enough = [k for k in range(len(tasks)) if _has_enough_labels(y[:, k])]
+    enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
     names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
     folds = scaffold_folds(smiles, FOLDS) if enough else []
     similarity = nearest_of_other_folds(smiles, folds)
-    steps = 2 * len(tasks) + (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
+    steps = 2 * len(tasks)
+    if enough:
+        steps += (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
     weights: list[dict[str, float] | None] = [None] * len(tasks)
     scores: list[dict[str, float]] = [{} for _ in tasks]
     unseen: dict[str, Unseen] = {}
-    with progress_bar("fitting teachers", steps, show=show) as advance:
+    title = "fitting teachers" if weigh else "fitting forests"
+    with progress_bar(title, steps, show=show) as advance:
         fitter = _SourceFitter(tuple(tasks), MoleculeFeatures(tuple(smiles)), y, seed, advance)
         by_source = {
             name: fitter.predict_folds_by_process(name, folds, enough)
@@ -92,28 +104,6 @@ def choose_teacher(
                 sources[name] = fitter.fit_process(name, wanted)
     metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
     return Teacher(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
-
-
-def fit_forests(
-    tasks: Sequence[Task],
-    smiles: Sequence[str],
-    y: FloatArray,
-    *,
-    seed: int = 0,
-    show: bool | None = False,
-) -> dict[str, ForestSource]:
-    """Fit the two forests alone, to compare a model with.
-
-    Args:
-        tasks: the tasks.
-        smiles: the training molecules (n,).
-        y: their labels (n, tasks), NaN where one is missing.
-        seed: seed of the forests.
-        show: as for `progress_bar`.
-    """
-    with progress_bar("fitting forests", 2 * len(tasks), show=show) as advance:
-        fitter = _SourceFitter(tuple(tasks), MoleculeFeatures(tuple(smiles)), y, seed, advance)
-        return {name: fitter.fit_forests(name) for name in MAX_FEATURES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +170,7 @@ class _SourceFitter:
         """
         tasks = {k: self.tasks[k] for k in enough}
         labels, kernel, carriers = (
-            _process_columns(tasks, self.y),
+            process_columns(tasks, self.y),
             *self._kernel_to_carriers(name)[:2],
         )
         best: dict[int, FloatArray] = {}
@@ -205,7 +195,7 @@ class _SourceFitter:
         tasks = {k: self.tasks[k] for k in noises}
         kernel, carriers, width = self._kernel_to_carriers(name)
         each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
-        process = Process.fit(kernel, carriers, _process_columns(tasks, self.y), each)
+        process = Process.fit(kernel, carriers, process_columns(tasks, self.y), each)
         self.advance(1)
         fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
         return ProcessSource(name, tasks, process, fingerprints, width)
@@ -297,19 +287,6 @@ def _squared_error(readings: FloatArray, y: FloatArray) -> float:
     """Return the mean squared error of readings (n,) or (n, C) over the labels in y (n,)."""
     labelled = ~np.isnan(y)
     return float((_errors(readings[labelled], y[labelled]) ** 2).mean())
-
-
-def _process_columns(tasks: Mapping[int, Task], y: FloatArray) -> FloatArray:
-    """Return the columns that a process learns, (n, columns): a task of C classes has C."""
-    columns = []
-    for k, task in tasks.items():
-        if task.kind == "multiclass":
-            numbers = np.arange(len(task.classes), dtype=np.float64)
-            one_hot = (y[:, k, None] == numbers).astype(np.float64)
-            columns.append(np.where(np.isnan(y[:, k, None]), np.nan, one_hot))
-        else:
-            columns.append(y[:, k, None])
-    return np.concatenate(columns, axis=1)
 
 
 def _width(fingerprints: NDArray[np.float32]) -> float:

@@ -8,17 +8,51 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdMolDescriptors
 
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
 from graphxai.runtime.progress import Progress, unseen
 
-__all__ = ["FingerprintForests", "Forest", "forest_predictions", "reference_forest", "trees_for"]
+__all__ = [
+    "FingerprintForests",
+    "Forest",
+    "forest_inputs",
+    "forest_predictions",
+    "reference_forest",
+    "trees_for",
+]
 
 FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
 TREES_OF_TABLE = 2400  # of all targets of a table together, but at least 100 for each
+_PROPERTIES = rdMolDescriptors.Properties()
+_DESCRIPTORS = (
+    lambda mol: list(_PROPERTIES.ComputeProperties(mol)),
+    rdMolDescriptors.SlogP_VSA_,
+    rdMolDescriptors.SMR_VSA_,
+    rdMolDescriptors.PEOE_VSA_,
+    rdMolDescriptors.MQNs_,
+    rdMolDescriptors.CalcAUTOCORR2D,
+)
+
+
+def forest_inputs(smiles: Sequence[str]) -> NDArray[np.float32]:
+    """Return ECFP4 bits and 313 RDKit descriptors, (n, 2361).
+
+    Undefined values are 0. The descriptors are properties, surface areas, counts and
+    autocorrelations.
+    """
+    with rdBase.BlockLogs():
+        rows = [
+            [value for function in _DESCRIPTORS for value in function(mol)]
+            for mol in map(Chem.MolFromSmiles, smiles)
+        ]
+    limit = float(np.finfo(np.float32).max)
+    values = np.clip(np.nan_to_num(np.array(rows, dtype=np.float64)), -limit, limit)
+    return np.concatenate([ecfp4(smiles), values.astype(np.float32)], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

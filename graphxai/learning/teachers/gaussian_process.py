@@ -8,13 +8,14 @@ no leave-one-out predictions and no way to carry a process by some of the molecu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
+from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "TanimotoProcess",
     "carriers_of",
     "counts_of",
+    "process_columns",
+    "process_readings",
     "similarity",
     "tanimoto",
 ]
@@ -139,6 +142,33 @@ class Process:
     def predict(self, kernel: Kernel) -> FloatArray:
         """Predict molecules with similarities (q, m) to the carriers, (q, columns) (eq. 2.25)."""
         return kernel @ self.weights + self.means
+
+
+def process_columns(tasks: Mapping[int, Task], y: FloatArray) -> FloatArray:
+    """Return the columns that a process learns, (n, columns): a task of C classes has C."""
+    columns = []
+    for k, task in tasks.items():
+        if task.kind == "multiclass":
+            numbers = np.arange(len(task.classes), dtype=np.float64)
+            one_hot = (y[:, k, None] == numbers).astype(np.float64)
+            columns.append(np.where(np.isnan(y[:, k, None]), np.nan, one_hot))
+        else:
+            columns.append(y[:, k, None])
+    return np.concatenate(columns, axis=1)
+
+
+def process_readings(tasks: Mapping[int, Task], values: FloatArray) -> dict[int, FloatArray]:
+    """Turn a process's columns (n, columns) into probabilities and values, by task."""
+    readings, start = {}, 0
+    for k, task in tasks.items():
+        columns = values[:, start : start + task.num_outputs]
+        start += task.num_outputs
+        if task.kind == "multiclass":
+            positive = columns.clip(1e-6, 1)
+            readings[k] = positive / positive.sum(1, keepdims=True)
+        else:
+            readings[k] = columns[:, 0].clip(0, 1) if task.kind == "binary" else columns[:, 0]
+    return readings
 
 
 class TanimotoProcess:

@@ -1,4 +1,7 @@
-"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes."""
+"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes.
+
+What it and a network predict together becomes labels, from which the network learns.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,33 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.conformal import Unseen
-from graphxai.learning.teachers.forests import Forest
-from graphxai.learning.teachers.gaussian_process import Kernel, Process, counts_of, similarity
-from graphxai.learning.teachers.labels import forest_inputs
+from graphxai.learning.teachers.forests import Forest, forest_inputs
+from graphxai.learning.teachers.gaussian_process import (
+    Kernel,
+    Process,
+    counts_of,
+    process_readings,
+    similarity,
+)
 from graphxai.learning.teachers.minimol import minimol_fingerprints
-from graphxai.runtime.progress import in_chunks
+from graphxai.runtime.progress import Progress
 
 __all__ = [
     "FOLDS",
+    "MIN_LABELS",
     "SOURCES",
     "ForestSource",
     "MoleculeFeatures",
     "ProcessSource",
     "Teacher",
+    "joint_labels",
     "kernel_of",
-    "process_readings",
+    "labels_with_teacher",
+    "mixed_labels",
+    "soft_labels",
     "squared_distances",
+    "stacking_share",
+    "teacher_shares",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -40,6 +54,8 @@ SOURCES = {
     "minimol": "process on MiniMol fingerprints",
 }
 FOLDS = 4  # of scaffolds, for choosing the weights
+MIN_LABELS = 20  # of a task that has a teacher
+CHUNK = 500  # molecules whose features are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,13 +176,14 @@ class Teacher:
         ]
 
     def predict_in_chunks(
-        self, smiles: Sequence[str], show: bool | None = False
+        self, smiles: Sequence[str], progress: Progress
     ) -> list[FloatArray | None]:
-        """Predict many molecules, some hundreds at a time, with the progress that `show` allows."""
-        chunks = [
-            self.predict(MoleculeFeatures(tuple(chunk)))
-            for chunk in in_chunks(smiles, "labelling", show=show)
-        ]
+        """Predict many molecules, some hundreds at a time, and report the number of each chunk."""
+        chunks = []
+        for start in range(0, len(smiles), CHUNK):
+            chunk = tuple(smiles[start : start + CHUNK])
+            chunks.append(self.predict(MoleculeFeatures(chunk)))
+            progress(len(chunk))
         by_task = [
             [readings for readings in task if readings is not None]
             for task in zip(*chunks, strict=True)
@@ -244,20 +261,6 @@ def _headings(task: Task) -> list[str]:
     return [f"{task.name}: teacher: {name}" for name in task.classes]
 
 
-def process_readings(tasks: Mapping[int, Task], values: FloatArray) -> dict[int, FloatArray]:
-    """Turn a process's columns (n, columns) into probabilities and values, by task."""
-    readings, start = {}, 0
-    for k, task in tasks.items():
-        columns = values[:, start : start + task.num_outputs]
-        start += task.num_outputs
-        if task.kind == "multiclass":
-            positive = columns.clip(1e-6, 1)
-            readings[k] = positive / positive.sum(1, keepdims=True)
-        else:
-            readings[k] = columns[:, 0].clip(0, 1) if task.kind == "binary" else columns[:, 0]
-    return readings
-
-
 def kernel_of(
     source: str,
     fingerprints: tuple[NDArray[Any], ...],
@@ -275,3 +278,103 @@ def squared_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray
     """Return the squared distances (n, m) of rows a (n, F) to rows b (m, F)."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.maximum(squares, 0)
+
+
+def teacher_shares(
+    teacher: Sequence[FloatArray | None], network: Sequence[FloatArray], y: FloatArray
+) -> list[float | None]:
+    """Choose the teacher's share for each task, see `stacking_share`.
+
+    Args:
+        teacher: its predictions for the validation part, by task; None where it has none.
+        network: the network's predictions for the validation part, by task.
+        y: the labels (n, tasks), NaN where one is missing.
+    """
+    return [
+        None if by_teacher is None else stacking_share(by_teacher, by_network, labels)
+        for by_teacher, by_network, labels in zip(teacher, network, y.T, strict=True)
+    ]
+
+
+def joint_labels(
+    teacher: Sequence[FloatArray | None],
+    network: Sequence[FloatArray],
+    shares: Sequence[float | None],
+    seed: int,
+) -> FloatArray:
+    """Label molecules by teacher and network together, (m, tasks), NaN without a teacher.
+
+    Args:
+        teacher: its predictions for the molecules, by task; None where it has none.
+        network: the network's predictions, by task.
+        shares: the teacher's share, by task.
+        seed: seed of the classes that are drawn, see `soft_labels`.
+    """
+    columns = [
+        np.full(len(by_network), np.nan)
+        if by_teacher is None or share is None
+        else soft_labels(share * by_teacher + (1 - share) * by_network, seed)
+        for by_teacher, by_network, share in zip(teacher, network, shares, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def labels_with_teacher(
+    y: FloatArray,
+    left_out: Sequence[FloatArray | None],
+    shares: Sequence[float | None],
+    taught: FloatArray,
+) -> FloatArray:
+    """Return the training labels moved towards the teacher, (m, tasks).
+
+    Args:
+        y: the measured labels (m, tasks), NaN where one is missing.
+        left_out: the teacher's predictions without the label, by task; None where it has none.
+        shares: the teacher's share, by task.
+        taught: labels by teacher and network (m, tasks), which fill the gaps.
+    """
+    columns = [
+        labels if by_teacher is None or share is None else mixed_labels(labels, by_teacher, share)
+        for labels, by_teacher, share in zip(y.T, left_out, shares, strict=True)
+    ]
+    mixed = np.stack(columns, axis=1)
+    return np.where(np.isnan(mixed), taught, mixed)
+
+
+def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> float:
+    """Find the teacher's share s in s teacher + (1 - s) network with the least squared error.
+
+    Stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are readings (n,)
+    or (n, C) for labels y (n,), NaN where missing; with fewer than 20 labels s is one half.
+    """
+    labelled = ~np.isnan(y)
+    if labelled.sum() < MIN_LABELS:
+        return 0.5
+    teacher, network, truth = teacher[labelled], network[labelled], y[labelled]
+    if teacher.ndim == 2:
+        truth = np.eye(teacher.shape[1])[truth.astype(int)]
+    difference = teacher - network
+    total = float((difference**2).sum())
+    return float(np.clip(((truth - network) * difference).sum() / total, 0, 1)) if total else 0.5
+
+
+def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArray:
+    """Mix training labels y (n,) with the teacher's predictions without them, at half its share.
+
+    (1 - s / 2) y + s / 2 t for the share s and the prediction t; y where t is missing.
+    """
+    mixed = (1 - share / 2) * y + share / 2 * left_out
+    return np.where(np.isnan(mixed), y, mixed)
+
+
+def soft_labels(readings: FloatArray, seed: int = 0) -> FloatArray:
+    """Turn predictions into labels (n,) to learn from.
+
+    Values and probabilities of two classes (n,) are labels already. Of several classes (n, C), one
+    is drawn for each molecule. In expectation, it has the same cross-entropy as the probabilities.
+    """
+    if readings.ndim == 1:
+        return readings
+    chance = np.random.default_rng(seed).random((len(readings), 1))
+    below = (readings.cumsum(1) < chance).sum(1)
+    return np.minimum(below, readings.shape[1] - 1).astype(np.float64)  # the sum may round below 1
