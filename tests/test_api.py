@@ -262,14 +262,25 @@ def test_methods_side_by_side_and_molecules_in_a_grid(model, aspirin):
         gx.grid([])
 
 
-def test_a_graph_without_a_picture_says_so(model):
-    data = molecule_to_data("CCO")
-    del data.smiles
-    found = gx.explain(model, data)
+def test_an_input_without_a_picture_says_so():
+    class Mean(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).mean(1)
+
+    rows = gx.wrap(Mean(4, 1).eval(), kind="regression", inputs="tokens")
+    found = gx.explain(rows, torch.randn(3, 4))
     assert len(found) == 3
     assert found._repr_svg_() is None
     with pytest.raises(ValueError, match="has no picture"):
         found.svg()
+
+
+def test_a_graph_that_is_no_molecule_has_a_picture(model):
+    data = molecule_to_data("CCO")
+    del data.smiles
+    found = gx.explain(model, data)
+    assert len(ElementTree.fromstring(found.svg()).findall(".//*[@data-node]")) == 3
+    assert found._repr_svg_().startswith("<svg")
 
 
 @pytest.mark.parametrize(

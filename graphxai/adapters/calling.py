@@ -121,6 +121,8 @@ def as_outputs(
     must have a row per node. reads_links: whether the model may read pairs that the graphs name.
     """
     answer, advice = getattr(answer, "logits", answer), ""
+    if isinstance(answer, Mapping) and isinstance(answer.get("logits"), Tensor):
+        answer = answer["logits"]
     if graphs is not None and PAIR in graphs:
         answer = outputs_of_explained_pairs(answer, graphs, size, reads_links)
     elif graphs is not None and CHOSEN in graphs:

@@ -190,7 +190,8 @@ def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
         example = f"({schema[0].nodes[0][0]!r}, 0)"
     else:
         counts, example = [int(graphs.num_nodes)], "0"
+    by_type = schema is not None and isinstance(answer, Mapping)
     rows = len(answer) if isinstance(answer, Tensor) and answer.dim() else -1
-    if not isinstance(answer, Mapping) and (rows == size or rows not in counts):
+    if not by_type and (rows == size or rows not in counts):
         return ""
     return f"choose the node to explain, such as explain(model, graph, node={example})"

@@ -69,6 +69,13 @@ class WrappedModel(ModuleView):
         of_graphs_or_own_call = settings.forward is not None or not settings.dense
         self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
 
+    def __repr__(self) -> str:
+        tasks = ", ".join(f"{task.name} ({task.kind})" for task in self.config.tasks)
+        takes = "rows of tokens" if self.settings.dense else "graphs"
+        names = " and ".join(self.settings.embedding)
+        at = f", explained at {names}" if names else ""
+        return f"WrappedModel({self.origin.name} of {takes}: {tasks}{at})"
+
     # -- what may share a pass -----------------------------------------------------------------
 
     @property

@@ -92,12 +92,12 @@ class CounterfactualSet(Drawing):
     def svg(self, **options: Any) -> str:
         """Draw the graph with the nodes of the set coloured.
 
-        Options are as for `molecule_svg` and `superpixel_svg`.
+        Options are as for `molecule_svg`, `superpixel_svg` and `graph_svg`.
 
         Raises:
             ValueError: for a graph without a picture.
         """
-        from graphxai.visualization import Scale, molecule_svg, superpixel_svg
+        from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
 
         shown = np.zeros(len(self.explanation.relevance))
         shown[list(self.nodes)] = 1.0
@@ -109,7 +109,16 @@ class CounterfactualSet(Drawing):
             return molecule_svg(explanation.molecule, shown, **options)
         if explanation.image is not None and explanation.segments is not None:
             return superpixel_svg(explanation.image, explanation.segments, shown, **options)
-        raise ValueError("this graph has no picture: it has neither a SMILES nor an image.")
+        if explanation.drawn is not None and self.of == "edges":
+            ends = np.sort(explanation.drawn.edges, axis=0).T.tolist()
+            chosen = {tuple(map(int, np.atleast_1d(member))) for member in self.members}
+            first = {pair: k for k, pair in enumerate(map(tuple, ends))}  # one of two directions
+            lines = np.array([tuple(p) in chosen and first[*p] == k for k, p in enumerate(ends)])
+            nothing = np.zeros_like(shown)
+            return graph_svg(explanation.drawn, nothing, edge_relevance=lines, **options)
+        if explanation.drawn is not None:
+            return graph_svg(explanation.drawn, shown, **options)
+        raise ValueError("this input has no picture: no SMILES, no image and no edges.")
 
     def _repr_svg_(self) -> str | None:
         return super()._repr_svg_() if self.explanation.has_picture else None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
     from graphxai.datasets.training_set import Nearness
+    from graphxai.visualization import PlainGraph
 
 NO_MOLECULE = "this graph has no molecule: write .csv, .parquet or .json."
 
@@ -57,6 +58,7 @@ class ExplainedGraph:
         graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, as far as it has them; empty
             for molecules, whose features follow from `mol` or `smiles`, and for graphs with several
             types of nodes.
+        drawn: edges and labels for the picture of a graph that is no molecule and no image.
         provenance: model, hash of its checkpoint, options and versions.
 
     Raises:
@@ -85,6 +87,7 @@ class ExplainedGraph:
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
+    drawn: "PlainGraph | None" = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,8 +150,8 @@ class ExplainedGraph:
 
     @property
     def has_picture(self) -> bool:
-        """Whether there is a molecule, or an image with segments, to draw relevance on."""
-        return self.molecule is not None or self.segments is not None
+        """Whether there is a molecule, an image with segments, or a graph to draw."""
+        return any(x is not None for x in (self.molecule, self.segments, self.drawn))
 
     @property
     def contested(self) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphxai.visualization.resonance import averaged, equivalent_atoms
 
@@ -64,7 +65,8 @@ class Explanation(ExplainedGraph, Result):
                 equivalent show their mean (see `equivalent`).
             agreed: give no colour to nodes on whose sign the models of an ensemble disagree (see
                 `contested`).
-            options: as for `molecule_svg` (such as `atom_numbers=True`) and `superpixel_svg`.
+            options: as for `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg` and
+                `graph_svg`.
         """
         from graphxai import visualization as draw
 
@@ -88,10 +90,19 @@ class Explanation(ExplainedGraph, Result):
             return draw.molecule_svg(molecule, averaged(relevance, groups), **options)
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, relevance, **options)
+        if self.drawn is not None:
+            edges = self.relevance_of.get("edge_attr")
+            if scale is None and edges is not None:
+                options["scale"] = replace(options["scale"], limit=self._limit(edges))
+            return draw.graph_svg(self.drawn, relevance, edge_relevance=edges, **options)
         raise ValueError(
-            "this graph has no picture: it has neither a molecule (a SMILES) nor an image with"
-            " segments."
+            "this input has no picture: it has no molecule (a SMILES), no image with segments and"
+            " no edges."
         )
+
+    def _limit(self, edges: NDArray[np.floating]) -> float:
+        """Return the largest |relevance| of nodes and edges, or 1 if all is zero."""
+        return float(np.abs(np.concatenate([self.relevance, edges])).max()) or 1.0
 
     def _repr_svg_(self) -> str | None:
         return super()._repr_svg_() if self.has_picture else None

@@ -148,6 +148,8 @@ def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
 
 
 def _same_input(first: Explanation, second: Explanation) -> bool:
+    if first.drawn is not None and second.drawn is not None:
+        return np.array_equal(first.drawn.edges, second.drawn.edges) and len(first) == len(second)
     if first.image is None or second.image is None:
         return first.smiles == second.smiles and len(first) == len(second)
     return np.array_equal(first.image, second.image) and len(first) == len(second)

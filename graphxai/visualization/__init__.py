@@ -1,10 +1,11 @@
-"""Pictures of relevance: molecules, superpixel images, grids of both, as SVG or PNG.
+"""Pictures of relevance: molecules, other graphs, superpixel images, grids of both, as SVG or PNG.
 
 Inputs are plain values (RDKit molecules, numpy arrays, strings). RDKit, fontTools, matplotlib and
 the rasteriser are imported only when a picture is drawn.
 """
 
 from .color import PALETTES, Scale
+from .graph import PlainGraph, graph_svg
 from .grid import grid_svg
 from .molecule import molecule_svg
 from .render import displayed, save_picture, svg_to_png
@@ -12,8 +13,10 @@ from .superpixel import superpixel_row_svg, superpixel_svg
 
 __all__ = [
     "PALETTES",
+    "PlainGraph",
     "Scale",
     "displayed",
+    "graph_svg",
     "grid_svg",
     "molecule_svg",
     "save_picture",

@@ -139,3 +139,28 @@ def test_a_maximum_without_ties_is_explained_as_before(how):
     (gradient,) = torch.autograd.grad(module(x, torch.zeros(6).long()).sum(), x)
     expected = (x * gradient).sum(-1).detach().numpy()
     assert found.relevance == pytest.approx(expected, abs=1e-6)
+
+
+class Overwritten(nn.Module):
+    """Sums nodes into a tensor that held something else, which does not count."""
+
+    def __init__(self, before):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.before = nn.Linear(DIM, 4), nn.Linear(4, 1), before
+
+    def forward(self, x, batch):
+        h, graphs = self.first(x), int(batch.max()) + 1
+        out = {"zeros": h.new_zeros(graphs, 4), "sevens": h.new_full((graphs, 4), 7.0)}.get(
+            self.before, h[:graphs].clone()
+        )
+        index = batch[:, None].expand(-1, 4)
+        return self.last(out.scatter_reduce_(0, index, h, "sum", include_self=False))
+
+
+@pytest.mark.parametrize("before", ["sevens", "nodes"])
+@pytest.mark.parametrize("method", ["lrp_zplus", "lrp", "gradient_input"])
+def test_what_a_sum_overwrites_has_no_relevance(before, method):
+    found = gx.explain(gx.wrap(Overwritten(before).eval(), kind="regression"), GRAPHS[1], method)
+    plain = gx.explain(gx.wrap(Overwritten("zeros").eval(), kind="regression"), GRAPHS[1], method)
+    assert found.relevance == pytest.approx(plain.relevance, abs=1e-6)

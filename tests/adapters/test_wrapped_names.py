@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GPSConv, MessagePassing, ResGatedGraphConv, global_mean_pool
 from torch_geometric.nn.models import Polynormer, SGFormer
 
@@ -115,3 +116,34 @@ def test_renaming_changes_no_relevance_of_tokens():
     for method in FEW:
         found = [gx.explain(each, ids, method).relevance for each in (one, two)]
         np.testing.assert_array_equal(*found, err_msg=method)
+
+
+class Answering(nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last, self.names = nn.Linear(4, 1), names
+
+    def forward(self, x, edge_index):
+        return dict.fromkeys(self.names) | {self.names[0]: self.last(x.mean(0, keepdim=True))}
+
+
+def test_a_mapping_with_logits_is_read_and_another_is_named():
+    graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    module = Answering(["logits", "loss"]).eval()
+    found = gx.explain(gx.wrap(module, kind="regression"), graph)
+    with torch.no_grad():
+        expected = module(graph.x, None)["logits"].item()
+    assert found.ledger.output == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="the model returns dict, not a tensor"):
+        gx.explain(gx.wrap(Answering(["score", "loss"]).eval(), kind="regression"), graph)
+
+
+def test_a_wrapped_model_says_what_it_is():
+    tasks = [gx.Task("solubility", "regression"), gx.Task("toxic", "binary", ("no", "yes"))]
+    model = gx.wrap(Answering(["logits"]), tasks)
+    assert (
+        repr(model) == "WrappedModel(Answering of graphs: solubility (regression), toxic (binary))"
+    )
+    at = gx.wrap(Answering(["logits"]), kind="regression", embedding="last", inputs="tokens")
+    assert repr(at).endswith("of rows of tokens: output (regression), explained at last)")

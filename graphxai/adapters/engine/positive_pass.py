@@ -298,6 +298,9 @@ def _plus(call: PositiveCall, rule: Callable[[PositiveCall], Tensor]) -> Tensor:
     rest = rule(replace(call, op=op, args=(zeros, *call.args[1:]), inputs=inputs, result=None))
     if beta == 0:
         return rest
+    if call.kwargs.get("include_self") is False:  # entries that something is summed into are lost
+        dim, index = call.args[1:3]
+        term = term.masked_fill(torch.zeros_like(term).scatter(dim, index, 1.0) > 0, 0.0)
     if first is not None:
         return _added(call, [rest, call.inputs[first]], [rest.detach(), term * beta])
     if call.interpreter.gives_share(term):

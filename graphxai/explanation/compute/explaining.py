@@ -27,6 +27,7 @@ from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.explanation.provenance import provenance
 from graphxai.models.graphormer import Graphormer
 
+from .drawn import plain_graph
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
 
@@ -250,6 +251,7 @@ class _ExplainedBatch:
             image=item.image,
             segments=item.segments,
             graph=_arrays_of(item),
+            drawn=plain_graph(item),
             provenance=self.origin,
         )
 

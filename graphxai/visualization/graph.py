@@ -1,0 +1,307 @@
+"""A graph that is no molecule: its nodes and edges, coloured by relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .color import Scale, finite
+from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
+from .frame import color_bar as _color_bar
+from .graph_layout import laid_out_graph
+from .text import draw_text, escape, fit_text, number, text_width
+
+MOST_NODES = 150  # in one picture; of larger graphs it shows the most relevant ones
+_LARGEST, _SMALLEST = 17.0, 3.5  # radius of a node, pixels
+_NOTE_ROOM = 22.0  # height of the note, pixels
+_OUTLINE = "#333333"
+_VISIBLE = 0.03  # of the limit: less relevance gives an edge no colour
+_DARK = 0.45  # luminance below which a label on a node is white
+
+
+@dataclass(frozen=True, eq=False)
+class PlainGraph:
+    """The nodes and edges of a graph, for its picture.
+
+    Args:
+        edges: the two nodes of each edge, (2, E). An edge may be there in both directions.
+        labels: what to write at each node; by default its number, counted from 0.
+        explained: the node or pair whose output is explained; empty for the whole graph.
+    """
+
+    edges: NDArray[np.integer]
+    labels: tuple[str, ...] = ()
+    explained: tuple[int, ...] = ()
+
+
+def graph_svg(
+    graph: PlainGraph,
+    relevance: ArrayLike,
+    *,
+    edge_relevance: ArrayLike | None = None,
+    scale: Scale | float | None = None,
+    title: str = "",
+    subtitle: str = "",
+    note: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 640,
+    height: float = 480,
+    labels: bool = True,
+    color_bar: bool = True,
+    palette: str = "red-blue",
+    outlined: Collection[int] = (),
+) -> str:
+    """Return an SVG of a graph with its nodes coloured by signed relevance.
+
+    An edge has the colour of its own relevance, or else runs from the colour of one end to that of
+    the other. The two directions of an edge are one line, with the sum of their relevance. Nodes
+    whose output is explained have a dark ring. Of a graph with more than 150 nodes, the 150 with
+    the largest |relevance| are drawn, and the note says so.
+
+    Args:
+        graph: what to draw.
+        relevance: one number per node, shape (N,).
+        edge_relevance: one number per edge, shape (E,), if edges were explained.
+        scale: colours, to share within a set of pictures; default: fitted to what is drawn.
+        title, subtitle: plain text above the graph.
+        note: plain text below it.
+        legend: words at the negative and the positive end of the colour bar.
+        width, height: pixels.
+        labels: write the label of each node on it, or beside it if it is long and there is room.
+        color_bar: draw the bar (a grid may have one for all panels).
+        palette: one of `PALETTES`, if `scale` is not given.
+        outlined: further nodes to draw a dark ring around.
+
+    Raises:
+        ValueError: if `relevance` does not have one finite number per node, or `edge_relevance`
+            per edge, or the picture is too small.
+    """
+    values = finite(relevance)
+    of_edges = np.zeros(0) if edge_relevance is None else finite(edge_relevance)
+    if values.ndim != 1 or (edge_relevance is not None and of_edges.shape != graph.edges.shape[1:]):
+        raise ValueError("relevance must have one number per node, and that of edges one per edge.")
+    scale = Scale.chosen(scale, values, of_edges, palette=palette)
+    ringed = {*graph.explained, *outlined}
+    shown = _shown(values, ringed)
+    if len(shown) < len(values):
+        cut = f"{len(shown)} of {len(values)} nodes, with the largest |relevance|"
+        note = f"{note}; {cut}" if note else cut
+    head, top = heading(title, subtitle, width)
+    bottom = height - (BAR_ROOM if color_bar else 0.0)
+    base = bottom - (_NOTE_ROOM if note else 0.0)
+    room = (width - 2 * MARGIN, base - top - 1.5 * MARGIN)
+    if min(room) < 40:
+        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
+    place = {int(node): k for k, node in enumerate(shown)}
+    lines = _lines(graph.edges, place, values, None if edge_relevance is None else of_edges)
+    points, radius = _fitted(len(shown), list(lines), room)
+    drawn = _edges_svg(lines, points, radius, scale)
+    drawn += _nodes_svg(graph, values, shown, points, radius, scale, ringed, labels)
+    parts = [head, f'<g transform="translate({number(MARGIN)} {number(top + MARGIN)})">{drawn}</g>']
+    if note:
+        text, size = fit_text(note, 12, width - 2 * MARGIN, smallest=8)
+        parts.append(draw_text(text, width / 2, bottom - 6, size, anchor="middle", color=GREY))
+    if color_bar:
+        of_all = np.concatenate([values, of_edges])
+        parts.append(_color_bar(scale, 0, bottom, width, legend, values=of_all))
+    return document(
+        width,
+        height,
+        "".join(parts),
+        title=title.strip() or "Graph coloured by relevance",
+        description=_description(values, scale, subtitle, legend, note),
+    )
+
+
+def _description(
+    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str], note: str
+) -> str:
+    """Describe the picture for screen readers."""
+    words = [subtitle.strip() + "."] if subtitle.strip() else []
+    if len(values):
+        ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
+        words.append(f"{len(values)} nodes with relevance from {ends}.")
+    key = scale.key(legend)
+    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
+    return " ".join([*words, f"{note}."] if note else words)
+
+
+def _shown(values: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
+    """Return the nodes to draw, ascending."""
+    if len(values) <= MOST_NODES:
+        return np.arange(len(values))
+    size = np.abs(values)
+    size[list(always)] = np.inf
+    return np.sort(np.argsort(-size, kind="stable")[:MOST_NODES])
+
+
+def _lines(
+    edges: NDArray[np.integer],
+    place: dict[int, int],
+    values: NDArray[np.float64],
+    of_edges: NDArray[np.float64] | None,
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return the relevance at both ends of each line between two places, without self loops."""
+    lines: dict[tuple[int, int], tuple[float, float]] = {}
+    for k, (i, j) in enumerate(edges.T.tolist()):
+        if i == j or i not in place or j not in place:
+            continue
+        (a, i), (b, j) = sorted([(place[i], i), (place[j], j)])
+        if of_edges is None:
+            lines[a, b] = float(values[i]), float(values[j])
+        else:
+            whole = lines.get((a, b), (0.0, 0.0))[0] + float(of_edges[k])
+            lines[a, b] = whole, whole
+    return lines
+
+
+def _fitted(
+    count: int, lines: list[tuple[int, int]], room: tuple[float, float]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the places of the nodes (N, 2) in the room, and their radius, in pixels."""
+    points = laid_out_graph(count, tuple(lines), room[0] / room[1])
+    radius = _LARGEST
+    for _ in range(2):  # the radius follows from the places, and these from its margin
+        margin = radius + 12
+        extent = np.maximum(np.ptp(points, axis=0), 1e-9)
+        free = np.maximum(np.array(room) - 2 * margin, 10.0)
+        zoom = float((free / extent).min()) if count > 1 else 1.0
+        middle = (points.max(0) + points.min(0)) / 2
+        placed = (points - middle) * zoom + np.array(room) / 2
+        radius = float(np.clip(_gap(placed) * 0.36, _SMALLEST, _LARGEST))
+    return placed, radius
+
+
+def _gap(points: NDArray[np.float64]) -> float:
+    """Return how near nodes are to their nearest neighbour, but for the nearest tenth."""
+    if len(points) < 2:
+        return np.inf
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    np.fill_diagonal(apart, np.inf)
+    return float(np.quantile(apart.min(1), 0.1))
+
+
+def _edges_svg(
+    lines: dict[tuple[int, int], tuple[float, float]],
+    points: NDArray[np.float64],
+    radius: float,
+    scale: Scale,
+) -> str:
+    """Draw the edges as thin grey lines, under bands with the colours of their relevance."""
+    thin, bands, gradients = [], [], []
+    key = "g" + digest(scale, points.round(3).tobytes(), sorted(lines.items()))
+    for number_of, ((i, j), ends) in enumerate(lines.items()):
+        (x1, y1), (x2, y2) = points[i], points[j]
+        path = f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
+        thin.append(f'<path d="{path}" stroke="#a6a6a6" stroke-width="1"/>')
+        if max(map(abs, ends)) < _VISIBLE * scale.limit:
+            continue
+        name = f"{key}-{number_of}"
+        gradients.append(
+            f'<linearGradient id="{name}" gradientUnits="userSpaceOnUse" x1="{number(x1)}"'
+            f' y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}">{_stops(ends, scale)}'
+            "</linearGradient>"
+        )
+        bands.append(f'<path d="{_band(points[i], points[j], radius)}" fill="url(#{name})"/>')
+    return (
+        f'<defs>{"".join(gradients)}</defs><g class="edges">{"".join(bands)}'
+        f'<g fill="none">{"".join(thin)}</g></g>'
+    )
+
+
+def _stops(ends: tuple[float, float], scale: Scale) -> str:
+    """Return a gradient between the ends, by their mean, and clear where there is no relevance."""
+    values = (ends[0], sum(ends) / 2, ends[1])
+    stops = []
+    for offset, value, color in zip(("0", "0.5", "1"), values, _colors(scale, values), strict=True):
+        clear = ' stop-opacity="0"' if abs(value) < _VISIBLE * scale.limit else ""
+        stops.append(f'<stop offset="{offset}" stop-color="{color}"{clear}/>')
+    return "".join(stops)
+
+
+def _band(start: NDArray[np.float64], end: NDArray[np.float64], radius: float) -> str:
+    """Return the path of a band along an edge: renderers drop gradients on lines without area."""
+    along = end - start
+    aside = along[::-1] * (-1, 1) / (np.linalg.norm(along) or 1.0) * max(1.2, radius * 0.26)
+    corners = [start + aside, end + aside, end - aside, start - aside]
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in corners) + "Z"
+
+
+def _nodes_svg(
+    graph: PlainGraph,
+    values: NDArray[np.float64],
+    shown: NDArray[np.int_],
+    points: NDArray[np.float64],
+    radius: float,
+    scale: Scale,
+    ringed: Collection[int],
+    labels: bool,
+) -> str:
+    """Draw the nodes with their labels, above the edges."""
+    discs = []
+    names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
+    colors = _colors(scale, values[shown].tolist())
+    for node, label, (x, y), color in zip(shown.tolist(), names, points, colors, strict=True):
+        ring = max(1.8, radius * 0.2) if node in ringed else 0.8
+        edge = _OUTLINE if node in ringed else "#777777"
+        discs.append(
+            f'<circle data-node="{node}" cx="{number(x)}" cy="{number(y)}"'
+            f' r="{number(radius)}" fill="{color}" stroke="{edge}" stroke-width="{number(ring)}">'
+            f"<title>{escape(f'{label}: {scale.text(values[node])}')}</title></circle>"
+        )
+    words = ""
+    if labels:
+        first = [node in ringed for node in shown.tolist()]
+        strength = np.where(first, np.inf, np.abs(values[shown]))
+        order = np.argsort(-strength, kind="stable").tolist()
+        words = _labels_svg(names, order, points, radius, colors)
+    return f'<g class="nodes">{"".join(discs)}</g><g pointer-events="none">{words}</g>'
+
+
+def _labels_svg(
+    names: Sequence[str],
+    order: Sequence[int],
+    points: NDArray[np.float64],
+    radius: float,
+    colors: Sequence[str],
+) -> str:
+    """Write the names on their nodes, or below or above them where nothing else is.
+
+    order: the nodes, the most important first. What finds no room is left to the tooltip.
+    """
+    size, words = min(12.0, max(7.0, radius * 0.95)), []
+    taken = [(x - radius, y - radius, x + radius, y + radius) for x, y in points.tolist()]
+    for k in order:
+        x, y = points[k].tolist()
+        if text_width(names[k], size) <= 1.9 * radius:
+            ink = "#ffffff" if _luminance(colors[k]) < _DARK else "#000000"
+            words.append(draw_text(names[k], x, y + size * 0.36, size, anchor="middle", color=ink))
+            continue
+        text, fitted = fit_text(names[k], min(max(size, 9.0), 10.0), 90.0, smallest=8.0)
+        half = text_width(text, fitted) / 2
+        for base in (y + radius + fitted, y - radius - 0.3 * fitted):
+            box = (x - half, base - 0.75 * fitted, x + half, base + 0.2 * fitted)
+            if not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                words.append(draw_text(text, x, base, fitted, anchor="middle", color="#000000"))
+                break
+    return "".join(words)
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two boxes (left, top, right, bottom) overlap."""
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _colors(scale: Scale, values: Collection[float]) -> list[str]:
+    """Return the colours of some relevances, of which there may be none."""
+    return list(scale.hex(np.array(list(values)))) if len(values) else []
+
+
+def _luminance(color: str) -> float:
+    """Return how bright a colour such as "#ff0000" looks, from 0 to 1."""
+    red, green, blue = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -1,0 +1,135 @@
+"""Pictures of graphs that are no molecules: what they show, read from the SVG."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.datasets import KarateClub
+from torch_geometric.nn import TransformerConv
+
+import graphxai as gx
+from graphxai.visualization import PlainGraph, Scale, graph_svg
+from graphxai.visualization.graph_layout import laid_out_graph
+
+SVG = "{http://www.w3.org/2000/svg}"
+TRIANGLE = PlainGraph(np.array([[0, 1, 2, 1, 3], [1, 2, 0, 0, 4]]))  # and a separate edge
+
+
+def circles(svg: str) -> dict[int, ElementTree.Element]:
+    found = ElementTree.fromstring(svg).iter(f"{SVG}circle")
+    return {int(c.get("data-node")): c for c in found if c.get("data-node")}
+
+
+def edges_in(svg: str) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(svg)
+    return [p for p in root.iter(f"{SVG}path") if p.get("stroke") == "#a6a6a6"]
+
+
+def test_every_node_has_the_colour_of_its_relevance():
+    values = np.array([0.5, -1.0, 0.0, 0.25, 2.0])
+    drawn = circles(graph_svg(TRIANGLE, values))
+    assert [drawn[k].get("fill") for k in range(5)] == list(Scale(2.0).hex(values))
+
+
+def test_two_directions_of_an_edge_are_one_line():
+    assert len(edges_in(graph_svg(TRIANGLE, np.ones(5)))) == 4
+
+
+def test_an_edge_has_the_sum_of_its_directions_as_colour():
+    of_edges = np.array([0.5, 0.0, 0.0, 0.25, -1.0])  # 0-1 in both directions, and 3-4
+    svg = graph_svg(TRIANGLE, np.zeros(5), edge_relevance=of_edges, scale=1.0)
+    stops = {stop.get("stop-color") for stop in ElementTree.fromstring(svg).iter(f"{SVG}stop")}
+    assert set(Scale(1.0).hex(np.array([0.75, -1.0]))) <= stops
+
+
+def test_nodes_are_labelled_and_text_is_escaped():
+    graph = PlainGraph(np.array([[0], [1]]), labels=("<b>", 'Mr "Hi"'))
+    svg = graph_svg(graph, np.array([1.0, 2.0]), title="a < b", note="x & y")
+    titles = [circle.find(f"{SVG}title").text for circle in circles(svg).values()]
+    assert [title.partition(":")[0] for title in titles] == ["<b>", 'Mr "Hi"']
+    assert "<b>" not in svg
+
+
+def test_the_explained_node_has_a_dark_ring():
+    graph = PlainGraph(np.array([[0, 1], [1, 2]]), explained=(1,))
+    drawn = circles(graph_svg(graph, np.ones(3)))
+    widths = [float(drawn[k].get("stroke-width")) for k in range(3)]
+    assert widths[1] > 1.5 * max(widths[0], widths[2])
+
+
+def test_a_large_graph_shows_its_most_relevant_nodes_and_says_so():
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=400)
+    graph = PlainGraph(draw.integers(0, 400, (2, 600)), explained=(7,))
+    values[7] = 0.0
+    svg = graph_svg(graph, values)
+    drawn = circles(svg)
+    assert 7 in drawn
+    strongest = np.argsort(-np.abs(values))[:149]
+    assert set(drawn) == {7, *strongest.tolist()}
+    assert "150 of 400 nodes" in svg
+
+
+def test_no_two_nodes_lie_on_each_other():
+    for count, edges in ((1, ()), (5, ()), (6, ((0, 1), (1, 2), (3, 4))), (4, ((0, 1), (0, 2)))):
+        points = laid_out_graph(count, edges, 1.4)
+        apart = np.linalg.norm(points[:, None] - points, axis=-1) + 9 * np.eye(count)
+        assert points.shape == (count, 2)
+        assert apart.min() > 0.3
+
+
+def test_relevance_must_fit_the_graph():
+    with pytest.raises(ValueError, match="one per edge"):
+        graph_svg(TRIANGLE, np.ones(5), edge_relevance=np.ones(3))
+    with pytest.raises(ValueError, match="too few"):
+        graph_svg(TRIANGLE, np.ones(5), width=60, height=60)
+
+
+class Club(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = TransformerConv(34, 8), TransformerConv(8, 4)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+@pytest.fixture(scope="module")
+def club():
+    graph = KarateClub()[0]
+    graph.name = [f"member {k}" for k in range(34)]
+    return gx.wrap(Club().eval(), kind="multiclass", classes=4), graph
+
+
+def test_a_node_of_the_karate_club_has_a_picture_with_the_captions_of_molecules(club, tmp_path):
+    model, graph = club
+    explanation = gx.explain(model, graph, node=9)
+    assert explanation.save(tmp_path / "karate.png").read_bytes().startswith(b"\x89PNG")
+    svg = explanation.svg()
+    drawn = circles(svg)
+    assert len(drawn) == 34
+    assert len(edges_in(svg)) == graph.num_edges // 2
+    assert drawn[9].find(f"{SVG}title").text.startswith("member 9: ")
+    assert drawn[9].get("stroke") == "#333333"
+    words = ElementTree.fromstring(svg).find(f"{SVG}desc").text
+    assert explanation.legend[1] in words
+    assert explanation._repr_svg_().startswith("<svg")
+
+
+def test_methods_and_counterfactuals_are_drawn_on_the_graph(club):
+    model, graph = club
+    compared = gx.compare(model, graph, ["lrp", "occlusion"], node=9)
+    assert len(ElementTree.fromstring(compared).findall(".//*[@data-node]")) == 68
+    smallest = gx.counterfactual_set(model, graph, node=9, of="edges", exhaustive=100)
+    bands = [p for p in ElementTree.fromstring(smallest.svg()).iter() if p.tag.endswith("Gradient")]
+    assert len(bands) == len(smallest)
+
+
+def test_a_molecule_keeps_its_picture():
+    graph = Data(x=torch.randn(3, 34), edge_index=torch.tensor([[0, 1], [1, 2]]), smiles="CCO")
+    model = gx.wrap(Club().eval(), kind="multiclass", classes=4)
+    assert "data-atom" in gx.explain(model, graph, node=1).svg()
