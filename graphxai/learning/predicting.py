@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     GraphormerConfig,
@@ -21,6 +22,7 @@ from graphxai.models.graphormer import (
     StructureEncoding,
     collate,
 )
+from graphxai.runtime.progress import in_chunks
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SizeBuckets",
     "encode_all",
+    "encoded_molecules",
     "make_loader",
     "make_loaders",
     "predict",
@@ -45,6 +48,16 @@ def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
     """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
     encode = StructureEncoding.from_config(config)
     return [encode(graph.clone()) for graph in graphs]
+
+
+def encoded_molecules(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    """Return the encoded graphs of molecules, for a model with this configuration."""
+    graphs: list[Data] = []
+    for part in in_chunks(smiles, "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return graphs
 
 
 class SizeBuckets(Sampler[list[int]]):

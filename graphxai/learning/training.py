@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.recombine import recombine
 from graphxai.learning.finetuning import FINETUNING, finetune, labelled
-from graphxai.learning.predicting import encode_all, task_readings
+from graphxai.learning.predicting import encoded_molecules, task_readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
@@ -31,11 +30,10 @@ from graphxai.learning.teachers.stacking import (
     teacher_shares,
 )
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, LoadedModel
-from graphxai.runtime.progress import in_chunks, progress_bar
+from graphxai.runtime.progress import progress_bar
 
 __all__ = [
     "TaughtModel",
-    "encoded_molecules",
     "fit_networks",
     "recombined",
     "recombined_smiles",
@@ -133,6 +131,7 @@ def teach_networks(
         log: called with a line of text at each step.
     """
     train, show = split.train, training_settings(settings).show
+    by_network = [task_readings(model, split.valid.graphs) for model in networks]
     log(
         "choosing a teacher by scaffold folds of the training part"
         if settings.teacher
@@ -151,13 +150,15 @@ def teach_networks(
     for line in teacher.describe():
         log(line)
     on_valid: list[FloatArray | None] = []
+    shares: list[list[float | None]] = [teacher.even_shares] * len(networks)
     if split.valid.smiles:
         on_valid = teacher.predict(MoleculeFeatures(split.valid.smiles))
+        shares = [teacher_shares(on_valid, each, split.valid.y) for each in by_network]
     students = [
         teach_network(
             model,
             teacher,
-            on_valid,
+            shares[network],
             split,
             _network_folder(out, network) / "distilled",
             _student_settings(settings, network),
@@ -167,7 +168,8 @@ def teach_networks(
         )
         for network, model in enumerate(networks)
     ]
-    return replace(students[0], model=_joined([student.model for student in students]))  # type: ignore[misc]
+    joined = _joined([student.model for student in students])  # type: ignore[misc]
+    return replace(students[0], model=joined, teacher_on_valid=on_valid)
 
 
 def _network_folder(out: Path, network: int) -> Path:
@@ -183,7 +185,7 @@ def _joined(networks: Sequence[Graphormer]) -> LoadedModel:
 def teach_network(
     model: Graphormer,
     teacher: Teacher,
-    on_valid: list[FloatArray | None],
+    shares: Sequence[float | None],
     split: SplitTable,
     out: Path,
     training: TrainingSettings,
@@ -194,18 +196,18 @@ def teach_network(
 ) -> TaughtModel:
     """Train a fitted network on what it and its teacher predict together (Hinton 2015).
 
-    What is taught is s teacher + (1 - s) network. The share s of a task is the best one for the
-    validation part (`stacking_share`). These predictions label molecules recombined from the
-    training part and fill gaps in the training labels. The measured labels are moved towards the
-    teacher's predictions without them (`mixed_labels`), which keeps the network from memorising
-    them. Validation and test molecules are neither recombined nor learned from, and recombined
-    molecules identical to one of them are dropped. If no task has a share, the network is returned
-    unchanged.
+    What is taught is s teacher + (1 - s) network, with a share s for each task. These predictions
+    label molecules recombined from the training part and fill gaps in the training labels. The
+    measured labels are moved towards the teacher's predictions without them (`mixed_labels`), which
+    keeps the network from memorising them. Validation and test molecules are neither recombined nor
+    learned from, and recombined molecules identical to one of them are dropped. If no task has a
+    share, the network is returned unchanged.
 
     Args:
         model: network fitted to the training part.
         teacher: teacher fitted to the training part.
-        on_valid: its predictions for the validation part, by task; empty if there is no such part.
+        shares: the teacher's share for each task, None for a task with too few labels for a
+            teacher; see `teacher_shares`.
         split: the table.
         out: folder for the state of this training.
         training: settings of this training.
@@ -213,14 +215,11 @@ def teach_network(
         resume: continue an interrupted run in `out`.
         log: called with a line of text at each step.
     """
-    train, valid = split.train, split.valid
-    shares: list[float | None] = [None if w is None else 0.5 for w in teacher.weights]
-    if on_valid:
-        shares = teacher_shares(on_valid, task_readings(model, valid.graphs), valid.y)
+    train = split.train
     by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
     if not any(shares):
-        return TaughtModel(model, teacher.sources, teacher, by_task, 0, on_valid)
-    held_out = [*valid.smiles, *split.test.smiles]
+        return TaughtModel(model, teacher.sources, teacher, by_task)
+    held_out = [*split.valid.smiles, *split.test.smiles]
     new_smiles, new_graphs = recombined(train.smiles, molecules, held_out, model.config, training)
     log(f"learning from the network and its teacher on {len(new_smiles):,} recombined molecules")
     by_network = task_readings(model, [*train.graphs, *new_graphs])
@@ -242,7 +241,7 @@ def teach_network(
         resume=resume,
         extra=labelled(new_graphs, taught[size:]),
     )
-    return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles), on_valid)
+    return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles))
 
 
 def recombined(
@@ -281,16 +280,6 @@ def recombined_smiles(
             max_atoms=MAX_ATOMS,
             progress=advance,
         )
-
-
-def encoded_molecules(
-    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
-) -> list[Data]:
-    """Return the encoded graphs of molecules, for a model with this configuration."""
-    graphs: list[Data] = []
-    for part in in_chunks(smiles, "encoding", show=settings.show):
-        graphs += encode_all(require_graphs(part), config)
-    return graphs
 
 
 def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:

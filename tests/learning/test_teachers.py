@@ -15,7 +15,7 @@ from graphxai.learning.cleaning import clean_table
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import initialise
 from graphxai.learning.leaks import labels_met
-from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.predicting import encode_all, predict, task_readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table import train_table
@@ -26,6 +26,7 @@ from graphxai.learning.teachers.stacking import (
     mixed_labels,
     soft_labels,
     stacking_share,
+    teacher_shares,
 )
 from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
@@ -126,9 +127,9 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     teacher = choosing.choose_teacher(tasks, table.train.smiles, table.train.y)
     settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
     on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))
-    taught = training.teach_network(
-        model, teacher, on_valid, table, tmp_path, settings, molecules=30
-    )
+    by_network = task_readings(model, table.valid.graphs)
+    shares = teacher_shares(on_valid, by_network, table.valid.y)
+    taught = training.teach_network(model, teacher, shares, table, tmp_path, settings, molecules=30)
     assert taught.shares["size"] > 0.9
     assert 0 < taught.recombined <= 30
     values = tasks[0].offset + tasks[0].scale * predict(taught.model, graphs)[:36, 0].double()

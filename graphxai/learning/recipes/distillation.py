@@ -13,10 +13,11 @@ from torch_geometric.data import Data
 from graphxai.contract.tasks import Task
 from graphxai.datasets.splits import Split
 from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune, labelled
+from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.labelling import label_molecules
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.linked import Link, LinkedTeacher
-from graphxai.learning.training import encoded_molecules, recombined_smiles
+from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import Graphormer
 
 __all__ = ["DISTILLING", "distil"]

@@ -201,6 +201,11 @@ class Teacher:
         return sum(w * self.sources[name].left_out[task] for name, w in weights.items())  # type: ignore[return-value]
 
     @property
+    def even_shares(self) -> list[float | None]:
+        """A share of one half for each task, for want of molecules to choose it on."""
+        return [None if weights is None else 0.5 for weights in self.weights]
+
+    @property
     def headings(self) -> tuple[str, ...]:
         """The names of the columns that `columns` returns."""
         return tuple(
