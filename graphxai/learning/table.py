@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,23 @@ from graphxai.runtime.options import with_options
 __all__ = ["train_table"]
 
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedTable:
+    """What training on a table gives.
+
+    Attributes:
+        taught: the calibrated model, and its teacher.
+        calibration: how the model was calibrated.
+        scores: how good it is on the test part.
+        point: its point on the learning curve, as JSON values.
+    """
+
+    taught: TaughtModel
+    calibration: Calibration
+    scores: TableScores
+    point: dict[str, Any]
 
 
 def train_table(
@@ -66,30 +83,39 @@ def train_table(
         log(warning)
     begin_run(out, split, settings)
     log(str(split))
-    taught, calibration, scores = _train(split, settings, out, log)
-    curve = []
-    if settings.learning_curve:
-        for share in LEARNING_CURVE:
-            log(f"learning curve: {share:.1%} of the training part")
-            fewer, folder = with_share(split, share, settings.seed), out / "learning-curve"
-            *_, of_share = _train(fewer, replace(settings, ensemble=1), folder / f"{share:g}", log)
-            curve.append(_point(share, fewer, of_share))
-        curve.append(_point(1.0, split, scores))
-    return write_run(out, split, taught, calibration, scores, curve, settings, command)
+    shares = (1.0, *LEARNING_CURVE) if settings.learning_curve else (1.0,)
+    # A generator, so that the networks of one share are gone when those of the next are trained.
+    runs = (_train(split, share, settings, out, log) for share in shares)
+    whole = next(runs)
+    curve = [run.point for run in runs]
+    if curve:
+        curve.append(whole.point)
+    return write_run(
+        out, split, whole.taught, whole.calibration, whole.scores, curve, settings, command
+    )
 
 
 def _train(
-    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
-) -> tuple[TaughtModel, Calibration, TableScores]:
-    """Run the stages in which a model learns and is judged, on a table that is split."""
+    split: SplitTable,
+    share: float,
+    settings: TableSettings,
+    out: Path,
+    log: Callable[[str], None],
+) -> TrainedTable:
+    """Run the stages in which a model learns and is judged, on a share of the training part.
+
+    A share of less than 1 belongs to a learning curve. It has a single network, and a folder of its
+    own.
+    """
+    if share < 1:
+        log(f"learning curve: {share:.1%} of the training part")
+        split = with_share(split, share, settings.seed)
+        settings, out = replace(settings, ensemble=1), out / "learning-curve" / f"{share:g}"
     networks = fit_networks(split, settings, out, log)
     taught = teach_networks(networks, split, settings, out, log)
     if taught.shares:
         log(f"the teacher's share, the rest is the network's own: {shares_text(taught.shares)}")
     calibration = calibrate_table(taught, split)
-    return taught, calibration, score_table(taught, calibration, split, settings)
-
-
-def _point(share: float, split: SplitTable, scores: TableScores) -> dict[str, Any]:
-    """Return a point of the learning curve, as JSON values."""
-    return {"share": share, "n": len(split.parts.train), "targets": scores.by_target}
+    scores = score_table(taught, calibration, split, settings)
+    point = {"share": share, "n": len(split.parts.train), "targets": scores.by_target}
+    return TrainedTable(taught, calibration, scores, point)
