@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from pypdf import PdfReader
 from rdkit import Chem
@@ -330,10 +331,21 @@ def test_several_explanations_are_a_list_that_shows_itself(model, several):
     assert len(pickle.loads(pickle.dumps(several))) == len(several)
 
 
-def test_graphs_without_pictures_show_numbers(model):
-    data = molecule_to_data("CCO")
-    del data.smiles
-    found = gx.explain(model, [data, data])
+class MeanOfRows(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).mean(1)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """An explanation of rows of tokens, which have no picture, in a list of two."""
+    torch.manual_seed(0)
+    model = gx.wrap(MeanOfRows(4, 1).eval(), kind="binary", inputs="tokens")
+    return gx.explain(model, [torch.randn(3, 4), torch.randn(5, 4)])
+
+
+def test_inputs_without_pictures_show_numbers(rows):
+    found = rows
     assert "<svg" not in found._repr_html_()
     assert found[0].prediction.label in found._repr_html_()
     html = found[0]._repr_html_()
@@ -341,12 +353,12 @@ def test_graphs_without_pictures_show_numbers(model):
     assert f"<td>{top}</td><td>{found[0].relevance[top]:+.4f}</td>" in html
 
 
-def test_a_notebook_keeps_one_form_of_a_picture(model, one, several):
+def test_a_notebook_keeps_one_form_of_a_picture(model, one, several, rows):
     """Jupyter stores every form that a result offers, and shows one."""
     data = molecule_to_data("CCO")
     del data.smiles
-    bare = gx.explain(model, data)
-    drawn = (one, several, gx.fragments(one), gx.contrast(model, "CCCO", "CCCN"))
+    graph, bare = gx.explain(model, data), rows[0]
+    drawn = (one, several, graph, gx.fragments(one), gx.contrast(model, "CCCO", "CCCN"))
     for shown in (*drawn, bare, type(several)([bare])):
         forms = {form: getattr(shown, f"_repr_{form}_", lambda: None)() for form in ("svg", "html")}
         assert [form for form, text in forms.items() if text] == [
