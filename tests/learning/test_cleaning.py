@@ -281,6 +281,22 @@ def test_outliers_and_values_over_orders_of_magnitude_are_reported(write):
     assert len(table.graphs) == 30
 
 
+@pytest.mark.parametrize(
+    ("cell", "below", "at_the_bound", "above"),
+    [
+        (">5", True, False, False),
+        (">=5", True, False, False),
+        ("<5", False, False, True),
+        ("<=5", False, False, True),
+        ("~5", False, False, False),
+    ],
+)
+def test_a_value_at_a_bound_does_not_contradict_it(cell, below, at_the_bound, above):
+    """An assay that stops at 5 and a rounded value of 5 may come from the same compound."""
+    (bound,) = read_labels("y", [cell, "1.5", "2.5"]).bounds
+    assert [bound.excludes(v) for v in (4.9, 5.0, 5.1)] == [below, at_the_bound, above]
+
+
 def test_bounds_have_a_finding_of_their_own_with_what_they_contradict(write):
     rows = alkanes([f"{k}.5" for k in range(1, 31)])
     rows += ["OCC,>9", "CCO,4", "CCO,4.1", "CN,<3", "CCN,broken"]

@@ -14,7 +14,7 @@ import pytest
 import graphxai
 from graphxai.runtime import workers
 from graphxai.runtime.workers import LostItem, free_cores, in_workers, map_in_processes
-from toiling import DiesOn, DiesSending, doubled, odd, slowly, strict, where
+from toiling import DiesOn, DiesSending, DiesTimes, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of POSIX")
@@ -75,6 +75,14 @@ def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
     assert isinstance(other.result, LostItem)
     assert "ended its process twice (SIGKILL)" in other.result.reason
     assert rest.result == [(7, 1)]
+
+
+@posix
+def test_an_item_that_ends_its_process_alone_only_once_is_not_blamed(tmp_path):
+    """A machine short of memory may end any process: one death alone says nothing of an item."""
+    work = DiesTimes(5, 2, tmp_path)
+    assert results_of(in_workers(work, [[4, 5, 6]], 1)) == [([4, 5, 6], [4, 5, 6])]
+    assert len(list(tmp_path.iterdir())) == 2  # once with its piece, and once alone
 
 
 @posix
