@@ -597,7 +597,10 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("missing.csv", "--target-column", "y"), "no such file; give a CSV table, a folder of graphs or one of bace"),
+        (
+            ("missing.csv", "--target-column", "y"),
+            "no such file; give a CSV table, a folder of graphs or one of bace",
+        ),
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
         ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
