@@ -3,11 +3,12 @@
 import csv
 import json
 import math
+import time
 
 import numpy as np
 import pytest
 
-from graphxai.datasets.labels import not_understood, read_labels, read_measured
+from graphxai.datasets.labels import name_and_unit, not_understood, read_labels, read_measured
 from graphxai.learning.cleaning import clean_table
 
 ALKANES = ["C" * n for n in range(1, 31)]
@@ -375,6 +376,9 @@ def test_a_repeated_molecule_is_not_kept(write, monkeypatch):
         ("Ki (hERG)", {"Ki (hERG)": "nM"}, "Ki (hERG)", "nM"),
         ("Ki (hERG)", {"Ki (hERG)": ""}, "Ki (hERG)", ""),
         ("(odd)", {}, "(odd)", ""),
+        ("Ki (nM) (mean)", {}, "Ki (nM)", "mean"),
+        ("rate (1/(M s))", {}, "rate (1/(M s))", ""),
+        ("Ki ( )", {}, "Ki ( )", ""),
     ],
 )
 def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name, unit):
@@ -382,6 +386,24 @@ def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name
     (target,) = clean_table(path, "smiles", [header], units=units).targets
     assert (target.name, target.unit) == (name, unit)
     assert target.heading == (f"{name} ({unit})" if unit else name)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 16_000,
+        "()" * 8_000,
+        "a(" + "x" * 16_000,
+        "a(" + "[" * 16_000 + "x)",
+        "a" + ")" * 16_000,
+    ],
+    ids=["opening", "pairs", "open", "nested", "closing"],
+)
+def test_a_header_of_many_brackets_is_read_at_once(header):
+    """Its time must not grow with the square of its length, 5 s before at 16,000 characters."""
+    start = time.process_time()
+    name_and_unit(header)
+    assert time.process_time() - start < 0.5
 
 
 def test_classes_and_names_that_would_be_alike_keep_their_header(write):
