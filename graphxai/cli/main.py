@@ -3,13 +3,14 @@
 import gc
 import sys
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
+
+from graphxai.runtime.version import VERSION
 
 from .app import app as open_app
 from .benchmark import benchmark
@@ -40,7 +41,7 @@ app = typer.Typer(
 
 def _print_version(show_version: bool) -> None:
     if show_version:
-        typer.echo(f"graphxai {version('graphxai')}")
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
         raise typer.Exit
 
 
