@@ -121,7 +121,7 @@ def install(environment: Path, which: str, torch: str, folder: Path) -> dict[str
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
     extras = f"[{','.join(EXTRAS)}]"
     run(*pip, "install", "--constraint", constraints, f"{wheel}{extras}", *TEST_TOOLS)
-    listed = run(*pip, "list", "--format", "json", capture_output=True)
+    listed = run(pip[0], "list", "--format", "json", capture_output=True)
     installed = {each["name"].lower(): each["version"] for each in json.loads(listed.stdout)}
     return {name: installed[name.lower()] for name in lowest}
 

@@ -449,6 +449,8 @@ def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
     (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the calibration")
     assert "--resume --keep-teacher" in line
+    network = metrics.r2_score(labels[:, 0], predicted[0])
+    assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
     (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=True)
     assert "beside the model's" in line
 
