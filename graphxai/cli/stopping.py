@@ -19,6 +19,14 @@ RESUME = "continue a table, benchmark or training run with --resume."
 REPEAT = "repeat the command to start it again."
 
 
+class TerminatedInterrupt(KeyboardInterrupt):
+    """What SIGTERM raises.
+
+    It has a type of its own because Python ends a process by SIGINT, whatever status it asks for,
+    if a plain KeyboardInterrupt was ever raised in a text that `exec` runs, as dataclasses do.
+    """
+
+
 @dataclass
 class Termination:
     """Whether SIGTERM has arrived.
@@ -33,7 +41,7 @@ class Termination:
         """Stop the main thread as Ctrl-C does. What the thread has to tidy up is not cut short."""
         if not self.arrived:
             self.arrived = True
-            raise KeyboardInterrupt
+            raise TerminatedInterrupt
 
     def exit(self, resumable: bool) -> SystemExit:
         """Print how to go on, and return the exit of a command that was stopped.
