@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TRIED = ROOT / ".ci" / "tried-versions.json"
 EXTRAS = ("images", "train")
 TEST_TOOLS = ("pytest", "pytest-xdist", "captum", "networkx", "hypothesis", "httpx")
-FAST_TESTS = ("rules", "contract", "explainers", "runtime", "learning/test_training.py")
+FAST_TESTS = (
+    "rules", "contract", "explainers", "adapters/test_wrap.py", "learning/test_training.py",
+)  # fmt: skip
 COMMANDS = (
     "--version",
     "models",
