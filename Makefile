@@ -5,12 +5,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 
-.PHONY: help demo test fuzz docs lint format models clean
+.PHONY: help demo test fuzz lowest newest docs lint format models clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
 	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
+	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
+	@echo "make newest  the same with the newest versions; both take torch as it is served, or TORCH"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
@@ -18,7 +20,7 @@ help:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[images,train,test]"
 	@touch $(READY)
 
 demo: $(READY)
@@ -37,6 +39,12 @@ MINUTES ?= 5
 SEED ?= 0
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
+
+# The package alone, from its wheel. TORCH names another PyTorch than the lowest or newest, whose
+# build may bring gigabytes of CUDA libraries.
+TORCH ?=
+lowest newest:
+	$(PYTHON) .ci/versions.py $@ $(if $(TORCH),--torch $(TORCH))
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
@@ -57,4 +65,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build dist demo docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest build dist demo docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -39,7 +39,6 @@ MISSING = frozenset(
 )
 TYPOGRAPHY = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " "})  # minus, fixed spaces
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-HEADER = re.compile(r"(.*\S)\s*[(\[]([^()\[\]]*\S[^()\[\]]*)[)\]]")
 WITH_COMMA = re.compile(r"[+-]?(\d+),(\d+)([eE][+-]?\d+)?")
 WITH_POINT = re.compile(r"[+-]?(\d*)\.(\d*)([eE][+-]?\d+)?")
 POINTS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")  # 1.023,5
@@ -99,8 +98,15 @@ class Labels:
 
 def name_and_unit(header: str) -> tuple[str, str]:
     """Split a column's header, `freesolv (kcal/mol)`, into name and unit, which may be empty."""
-    match = HEADER.fullmatch(header.strip())
-    return (match[1], match[2].strip()) if match else (header, "")
+    text = header.strip()
+    if not text.endswith((")", "]")):
+        return header, ""
+    inside = text[:-1]
+    opening = max(inside.rfind("("), inside.rfind("["))
+    name, unit = inside[:opening].rstrip(), inside[opening + 1 :].strip()
+    if opening < 0 or not name or not unit or ")" in unit or "]" in unit:
+        return header, ""
+    return name, unit
 
 
 def with_unit(name: str, unit: str) -> str:

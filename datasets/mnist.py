@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
 
 from .superpixels import SuperpixelError
+
+try:
+    from PIL import Image, UnidentifiedImageError
+except ImportError:
+    raise ImportError("pictures need Pillow: pip install 'graphxai[images]'.") from None
 
 Split = Literal["train", "test"]
 SIDE = 28

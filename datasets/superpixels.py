@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from skimage.segmentation import slic
 
 from .graph import Graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+try:
+    from skimage.segmentation import slic
+except ImportError:
+    raise ImportError("pictures need scikit-image: pip install 'graphxai[images]'.") from None
 
 SEGMENTS = 75
 INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
 from graphxai.runtime.source_tree import folders_beside
+from graphxai.runtime.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.session import conservative as conservative
@@ -65,8 +66,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.report import report as report
-
-__version__ = "0.1.0"
 
 __path__ += folders_beside(__file__)  # where git cannot make symbolic links
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -56,6 +56,24 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
     assert "graphxai/py.typed" in names
 
 
+def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
+    """What is not code names its source: the page has each file's kind, and a card its data's."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("dist-info/licenses/NOTICE") for name in names)
+    page = (ROOT / "docs" / "licences.md").read_text()
+    data = [n for n in names if n.endswith((".csv", ".png")) or n.endswith("model.safetensors")]
+    for name in data:
+        if "/pretrained/" in name:
+            _, _, inner = name.partition("/pretrained/")
+            model, _, file = inner.partition("/")
+            card = (ROOT / "models/graphormer/pretrained" / model / "README.md").read_text()
+            assert "Licence" in card, model
+            assert f"`pretrained/{model}/" in page or file == "model.safetensors", name
+            assert file != "held_out.csv" or f"`pretrained/{model}/training.csv`" in page
+        else:
+            assert name in page or f"{name.rpartition('/')[0]}/*.png" in page, name
+
+
 def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     for neighbour in ("models/graphormer", "datasets"):  # of another package, such as `datasets`

@@ -13,6 +13,8 @@ from .calling import Forward, module_named
 from .eval_replica import unwrapped
 from .wrapped import WrappedModel
 
+MOST_CLASSES = 1 << 20  # as each of them gets a name
+
 
 def wrap(
     model: nn.Module,
@@ -92,6 +94,8 @@ def _tasks_from(
     if kind is None:
         raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
     if isinstance(classes, int):
+        if classes > MOST_CLASSES:
+            raise ValueError(f"classes is {classes}, more than the limit of {MOST_CLASSES:,}.")
         classes = [str(c) for c in range(classes)]
     if classes is None and kind == "binary":
         classes = ("negative", "positive")

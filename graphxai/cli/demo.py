@@ -1,6 +1,7 @@
 """The demo: real molecules and digits explained with the bundled models, saved as pictures."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from graphxai.api import compare, explain, load, predict, pretrained_models
@@ -22,7 +23,11 @@ def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples, write pictures into `folder` and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    return [*_molecules(folder, log), *_every_model(folder, log), *_digits(folder, log)]
+    written = [*_molecules(folder, log), *_every_model(folder, log)]
+    if find_spec("skimage") is None:
+        log("no digits: they need the extra images (pip install 'graphxai[images]')")
+        return written
+    return [*written, *_digits(folder, log)]
 
 
 def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:

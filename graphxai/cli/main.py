@@ -3,12 +3,14 @@
 import gc
 import sys
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
+
+from graphxai.runtime.version import VERSION
 
 from .app import app as open_app
 from .benchmark import benchmark
@@ -20,10 +22,10 @@ from .fragments import fragments
 from .help import HelpfulCommand, HelpfulGroup
 from .predict import predict
 from .report import report
+from .stopping import INTERRUPTED, Termination, heeding_sigterm, is_resumable
 from .terminal import echo, printable
 from .train import train
 
-INTERRUPTED = 130
 _FORMAT = warnings.formatwarning
 
 app = typer.Typer(
@@ -39,7 +41,7 @@ app = typer.Typer(
 
 def _print_version(show_version: bool) -> None:
     if show_version:
-        typer.echo(f"graphxai {version('graphxai')}")
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
         raise typer.Exit
 
 
@@ -117,18 +119,31 @@ def main() -> None:
     warnings.formatwarning = _printable_warning
     if debug:
         sys.excepthook = lambda *error: echo("".join(format_exception(*error)), err=True)
+    with heeding_sigterm() as termination:
+        try:
+            _run(arguments, debug, termination)
+        except KeyboardInterrupt:
+            raise termination.exit(is_resumable(get_command(app), arguments)) from None
+
+
+def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
+    """Run a command, and end with its status. Raise KeyboardInterrupt if it was stopped."""
     try:
         code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
+        if termination.arrived:  # the app closes its connections, and then returns
+            raise KeyboardInterrupt
         raise SystemExit(code)
     except (KeyboardInterrupt, typer.Abort):
-        raise _interrupted() from None
+        raise KeyboardInterrupt from None
     except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            raise _interrupted() from None
+        if termination.arrived or stop.code == INTERRUPTED:
+            raise KeyboardInterrupt from None
         raise
     except BrokenPipeError:
         raise SystemExit(1) from None
     except Exception as error:
+        if termination.arrived:  # such as a worker process that was stopped, too
+            raise KeyboardInterrupt from None
         if debug:
             raise
         usage = getattr(error, "format_message", None)  # a wrong argument or option
@@ -150,11 +165,6 @@ def _printable_warning(
     if category is UserWarning:
         return printable(f"warning: {message}\n")
     return printable(_FORMAT(message, category, *place, **more))
-
-
-def _interrupted() -> SystemExit:
-    echo("interrupted; continue a table, benchmark or training run with --resume.", err=True)
-    return SystemExit(INTERRUPTED)
 
 
 if __name__ == "__main__":

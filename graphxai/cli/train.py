@@ -328,28 +328,18 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     """Print the test scores of the model card and of replicates, and notes not printed yet."""
     import json
 
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
     from graphxai.learning.card import score_tables
     from graphxai.learning.replicates import replicate_rows
 
+    from .score_table import print_scores
+
     stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    for (title, *header), *rows in (
-        *score_tables(stored["scores"]),
-        *replicate_rows(folder.parent),
-    ):
-        printed = Table(
-            Column("test", no_wrap=True),
-            *header,
-            title=escape(printable(title)),
-            title_justify="left",
-        )
-        for row in rows:
-            printed.add_row(*(escape(printable(cell)) for cell in row))
-        Console().print(printed)
-    echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
+    tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]
+    whole = [print_scores(title, ["test", *header], rows) for (title, *header), *rows in tables]
+    if all(whole):
+        echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
+    else:
+        echo(f"minus: this model minus that forest; intervals are in {folder / 'README.md'}")
     for note in stored["notes"]:
         if note not in logged:
             echo(f"note: {note}")

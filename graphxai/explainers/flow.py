@@ -70,7 +70,7 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
         return bottom[0] / UNIT
     # nodes: the source, then T tokens below each layer from the last to the second, the sink
     sink = 1 + len(middle) * size
-    above, below, capacity = [np.zeros(size, np.int64)], [1 + np.arange(size)], [middle[-1][0]]
+    above, below, capacity = [np.zeros(size, int)], [1 + np.arange(size)], [middle[-1][0]]
     for depth, matrix in enumerate(reversed(middle[:-1])):
         rows, columns = np.indices((size, size)).reshape(2, -1)
         above.append(1 + depth * size + rows)
@@ -80,8 +80,10 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
     flows = np.zeros(size)
     for token in range(size):
         edges = np.concatenate([*capacity, bottom[:, token]])
-        ends = np.concatenate([*above, last]), np.concatenate([*below, np.full(size, sink)])
-        graph = csr_array((edges, ends), shape=(sink + 1, sink + 1))
+        ends = np.array([np.concatenate([*above, last]), np.concatenate([*below, [sink] * size])])
+        # the first versions of scipy with this class keep the type of the positions, and
+        # `maximum_flow` takes only this one
+        graph = csr_array((edges, tuple(ends.astype(np.int32))), shape=(sink + 1, sink + 1))
         flows[token] = maximum_flow(graph, 0, sink, method="dinic").flow_value
     return flows / UNIT
 

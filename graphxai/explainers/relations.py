@@ -72,8 +72,10 @@ def _conjugated_systems(molecule: "Mol") -> list[list[int]]:
 
     bonds = [b for b in molecule.GetBonds() if b.GetIsConjugated()]
     n = molecule.GetNumAtoms()
-    start = [b.GetBeginAtomIdx() for b in bonds]
-    end = [b.GetEndAtomIdx() for b in bonds]
+    # the first versions of scipy with this class keep the type of the positions, and
+    # `connected_components` takes only this one
+    start = np.array([b.GetBeginAtomIdx() for b in bonds], dtype=np.int32)
+    end = np.array([b.GetEndAtomIdx() for b in bonds], dtype=np.int32)
     adjacency = coo_array((np.ones(len(bonds)), (start, end)), shape=(n, n))
     _, system = connected_components(adjacency, directed=False)
     return [np.flatnonzero(system == s).tolist() for s in np.unique(system[start])]

@@ -240,18 +240,30 @@ def run(
     )
     loaders = make_loaders(train, valid, settings, module)
     earlier = _read_metrics(out)  # Lightning overwrites the file
-    trainer.fit(
-        module,
-        *loaders,
-        # Lightning's state, which this run wrote, is read without unpickling objects.
-        ckpt_path=str(last) if last.exists() else None,
-        weights_only=True,
-    )
+    try:
+        trainer.fit(
+            module,
+            *loaders,
+            # Lightning's state, which this run wrote, is read without unpickling objects.
+            ckpt_path=str(last) if last.exists() else None,
+            weights_only=True,
+        )
+    finally:
+        _end_if_terminated(trainer, out)
     _join_metrics(out, earlier)
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
         module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
     return module.kept
+
+
+def _end_if_terminated(trainer: pl.Trainer, out: Path) -> None:
+    """End the process with an error status if SIGTERM arrived while it trained.
+
+    Lightning alone would end it with status 0 and without a word, as if the training were complete.
+    """
+    if trainer.received_sigterm:
+        raise SystemExit(f"training was terminated; continue the run in {out} with resume=True.")
 
 
 def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:

@@ -230,11 +230,12 @@ def teacher_ahead(
             continue
         predictions = {"network": by_network[k][labelled], "teacher": of_teacher[labelled]}
         scores = measure(task.kind, predictions, labels[labelled])
-        metric, (middle, _, high) = next(iter(scores["differences"]["teacher"].items()))
+        metric, (_, _, high) = next(iter(scores["differences"]["teacher"].items()))
         if high is not None and high < 0:
+            teacher, network = (scores["scores"][who][metric][0] for who in ("teacher", "network"))
             notes.append(
                 f"the teacher predicts {task.name} better than this model on the calibration"
-                f" molecules ({metric} {middle:+.3f}): "
+                f" molecules ({metric} {teacher:.3f} against {network:.3f}): "
                 + (
                     "its predictions are shown beside the model's"
                     if stored

@@ -24,7 +24,12 @@ from graphxai.learning.table_scores import TableScores
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.training import TaughtModel, training_settings
-from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
+from graphxai.models.graphormer import (
+    Ensemble,
+    checkpoint_digest,
+    save_checkpoint,
+    save_ensemble,
+)
 from graphxai.runtime.writing import json_text, write_whole
 
 __all__ = ["begin_run", "csv_text", "prediction_columns", "record_run", "write_run"]
@@ -124,13 +129,13 @@ def write_run(
             {name: [table.canonical[k] for k in part] for name, part in held_out.items()}
         ),
     }
-    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
-        beside_the_model[TEACHER] = teacher_file(taught.teacher)
     beside_the_model["scores.json"] = json_text({name: metadata[name] for name in SCORES})
     if isinstance(model, Ensemble):
         folder = save_ensemble(model, out / "model", card=card, metadata=metadata)
     else:
         folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
+        beside_the_model[TEACHER] = teacher_file(taught.teacher, checkpoint_digest(folder))
     for name, content in beside_the_model.items():
         write_whole(folder / name, content)
     write_whole(out / "test.csv", test)

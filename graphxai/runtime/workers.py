@@ -20,6 +20,7 @@ from itertools import chain, islice
 from queue import LifoQueue
 from typing import Any, NamedTuple, TypeVar
 
+from .cores import free_cores
 from .pickling import as_bytes
 from .worker_process import Answer, LostItem, PieceResult, WorkerProcess
 
@@ -27,7 +28,6 @@ __all__ = [
     "LostItem",
     "PieceResult",
     "checked_workers",
-    "free_cores",
     "in_workers",
     "map_in_processes",
 ]
@@ -36,16 +36,6 @@ STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 
 Item = TypeVar("Item")
-
-
-def free_cores() -> int:
-    """Return the number of cores that this process may use.
-
-    Its affinity and the quota of its container count.
-    """
-    from joblib import cpu_count
-
-    return int(cpu_count())
 
 
 def checked_workers(workers: int) -> int:
@@ -76,9 +66,9 @@ def map_in_processes(
     Args:
         function: called with a piece; returns anything.
         pieces: sequences of items.
-        workers: the number of processes; 1 works in this process. None takes the free cores if that
-            is faster: the first piece is done here, and processes start if the rest, at its speed,
-            would take them less time, `STARTING` included.
+        workers: the number of processes; 1 works in this process. None takes the cores that others
+            leave idle, if that is faster: the first piece is done here, and processes start if the
+            rest, at its speed, would take them less time, `STARTING` included.
         total: the number of items in all pieces, roughly.
 
     Raises:
@@ -89,11 +79,12 @@ def map_in_processes(
     source = iter(pieces)
     first = next(source, [])
     count = 1 if len(first) >= total else _allowed(workers)
-    if count > 1 and workers is None:
+    if count is None:
         start = time.perf_counter()
         result = function(first)
         remaining = (time.perf_counter() - start) * (total / max(len(first), 1) - 1)  # seconds
         yield [PieceResult(first, range(len(first)), result)]
+        count = free_cores() if remaining >= STARTING else 1
         if remaining * (1 - 1 / count) < STARTING or not _can_be_sent(function):
             count = 1
     elif first:
@@ -106,11 +97,13 @@ def map_in_processes(
         yield [PieceResult(piece, range(len(piece)), function(piece))]
 
 
-def _allowed(workers: int | None) -> int:
-    """Return how many processes may work: as many as wanted, unless this one may start none."""
-    count = free_cores() if workers is None else workers
-    if count == 1 or not multiprocessing.current_process().daemon:
-        return count
+def _allowed(workers: int | None) -> int | None:
+    """Return how many processes may work, None for as many as are useful.
+
+    A process that may start none works alone.
+    """
+    if workers == 1 or not multiprocessing.current_process().daemon:
+        return workers
     if workers is not None:
         warnings.warn(
             "this process is a daemon of multiprocessing, which may not start others: it works"

@@ -333,7 +333,7 @@ def teacher_of(model: LoadedModel) -> "Teacher | None":
         return None
     from graphxai.learning.teachers.saved_teacher import saved_teacher
 
-    return saved_teacher(folder)
+    return saved_teacher(folder, model.origin.sha256)
 
 
 def _teacher_cells(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:

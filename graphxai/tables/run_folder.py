@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphxai.explanation.files import require_pyarrow
+from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import (
     Appended,
     exclusive_lock,
@@ -146,7 +147,7 @@ def _description_in(stored: Path) -> dict[str, Any] | None:
     if not os.path.lexists(stored):
         return None
     try:
-        content = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else None
+        content = json.loads(small_file(stored).decode("utf-8")) if stored.is_file() else None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{stored} cannot be read ({error}); choose another folder.") from error
     if not isinstance(content, dict) or not content.keys() >= RUN:

@@ -15,7 +15,15 @@ from .checkpoint import (
 )
 from .config import GraphormerConfig
 from .encoding import StructureEncoding, collate
-from .ensemble import Ensemble, LoadedModel, is_ensemble, load_ensemble, members_of, save_ensemble
+from .ensemble import (
+    Ensemble,
+    LoadedModel,
+    checkpoint_digest,
+    is_ensemble,
+    load_ensemble,
+    members_of,
+    save_ensemble,
+)
 from .loading import load_model
 from .mean_node import measure_mean_node
 from .model import Graphormer
@@ -30,6 +38,7 @@ __all__ = [
     "GraphormerConfig",
     "LoadedModel",
     "StructureEncoding",
+    "checkpoint_digest",
     "collate",
     "is_ensemble",
     "is_published",

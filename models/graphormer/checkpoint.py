@@ -18,7 +18,7 @@ from torch import Tensor
 from graphxai.contract.intervals import Conformal, from_json, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import TaskSet
-from graphxai.runtime.reading import FLOAT_DTYPES, regular_file
+from graphxai.runtime.reading import FLOAT_DTYPES, regular_file, small_file
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
@@ -193,7 +193,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _read_object(path: Path) -> dict[str, Any]:
     """Read a file with a JSON object."""
     try:
-        content = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        content = json.loads(small_file(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):

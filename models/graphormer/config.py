@@ -136,9 +136,12 @@ class GraphormerConfig(TaskSet):
             raise ValueError(
                 f"layernorm_eps must be positive, not {self.layernorm_eps}, and up to 1."
             )
-        if self.mask_distance is not None and self.mask_distance < 1:
-            raise ValueError(f"mask_distance must be at least 1, not {self.mask_distance}.")
-        rows = self.max_distance + 2 + self.num_hops * self.rows_per_hop
+        if self.mask_distance is not None and not 1 <= self.mask_distance <= MAX_ROWS:
+            raise ValueError(
+                f"mask_distance must be at least 1, not {self.mask_distance}, and up to"
+                f" {MAX_ROWS:,}."
+            )
+        rows = self.max_distance + 2 + self.num_hops * max(self.rows_per_hop, 1)
         if rows > MAX_ROWS:
             raise ValueError(
                 f"max_distance, num_hops and edge_cardinalities make {rows:,} rows of structural"

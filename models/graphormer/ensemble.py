@@ -32,7 +32,15 @@ from .checkpoint import (
 from .encoding import collate
 from .model import Graphormer
 
-__all__ = ["Ensemble", "LoadedModel", "is_ensemble", "load_ensemble", "members_of", "save_ensemble"]
+__all__ = [
+    "Ensemble",
+    "LoadedModel",
+    "checkpoint_digest",
+    "is_ensemble",
+    "load_ensemble",
+    "members_of",
+    "save_ensemble",
+]
 
 MEMBERS = "members"
 MOST = 50
@@ -125,8 +133,16 @@ def save_ensemble(
     content = {"format": ENSEMBLE, MEMBERS: len(model.members), "metadata": metadata or {}}
     write_whole(folder / CONFIG, json_text(content))
     write_whole(folder / CARD, card or "# Ensemble of Graphormers\n")
-    save_conformal(model.conformal, folder, _joined(map(weights_digest, places)))
+    save_conformal(model.conformal, folder, checkpoint_digest(folder))
     return folder
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """Return the SHA-256 of the weights of a network, or of all members of an ensemble."""
+    if not is_ensemble(folder):
+        return weights_digest(folder)
+    count = read_config(folder)[MEMBERS]
+    return _joined(weights_digest(folder / MEMBERS / str(k)) for k in range(count))
 
 
 def is_ensemble(folder: Path) -> bool:

@@ -676,6 +676,12 @@ def test_methods_that_read_attention_refuse_a_model_without(graphs):
             gx.explain(model, graphs[0], method)
 
 
+def test_a_number_of_classes_that_no_memory_holds_is_refused():
+    for classes in (2**63, 2**21):
+        with pytest.raises(ValueError, match=f"classes is {classes}, more than the limit"):
+            gx.wrap(torch.nn.Identity(), kind="multiclass", classes=classes)
+
+
 def test_a_wrapped_model_says_what_its_outputs_are():
     with pytest.raises(ValueError, match="say what the outputs are"):
         gx.wrap(SparseModel())

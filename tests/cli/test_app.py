@@ -1,6 +1,12 @@
 """The command `graphxai app`."""
 
+import html
+import os
 import re
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 
@@ -17,7 +23,15 @@ def started(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uvicorn.Server.run", serve)
-    monkeypatch.setattr("webbrowser.open", found["opened"].append)
+
+    def opened(address):
+        """What a browser is started with, and where the file that it names leads to."""
+        file = Path(url2pathname(urlsplit(address).path))
+        (leads_to,) = re.findall('href="(.*)"', file.read_text())
+        private = stat.S_IMODE(file.parent.stat().st_mode) == 0o700 or os.name != "posix"
+        found["opened"].append((address, html.unescape(leads_to), private, file))
+
+    monkeypatch.setattr("webbrowser.open", opened)
     return found
 
 
@@ -30,8 +44,19 @@ def test_the_page_is_served_to_this_machine_alone_at_a_new_address_each_time(run
         assert started["host"] == "127.0.0.1"
         assert f":{started['port']}/" in address
         addresses.append(address)
-    assert started["opened"] == addresses
+    assert [leads_to for _, leads_to, _, _ in started["opened"]] == addresses
     assert len({address.partition("token=")[2] for address in addresses}) == 2
+
+
+def test_the_key_is_in_no_command_line_and_no_file_of_others(run, started):
+    """Everybody on a machine can read the command line with which a browser is started."""
+    assert run("app")[0] == 0
+    ((given, leads_to, private, file),) = started["opened"]
+    key = leads_to.partition("token=")[2]
+    assert key
+    assert key not in given
+    assert private
+    assert not file.exists()  # the server has ended
 
 
 def test_no_browser_is_opened_unless_wished_and_pictures_are_refused(run, started):

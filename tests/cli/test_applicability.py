@@ -75,7 +75,7 @@ def as_given(parameter, annotation):
         return [name]
     if issubclass(value_type, Enum):
         return [name, next(iter(value_type)).value]
-    return [name, "1" if value_type in (int, float) else "text"]
+    return [name, {int: "20", float: "1"}.get(value_type, "text")]
 
 
 def inapplicable():

@@ -389,7 +389,8 @@ def test_a_model_worse_than_the_mean_gives_one_warning(run, tmp_path, r2, warnin
 
 
 def test_version_is_printed(run):
-    assert run("--version") == (0, "graphxai 0.1.0\n", "")
+    folder = Path(gx.__file__).parent  # another project has the same name
+    assert run("--version") == (0, f"graphxai {gx.__version__} from {folder}\n", "")
 
 
 @pytest.mark.parametrize("command", [None, *typer.main.get_command(cli.app).commands])

@@ -60,6 +60,16 @@ def test_the_predicted_class_is_always_in_the_set():
     assert conformal.classes({"inactive": 0.0, "active": 1.0}, 1.0) == ("active",)
 
 
+def test_a_class_exactly_as_clear_as_the_rank_of_the_level_cannot_be_excluded():
+    """A share `level` of new molecules does not exceed the score at this rank, so it counts."""
+    probabilities = {"a": 0.25, "b": 0.25, "c": 0.5}
+    margin = np.log(0.5) - np.log(0.25)
+    at_the_margin = Conformal({name: [margin] * 99 for name in probabilities})
+    just_below = Conformal({name: [np.nextafter(margin, 0)] * 99 for name in probabilities})
+    assert at_the_margin.classes(probabilities, 1.0) == ("a", "b", "c")
+    assert just_below.classes(probabilities, 1.0) == ("c",)
+
+
 @pytest.mark.parametrize(
     ("scores", "probability", "sure"),
     [

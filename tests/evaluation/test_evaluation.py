@@ -18,6 +18,7 @@ from graphxai.datasets.samples import MOLECULES
 from graphxai.evaluation import (
     METRICS,
     OPERATORS,
+    Series,
     bootstrap,
     compare_pairs,
     conservation,
@@ -129,6 +130,39 @@ def test_curves_equal_a_loop_over_nodes(operator):
     assert METRICS["sufficiency"].measure(series) == pytest.approx(missing, abs=1e-5)
     lost = np.mean([joined[-1] - rest[k] for k in bins])
     assert METRICS["comprehensiveness"].measure(series) == pytest.approx(lost, abs=1e-5)
+
+
+def test_of_nodes_with_equal_relevance_the_first_one_counts_first():
+    model = random_graphormer()
+    data = encoded(model)
+    n = data.num_nodes
+    signs = torch.tensor([1.0, -1.0]).repeat(n)[:n]
+    falling, rising = torch.arange(n, 0.0, -1), torch.arange(1.0, n + 1)
+    equal, alternating, by_position, by_size = (
+        node_series(model, data, relevance, Target(), operator="zero")
+        for relevance in (torch.ones(n), signs, falling, rising)
+    )
+    torch.testing.assert_close(equal.logits_with_top, by_position.logits_with_top)
+    torch.testing.assert_close(equal.logits_without_top, by_position.logits_without_top)
+    torch.testing.assert_close(alternating.logits_pruned, by_size.logits_pruned)
+    assert not torch.allclose(by_position.logits_with_top, by_size.logits_with_top)
+
+
+def test_the_log_odds_of_an_impossible_class_are_those_of_a_probability_of_1e_12():
+    """A probability of 0 would make the mean over a data set infinite."""
+    sure, impossible = [[0.0, 200.0]], [[200.0, 0.0]]
+    counts = torch.arange(11)
+    fractions = counts / 10
+
+    def log_odds(whole, rest):
+        with_top = torch.tensor(rest * 10 + whole)  # (11, 2)
+        without_top = torch.tensor(whole + rest * 10)
+        series = Series(torch.ones(10), counts, fractions, with_top, without_top, with_top, 1)
+        return METRICS["lodds"].measure(series)
+
+    assert log_odds(sure, impossible) == pytest.approx(math.log(1e-12))
+    assert log_odds(impossible, sure) == pytest.approx(-math.log(1e-12))
+    assert log_odds(impossible, impossible) == 0
 
 
 def test_eleven_steps_take_the_ceiling():

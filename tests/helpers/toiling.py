@@ -61,6 +61,20 @@ class DiesOn:
         return [(item, len(items)) for item in items]
 
 
+class DiesTimes:
+    """Ends its process at an item a number of times, each of which leaves a file in a folder."""
+
+    def __init__(self, item, times: int, folder: Path) -> None:
+        self.item, self.times, self.folder = item, times, folder
+
+    def __call__(self, items):
+        deaths = len(list(self.folder.iterdir()))
+        if self.item in items and deaths < self.times:
+            (self.folder / str(deaths)).touch()
+            die()
+        return list(items)
+
+
 class DiesSending:
     """Ends its process when half of the answer for an item is sent, until the file is there."""
 

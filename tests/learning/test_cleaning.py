@@ -3,11 +3,12 @@
 import csv
 import json
 import math
+import time
 
 import numpy as np
 import pytest
 
-from graphxai.datasets.labels import not_understood, read_labels, read_measured
+from graphxai.datasets.labels import name_and_unit, not_understood, read_labels, read_measured
 from graphxai.learning.cleaning import clean_table
 
 ALKANES = ["C" * n for n in range(1, 31)]
@@ -281,6 +282,22 @@ def test_outliers_and_values_over_orders_of_magnitude_are_reported(write):
     assert len(table.graphs) == 30
 
 
+@pytest.mark.parametrize(
+    ("cell", "below", "at_the_bound", "above"),
+    [
+        (">5", True, False, False),
+        (">=5", True, False, False),
+        ("<5", False, False, True),
+        ("<=5", False, False, True),
+        ("~5", False, False, False),
+    ],
+)
+def test_a_value_at_a_bound_does_not_contradict_it(cell, below, at_the_bound, above):
+    """An assay that stops at 5 and a rounded value of 5 may come from the same compound."""
+    (bound,) = read_labels("y", [cell, "1.5", "2.5"]).bounds
+    assert [bound.excludes(v) for v in (4.9, 5.0, 5.1)] == [below, at_the_bound, above]
+
+
 def test_bounds_have_a_finding_of_their_own_with_what_they_contradict(write):
     rows = alkanes([f"{k}.5" for k in range(1, 31)])
     rows += ["OCC,>9", "CCO,4", "CCO,4.1", "CN,<3", "CCN,broken"]
@@ -359,6 +376,9 @@ def test_a_repeated_molecule_is_not_kept(write, monkeypatch):
         ("Ki (hERG)", {"Ki (hERG)": "nM"}, "Ki (hERG)", "nM"),
         ("Ki (hERG)", {"Ki (hERG)": ""}, "Ki (hERG)", ""),
         ("(odd)", {}, "(odd)", ""),
+        ("Ki (nM) (mean)", {}, "Ki (nM)", "mean"),
+        ("rate (1/(M s))", {}, "rate (1/(M s))", ""),
+        ("Ki ( )", {}, "Ki ( )", ""),
     ],
 )
 def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name, unit):
@@ -366,6 +386,24 @@ def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name
     (target,) = clean_table(path, "smiles", [header], units=units).targets
     assert (target.name, target.unit) == (name, unit)
     assert target.heading == (f"{name} ({unit})" if unit else name)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 16_000,
+        "()" * 8_000,
+        "a(" + "x" * 16_000,
+        "a(" + "[" * 16_000 + "x)",
+        "a" + ")" * 16_000,
+    ],
+    ids=["opening", "pairs", "open", "nested", "closing"],
+)
+def test_a_header_of_many_brackets_is_read_at_once(header):
+    """Its time must not grow with the square of its length, 5 s before at 16,000 characters."""
+    start = time.process_time()
+    name_and_unit(header)
+    assert time.process_time() - start < 0.5
 
 
 def test_classes_and_names_that_would_be_alike_keep_their_header(write):

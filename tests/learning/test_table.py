@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
 import signal
 
@@ -448,6 +449,8 @@ def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
     (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the calibration")
     assert "--resume --keep-teacher" in line
+    network = metrics.r2_score(labels[:, 0], predicted[0])
+    assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
     (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=True)
     assert "beside the model's" in line
 
@@ -505,6 +508,37 @@ def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monk
     assert code == 130
     assert "continue a table, benchmark or training run with --resume" in error
     assert run(*arguments, "--resume")[0] == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_training_ended_by_a_scheduler_resumes_to_the_same_model(
+    run, table, tmp_path, monkeypatch
+):
+    step = _lightning.GraphormerModule.training_step
+
+    def terminated(self, batch, index):
+        if self.current_epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, index)
+
+    arguments = ("train", table, "--smiles-column", "SMILES", "--target-column", "size")
+    arguments += ("--epochs", 3, "--split", "random", "--no-teacher", "--out")
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    with monkeypatch.context() as patched:
+        patched.setattr(_lightning.GraphormerModule, "training_step", terminated)
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        code, _, error = run(*arguments, out)
+        signal.signal(signal.SIGINT, ctrl_c)  # Lightning ignores further ones
+    assert code == 143
+    assert error.endswith(
+        "terminated; continue a table, benchmark or training run with --resume.\n"
+    )
+    assert not (out / "model").exists()
+    assert run(*arguments, out, "--resume")[0] == 0
+    assert run(*arguments, whole)[0] == 0
+    for name in ("model.safetensors", "config.json", "conformal.json"):
+        stored = [(folder / "model" / name).read_bytes() for folder in (out, whole)]
+        assert stored[0] == stored[1], name
 
 
 def test_the_learning_curve_keeps_the_test_molecules(table, tmp_path):

@@ -1,6 +1,8 @@
 """Training learns, resumes after an interruption as if there had been none, and is reproducible."""
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,37 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert same_weights(resumed.model, again.model)
     rows = [(tmp_path / name / "metrics.csv").read_text() for name in ("whole", "broken")]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("at", [(0, 0), (3, 1), (5, 2)], ids=["first step", "middle", "last step"])
+def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, int]
+) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    graphs = twenty_molecules()  # three batches an epoch, six epochs
+    whole = fit(tiny(), graphs, graphs, settings(), tmp_path / "whole")
+    original = GraphormerModule.training_step
+
+    def terminated(self: GraphormerModule, batch: object, index: int) -> torch.Tensor:
+        if (self.current_epoch, index) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batch, index)  # type: ignore[arg-type]
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(GraphormerModule, "training_step", terminated)
+        with pytest.raises(SystemExit) as stop:
+            fit(tiny(), graphs, graphs, settings(), out)
+    # Python prints a text and ends with status 1
+    assert (
+        stop.value.code == f"training was terminated; continue the run in {out} with resume=True."
+    )
+    resumed = fit(tiny(), graphs, graphs, settings(), out)
+    assert same_weights(whole.model, resumed.model)
+    assert (whole.epoch, whole.scores) == (resumed.epoch, resumed.scores)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def pipe_instead_of(name):
     return damage
 
 
+def inflate(folder):
+    """Make a file that claims 300 MB, most of which the disk does not hold."""
+    os.truncate(folder / "config.json", 300_000_000)
+
+
 def unknown_setting(folder):
     content = json.loads((folder / "config.json").read_text())
     content["model"]["colour"] = "red"
@@ -184,6 +189,13 @@ def unknown_setting(folder):
         (set_value("node_cardinalities", [10**30]), r"config\.json: invalid model configuration"),
         (set_value("node_feature_names", list(range(9))), r"node_feature_names must hold names"),
         (set_value("mask_distance", 0), r"config\.json: .*mask_distance must be at least 1"),
+        (
+            set_value("mask_distance", 1e30),
+            r"config\.json: .*mask_distance is 1e\+30, which has the",
+        ),
+        (set_value("mask_distance", 10**30), r"config\.json: .*mask_distance must .* up to 32,768"),
+        (set_value("num_hops", 10**30), r"config\.json: .*rows of structural bias, more than"),
+        (inflate, r"config\.json: cannot be read as JSON: it is larger than 16777216 bytes"),
         (set_value("layernorm_eps", 1e30), r"config\.json: .*layernorm_eps must be positive"),
         (set_value("extra", 3), r"config\.json: .*extra is 3, which has the wrong type"),
         (set_value("tasks", 3), r"config\.json: invalid model configuration"),

@@ -27,6 +27,26 @@ def test_layernorm_rule_holds_the_scale_and_not_the_mean(x):
     torch.testing.assert_close(found, weighted - weighted.mean(-1, keepdim=True))
 
 
+def test_layernorm_rule_holds_the_scale_of_rms_norm(x):
+    weight = torch.linspace(0.5, 2, 8)
+    scale = (x.detach().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    with conservative(attention=False, layernorm=True):
+        y = propagation.rms_norm(x, weight, 1e-5)
+    torch.testing.assert_close(y, x * weight / scale)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, (weight / scale).expand_as(x))
+
+
+def test_without_a_rule_rms_norm_is_pytorchs_with_its_gradient(x):
+    weight = torch.linspace(0.5, 2, 8)
+    direction = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    gradients = [
+        torch.autograd.grad((y * direction).sum(), x)[0]
+        for y in (propagation.rms_norm(x, weight, 1e-5), F.rms_norm(x, (8,), weight, 1e-5))
+    ]
+    torch.testing.assert_close(*gradients)
+
+
 def test_attention_rule_stops_the_gradient_at_the_weights(x):
     q, k = x[:, None], (2 * x)[:, None]
     bias = torch.zeros(1, 1, 5, 5)
@@ -45,6 +65,20 @@ def test_activation_ratio_makes_gradient_times_input_the_output(x):
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(gradient * x, y.detach())
     assert (gradient[..., 8:] == 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("f", "slope"), [(torch.tanh, 1.0), (F.silu, 0.5), (F.elu, 1.0), (F.hardswish, 0.5)]
+)
+def test_at_zero_the_ratio_of_an_activation_is_its_slope(f, slope):
+    """The ratio f(x) / x has f'(0) as its limit."""
+    x = torch.tensor([0.0, -0.0, 1.5], requires_grad=True)
+    with conservative(activation="ratio"):
+        y = propagation.by_ratio(x, f)
+    torch.testing.assert_close(y, f(x))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient[:2], torch.full((2,), slope), atol=1e-4, rtol=0)
+    torch.testing.assert_close(gradient[2] * 1.5, f(x)[2].detach())
 
 
 def test_outside_a_block_the_functions_are_pytorchs_own(x):

@@ -366,5 +366,5 @@ def test_twenty_requests_at_once_are_all_answered(client):
 
 
 def test_only_models_of_molecules_are_shown():
-    with pytest.raises(ValueError, match="images"):
+    with pytest.raises(ValueError, match="reads digits"):
         OfferedModels(["mnist-superpixels"])

@@ -116,7 +116,7 @@ def test_what_is_shown_can_be_read_and_set(model):
     with pytest.raises(ValueError, match="SMILES"):
         gx.explore(model, "nonsense")
     assert gx.explore(model).smiles == ""
-    with pytest.raises(ValueError, match="images"):
+    with pytest.raises(ValueError, match="reads digits"):
         gx.explore("mnist-superpixels")
 
 

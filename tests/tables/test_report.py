@@ -4,6 +4,7 @@ import base64
 import csv
 import hashlib
 import json
+import os
 import re
 import warnings
 from html.parser import HTMLParser
@@ -408,6 +409,19 @@ def test_a_model_card_is_escaped(tmp_path):
     assert "<strong>x</strong>" in shown
     assert "<code>&lt;i&gt;</code>" in shown
     assert shown.count("<li>") == 2
+
+
+def test_a_card_may_have_any_number_of_headings():
+    shown = card_html("# First\n" + "## Another\n" * 1200 + "last")
+    assert shown == "<h3>First</h3>" + "<h4>Another</h4>" * 1200 + "<p>last</p>"
+    assert card_html("# Alone") == "<h3>Alone</h3>"
+
+
+def test_a_card_too_large_to_be_one_is_left_out(tmp_path):
+    model = load_checkpoint(save_checkpoint(random_graphormer(), tmp_path / "m", card="# Card\n"))
+    os.truncate(tmp_path / "m" / "README.md", 300_000_000)
+    page = gx.report(model, ["CCO"], tmp_path / "r.html", detailed=0)
+    assert page.stat().st_size < 10_000_000
 
 
 def test_data_in_a_page_are_json_without_markup():

@@ -18,6 +18,7 @@ from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
 from graphxai.runtime.writing import exclusive_lock
 from graphxai.tables import batches
+from graphxai.tables.files import guarded
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.tables.settings import Pictures
 from toy import random_graphormer
@@ -178,6 +179,13 @@ def test_text_that_a_spreadsheet_takes_for_a_formula_can_be_guarded(model, tmp_p
         total = sum(map(float, row["relevance"].split()))
         assert f"{total:.6g}" == row["nodes"]  # written with six digits
     assert read(tmp_path / "out" / "rejected.csv")[0]["name"] == "-4"  # a number is no formula
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])
+def test_every_first_character_of_a_formula_is_guarded(first):
+    """The list is OWASP's on CSV injection; a program may drop a leading TAB or CR and evaluate."""
+    cell = f"{first}=cmd|' /C calc'!A0"
+    assert guarded({"name": cell, "pIC50": "-4.2"}) == {"name": f"'{cell}", "pIC50": "-4.2"}
 
 
 def limited(limit, code):

@@ -174,7 +174,14 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
+@pytest.mark.parametrize(
+    ("stop", "status", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ids=["Ctrl-C", "a scheduler"],
+)
+def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
+    stop, status, word, tmp_path
+):
     table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 600)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphxai", "explain", str(table), "--workers", "2"]
@@ -190,15 +197,15 @@ def test_ctrl_c_leaves_no_process_and_whole_rows_from_which_to_resume(tmp_path):
     ) as process:
         while (rows := lines(out / "explanations.csv")) < 100 and process.poll() is None:
             time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, stop)
         _, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
+    assert process.returncode == status, error
     assert error.splitlines()[-1:] == [  # a slow run reports its progress before
-        "interrupted; continue a table, benchmark or training run with --resume."
+        f"{word}; continue a table, benchmark or training run with --resume."
     ]
     assert 100 < rows < 600
-    stop = time.monotonic() + 10
-    while group_lives(process.pid) and time.monotonic() < stop:
+    latest = time.monotonic() + 10
+    while group_lives(process.pid) and time.monotonic() < latest:
         time.sleep(0.05)
     assert not group_lives(process.pid)
     assert {p.name for p in out.iterdir()} == {"explanations.csv", "rejected.csv", "run.json"}

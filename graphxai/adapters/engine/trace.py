@@ -42,7 +42,7 @@ HOOKS = {"register_hook", "retain_grad"}
 REPORTED = EXITS | HOOKS | DRAWING
 NESTED = (tuple, list, dict)  # the containers that arguments may hold
 WITH_TENSORS = (Tensor, *NESTED)
-_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 WEIGHTS = 1 << 62  # the bit of all tensors that the model keeps
 
 
@@ -296,8 +296,12 @@ def _as_text(argument: Any) -> str:
 
 
 def saved_tensor_hooks_active() -> bool:
-    """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do."""
-    return _saving_hooks(True) is not None
+    """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do.
+
+    The function that tells is not public. Without it the answer is yes, which is always correct:
+    no cached program is used, so that every pass is recorded anew.
+    """
+    return _saving_hooks is None or _saving_hooks(True) is not None
 
 
 class OperationKind(NamedTuple):

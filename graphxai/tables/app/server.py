@@ -8,8 +8,8 @@ import json
 import logging
 import secrets
 import socket
-import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.html import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
+from .browser import opened_in_browser
+from .connections import ARRIVAL, TimedConnection
 from .guard import Guard
 from .models import OfferedModels
 from .page import filled, text_of, view_script
 
-ARRIVAL = 10.0  # seconds for a request to arrive
 PATIENCE = 30.0  # seconds that a request waits for its turn
 LOGGER = logging.getLogger(__name__)
 
@@ -99,16 +100,15 @@ def serve(
             log_level="warning",
             lifespan="off",
             ws="none",
-            http="h11",
+            http=TimedConnection,
             server_header=False,
             limit_concurrency=100,
             timeout_keep_alive=20,
             timeout_graceful_shutdown=2,
         )
         log(address)
-        if open_browser:
-            webbrowser.open(address)
-        uvicorn.Server(config).run(sockets=[listener])
+        with opened_in_browser(address) if open_browser else nullcontext():
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 async def _body(request: Request) -> Body:

@@ -14,6 +14,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
+from graphxai.runtime.reading import small_file
 from graphxai.visualization.color import PALETTES, Scale
 
 from .cards import Cards, MoleculeCard
@@ -102,9 +103,9 @@ def page_data(
 def model_card(model: Model) -> str:
     """The model card beside the checkpoint, or "" if there is none."""
     folder = getattr(model.origin, "folder", None)
-    with suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, ValueError):  # it is too large, or not in UTF-8
         if folder is not None and (Path(folder) / "README.md").is_file():
-            return (Path(folder) / "README.md").read_text(encoding="utf-8")
+            return small_file(Path(folder) / "README.md").decode("utf-8")
     return ""
 
 

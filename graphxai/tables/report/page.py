@@ -59,12 +59,17 @@ def card_html(markdown: str) -> str:
 
 
 def _block(block: str) -> str:
-    lines = block.split("\n")
-    heading = re.match(r"(#{1,6})\s+(.*)", lines[0])
-    if heading:
+    lines, headings = block.split("\n"), []
+    while lines and (heading := re.match(r"(#{1,6})\s+(.*)", lines[0])):
         level = min(len(heading[1]) + 2, 6)  # below the page's own headings
-        rest = "\n".join(lines[1:])
-        return f"<h{level}>{_inline(heading[2])}</h{level}>" + (_block(rest) if rest else "")
+        headings.append(f"<h{level}>{_inline(heading[2])}</h{level}>")
+        lines = lines[1:]
+    return "".join(headings) + (_body("\n".join(lines)) if any(lines) else "")
+
+
+def _body(block: str) -> str:
+    """A block without headings as HTML: a table, a list, code or a paragraph."""
+    lines = block.split("\n")
     if all(line.startswith("    ") for line in lines):
         return f"<pre>{html.escape(block)}</pre>"
     if len(lines) > 1 and all(line.lstrip().startswith("|") for line in lines):

@@ -1,0 +1,90 @@
+"""SIGTERM ends the command line as Ctrl-C does, with a status and words of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+import graphxai as gx
+from graphxai.cli.stopping import heeding_sigterm
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+@pytest.fixture
+def terminated(monkeypatch):
+    """Send SIGTERM to this process when a molecule is predicted."""
+
+    def encode(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("a library does not notice, and fails because of it")
+
+    monkeypatch.setattr("graphxai.models.graphormer.Graphormer.encode", encode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["explain", "CCO"], "continue a table, benchmark or training run with --resume."),
+        (["report", "t.csv"], "repeat the command to start it again."),
+    ],
+)
+def test_a_terminated_command_says_how_to_go_on(
+    arguments, hint, run, terminated, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("smiles\nCCO\n")
+    before = signal.getsignal(signal.SIGTERM)
+    code, _, error = run(*arguments)
+    assert code == 143
+    assert error.splitlines()[-1] == f"terminated; {hint}"
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_server_that_ends_by_itself_on_sigterm_has_an_error_status_too(run, monkeypatch):
+    pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
+
+    def serve(server, sockets):
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("uvicorn.Server.run", serve)
+    assert run("app", "--no-browser")[0] == 143
+
+
+def test_a_second_signal_does_not_disturb_the_tidying_up():
+    tidied = []
+
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            tidied.append("all of it")
+
+    with heeding_sigterm() as termination, pytest.raises(KeyboardInterrupt):
+        work()
+    assert tidied
+    assert termination.arrived
+
+
+def test_the_status_is_that_of_sigterm_wherever_it_arrives(tmp_path):
+    """Python would end by SIGINT after a plain KeyboardInterrupt in a text that `exec` runs."""
+    code = (
+        "import os, signal, sys\n"
+        "from graphxai.cli.stopping import heeding_sigterm\n"
+        "with heeding_sigterm() as termination:\n"
+        "    try:\n"
+        "        exec('os.kill(os.getpid(), signal.SIGTERM)\\nwhile True: pass')\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(termination.exit(True).code)\n"
+    )
+    root = os.path.dirname(os.path.dirname(gx.__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=60
+    )
+    assert done.returncode == 143
