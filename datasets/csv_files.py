@@ -61,7 +61,8 @@ def require_table(path: str | os.PathLike[str]) -> None:
 def column_names(path: str | os.PathLike[str], column: str) -> list[str]:
     """Return the names in a CSV file's header.
 
-    column: one of these names. The separator is the one that gives this column.
+    Args:
+        column: one of these names. The separator is the one that gives this column.
     """
     path = Path(path)
     require_table(path)

@@ -78,8 +78,9 @@ class _Table(dict[Any, int]):
     def __init__(self, name: str, enumeration: Iterable[Any] | None = None) -> None:
         """Make the table of a feature.
 
-        enumeration: RDKit's values of a feature that OGB lists by their names. Other features have
-        numbers, which OGB lists as they are.
+        Args:
+            enumeration: RDKit's values of a feature that OGB lists by their names. Other
+                features have numbers, which OGB lists as they are.
         """
         vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
         if enumeration is None:

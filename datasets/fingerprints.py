@@ -46,7 +46,8 @@ def tanimoto(
 
     The values are those of RDKit's `BulkTanimotoSimilarity`, several times faster.
 
-    sizes: `set_bits(others)`, if the caller has it.
+    Args:
+        sizes: `set_bits(others)`, if the caller has it.
     """
     common = set_bits(query & others)
     all_bits = set_bits(query) + (set_bits(others) if sizes is None else sizes) - common

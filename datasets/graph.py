@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 class Graph(SimpleNamespace):
     """A graph with the attributes of PyG's `Data` that the library reads. See `to_data`.
 
-    x (N, F); edge_index (2, E); edge_attr (E, F); pos (N, 2); y: labels, any shape.
+    x (N, F); edge_index (2, E); edge_attr (E, F); pos (N, 2).
+
+    Args:
+        y: labels, any shape.
     """
 
     x: Tensor

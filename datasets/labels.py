@@ -64,8 +64,9 @@ PREFIXES = ("in", "im", "non", "non-", "non ", "not ", "un")
 class Bound:
     """A cell such as ">10", which says only where a value lies.
 
-    position: the position of the cell in its column. side: +1 if the value lies above `value`, -1
-    if below, 0 if about there.
+    Args:
+        position: the position of the cell in its column.
+        side: +1 if the value lies above `value`, -1 if below, 0 if about there.
     """
 
     position: int
@@ -81,10 +82,13 @@ class Bound:
 class Labels:
     """The labels of one column.
 
-    values (n,): class numbers or measured values, NaN where there is none. classes: their names in
-    the order of the numbers, empty for a regression; the second of two is the positive class.
-    unusable: positions of cells that are not empty but have no label of this kind. bounds: those of
-    them that limit a value (">10"). note: how the kind was chosen.
+    Args:
+        values (n,): class numbers or measured values, NaN where there is none.
+        classes: their names in the order of the numbers, empty for a regression; the second of
+            two is the positive class.
+        unusable: positions of cells that are not empty but have no label of this kind.
+        bounds: those of them that limit a value (">10").
+        note: how the kind was chosen.
     """
 
     name: str
@@ -204,8 +208,10 @@ def not_understood(name: str, cells: Sequence[str], positions: Sequence[int]) ->
 class _ParsedNumbers:
     """The numbers in cells, and why other cells are not numbers.
 
-    values (n,): NaN where there is no number. unclear: positions of cells such as "9,150" where
-    nothing says what the comma means. units: the unit behind the number in a cell, by position.
+    Args:
+        values (n,): NaN where there is no number.
+        unclear: positions of cells such as "9,150" where nothing says what the comma means.
+        units: the unit behind the number in a cell, by position.
     """
 
     values: FloatArray
@@ -309,7 +315,8 @@ def _proves_point(text: str) -> bool:
 def _value(text: str, commas: int, points: int) -> float | None:
     """Return the number in a cell, or None if there is none or its separator is ambiguous.
 
-    commas, points: how many cells of the column show that these mark decimals.
+    Args:
+        commas, points: how many cells of the column show that these mark decimals.
     """
     if POINTS_GROUP.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")

@@ -108,7 +108,8 @@ def molecule_graphs(
 ) -> Generator[Graph | MoleculeError, None, None]:
     """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
 
-    standardise: make the graphs of the molecules' parents, see `standardised`.
+    Args:
+        standardise: make the graphs of the molecules' parents, see `standardised`.
     """
     if standardise:
         from .standardise import standardised

@@ -24,9 +24,12 @@ __all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
 class RuleDataset:
     """Distinct molecules with the answer to a rule's question.
 
-    smiles: n canonical SMILES; labels (n,): 0 or 1, or the value; truths: n arrays (N,), see
-    `RuleTask`, in the atom order of `smiles`; unreadable: how many of the SMILES considered were
-    left out because RDKit cannot read them.
+    Args:
+        smiles: n canonical SMILES.
+        labels (n,): 0 or 1, or the value.
+        truths: n arrays (N,), see `RuleTask`, in the atom order of `smiles`.
+        unreadable: how many of the SMILES considered were left out because RDKit cannot read
+            them.
     """
 
     rule: RuleTask
@@ -41,7 +44,9 @@ class RuleDataset:
 
         For an additive rule these are all positions.
 
-        positions: those to choose from, by default the test part. limit: return at most this many.
+        Args:
+            positions: those to choose from, by default the test part.
+            limit: return at most this many.
         """
         choice = self.split.test if positions is None else positions
         chosen = [k for k in choice if self.rule.kind == "additive" or _divides(self.truths[k])]

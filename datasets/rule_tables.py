@@ -29,7 +29,9 @@ RARE = ("indole", "phosphorus", "boron", "large-ring")  # at most 6 % of drug-li
 class RuleTable:
     """Distinct molecules with the answers to several rules' questions.
 
-    smiles: n canonical SMILES; labels (n, rules): 0 or 1, or the value of an additive rule.
+    Args:
+        smiles: n canonical SMILES.
+        labels (n, rules): 0 or 1, or the value of an additive rule.
     """
 
     rules: tuple[RuleTask, ...]

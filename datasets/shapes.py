@@ -46,8 +46,10 @@ DECOYS: dict[str, Edges] = {"square": _ring(4)}
 class ShapeGraph:
     """A graph, and the shapes that are planted in it.
 
-    edges (M, 2): each edge once. shape_of_node (N,), shape_of_edge (M,): the name of the shape that
-    a node or an edge belongs to, "" for the tree and the joints.
+    Args:
+        edges (M, 2): each edge once.
+        shape_of_node (N,), shape_of_edge (M,): the name of the shape that a node or an edge
+            belongs to, "" for the tree and the joints.
     """
 
     edges: NDArray[np.int64]
@@ -99,7 +101,10 @@ class ShapeDataset:
 def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
     """Return a tree of `tree` nodes with the shapes joined to it, and its nodes in random order.
 
-    shapes: names in `SHAPES` or `DECOYS`. Raises ValueError for an unknown name or an empty tree.
+    Raises ValueError for an unknown name or an empty tree.
+
+    Args:
+        shapes: names in `SHAPES` or `DECOYS`.
     """
     available = SHAPES | DECOYS
     if unknown := [name for name in shapes if name not in available]:
@@ -143,7 +148,8 @@ def shape_dataset(
     A tenth of the graphs, the null set, gets no shape. Trees have 6 to 12 nodes. The same seed
     gives the same graphs and split.
 
-    planted: the probability of each shape, which is planted at most once.
+    Args:
+        planted: the probability of each shape, which is planted at most once.
     """
     if not 0 < planted < 1:
         raise ValueError(f"planted is a probability between 0 and 1, not {planted:g}.")

@@ -243,8 +243,10 @@ def as_grey(image: ArrayLike) -> np.ndarray:
 def stroke_pixels(image: ArrayLike) -> NDArray[np.bool_]:
     """Return the pixels (H, W) of the stroke, which are brighter than `INK`.
 
-    image: (H, W), grey values in [0, 1], or uint8, bright ink on black. Raises SuperpixelError if
-    it is not a grey image.
+    Raises SuperpixelError if it is not a grey image.
+
+    Args:
+        image: (H, W), grey values in [0, 1], or uint8, bright ink on black.
     """
     return as_grey(image) > INK
 
@@ -254,8 +256,11 @@ def stroke_segments(
 ) -> NDArray[np.bool_]:
     """Return the superpixels (N,) of the stroke, whose mean intensity is above `threshold`.
 
-    image: as for `stroke_pixels`; segments: (H, W), the ids 0..N-1 of its superpixels. Raises
-    SuperpixelError if the shapes differ or an id is not used.
+    Raises SuperpixelError if the shapes differ or an id is not used.
+
+    Args:
+        image: as for `stroke_pixels`.
+        segments: (H, W), the ids 0..N-1 of its superpixels.
     """
     grey, ids = as_grey(image), np.asarray(segments)
     if ids.shape != grey.shape:

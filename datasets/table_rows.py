@@ -36,9 +36,12 @@ class TableMolecule:
 class TableRows:
     """The rows of a table.
 
-    read: how many rows there are. numbers, smiles, cells: those of the usable rows. molecules: each
-    once. standardised: rows whose molecule was replaced by its parent. left_out: unusable rows, by
-    the check that they failed.
+    Args:
+        read: how many rows there are.
+        numbers, smiles, cells: those of the usable rows.
+        molecules: each once.
+        standardised: rows whose molecule was replaced by its parent.
+        left_out: unusable rows, by the check that they failed.
     """
 
     read: int = 0
@@ -64,7 +67,8 @@ def read_rows(
 ) -> TableRows:
     """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
-    standardise: keep the parent of each molecule instead, see `standardised`.
+    Args:
+        standardise: keep the parent of each molecule instead, see `standardised`.
     """
     rows = TableRows()
     index: dict[str, TableMolecule] = {}

@@ -44,10 +44,12 @@ Word = Literal["training compound", "near", "edge", "far", "unknown"]
 class Nearness:
     """How near a molecule is to a training set.
 
-    word: "training compound"; or by `similarity`, "near", "edge" (below 0.79) or "far" (below
-    0.59, or an element that no training compound has, listed in `unseen`); or "unknown".
-    similarity: ECFP4 Tanimoto similarity to the nearest training compound, whose SMILES is
-    `nearest`.
+    Args:
+        word: "training compound"; or by `similarity`, "near", "edge" (below 0.79) or "far"
+            (below 0.59, or an element that no training compound has, listed in `unseen`); or
+            "unknown".
+        similarity: ECFP4 Tanimoto similarity to the nearest training compound, whose SMILES is
+            `nearest`.
     """
 
     word: Word
@@ -79,8 +81,9 @@ UNKNOWN = Nearness("unknown")
 class TrainingSet:
     """Training compounds, whose structures are read when they are first asked for.
 
-    given: SMILES, each once; those that cannot be read count for nothing. held_out: the part of
-    each compound held out in training, by canonical SMILES.
+    Args:
+        given: SMILES, each once; those that cannot be read count for nothing.
+        held_out: the part of each compound held out in training, by canonical SMILES.
     """
 
     given: tuple[str, ...]

@@ -69,26 +69,32 @@ def explain(
 ) -> Any:
     """Explain one input, or every input in a list.
 
-    model: from `load` or `wrap`, or a name. inputs: a SMILES, an RDKit molecule, a digit as a path
-    or array, a PyG `Data` or `Batch`, a `DataLoader`, or a list of these. method: see `methods()`,
-    or your own function `(model, batch, target) -> scores`; options go to the method's constructor.
-    target: see `Target`; by default the predicted class, for two classes the second one, for a
-    regression its value. wrt: the inputs of a wrapped model that get relevance, by the names of the
-    graph's attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`. node: for
-    wrapped models with one output per node, the number of the node to explain (for `HeteroData`
-    its type and number), or a list with one for each input, or with several of a single graph.
-    pair: likewise the two nodes of a link, for models that read `edge_label_index` or score all
-    pairs of nodes, (N, N). progress: whether to show a bar on
-    stderr; by default only on a terminal.
-    workers: processes for a list of more than 512 inputs; None takes the free cores if that is
-    faster (see `runtime.workers.map_in_processes`). Each computes with one thread, as this process
-    does during the call, and the result is the same for any number of them. Model, method and
-    inputs are sent to them, so your own must be defined in a module; ValueError if they cannot be
-    sent. device: where to compute, such as "cuda"; the model is moved there and stays there.
-
     Returns an Explanation, or for a list Explanations of the same length. If one input of a list
     cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
     instead. A single unusable input always raises ValueError.
+
+    Args:
+        model: from `load` or `wrap`, or a name.
+        inputs: a SMILES, an RDKit molecule, a digit as a path or array, a PyG `Data` or
+            `Batch`, a `DataLoader`, or a list of these.
+        method: see `methods()`, or your own function `(model, batch, target) -> scores`;
+            options go to the method's constructor.
+        target: see `Target`; by default the predicted class, for two classes the second one,
+            for a regression its value.
+        wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
+            attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`.
+        node: for wrapped models with one output per node, the number of the node to explain
+            (for `HeteroData` its type and number), or a list with one for each input, or with
+            several of a single graph.
+        pair: likewise the two nodes of a link, for models that read `edge_label_index` or score
+            all pairs of nodes, (N, N).
+        progress: whether to show a bar on stderr; by default only on a terminal.
+        workers: processes for a list of more than 512 inputs; None takes the free cores if that
+            is faster (see `runtime.workers.map_in_processes`). Each computes with one thread,
+            as this process does during the call, and the result is the same for any number of
+            them. Model, method and inputs are sent to them, so your own must be defined in a
+            module; ValueError if they cannot be sent.
+        device: where to compute, such as "cuda"; the model is moved there and stays there.
     """
     model = on_device(loaded(model), device)
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
@@ -150,14 +156,17 @@ def pairs(
 ) -> Any:
     """Compute the relevance of token pairs for one input, or for every input in a list.
 
-    Arguments, errors and results as for `explain`, with `Pairs` instead of `Explanation`. method:
-    one that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other methods relevance
-    also flows through queries and keys, which is not a sum over pairs: ValueError. The model, from
-    `load` or `wrap`, needs attention between nodes; ValueError if it has none.
+    Arguments, errors and results as for `explain`, with `Pairs` instead of `Explanation`.
 
-    num_layers: instead of what was read in each layer, follow walks through this many layers of a
-    Graphormer: relevance that began at one token and is then in another (GNN-LRP, Schnake 2021).
-    Summed over the latter, it is the relevance of the former, exactly.
+    Args:
+        method: one that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other
+            methods relevance also flows through queries and keys, which is not a sum over
+            pairs: ValueError. The model, from `load` or `wrap`, needs attention between nodes;
+            ValueError if it has none.
+        num_layers: instead of what was read in each layer, follow walks through this many
+            layers of a Graphormer: relevance that began at one token and is then in another
+            (GNN-LRP, Schnake 2021). Summed over the latter, it is the relevance of the former,
+            exactly.
     """
     model, explainer = loaded(model), get_explainer(method)
     rules_of(explainer)  # refuse a method without a sum over pairs before anything is encoded
@@ -186,9 +195,11 @@ def compare(
 ) -> Picture:
     """Draw one input explained by several methods, each on its own colour scale.
 
-    model, value, target, node, pair: as for `explain`, but one input; methods: names, explainers or
-    functions. Options as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
-    To draw explanations that you already have, see `grid`.
+    Args:
+        model, value, target, node, pair: as for `explain`, but one input.
+        methods: names, explainers or functions. Options as for `Explanation.svg`; molecules are
+            drawn at 400 x 310 pixels by default. To draw explanations that you already have,
+            see `grid`.
     """
     model = loaded(model)
     (value, *others), _ = as_list(_at_choice(model, value, node, pair))

@@ -32,10 +32,13 @@ FEATURES = OF_NODES | {"h", "emb", "embedding", "enc", "encoding", "features", "
 class AttributeRole:
     """What an attribute belongs to.
 
-    along: the group with one entry per member (NODES, PAIRS or the name of an index), or None if
-    the attribute belongs to the graph as a whole. names: the group that its values refer to (NODES
-    or EDGES), if any. rows: for each of its rows whether the values refer to that group; all do if
-    this is empty. square: whether it is a matrix (n, n) over pairs of nodes.
+    Args:
+        along: the group with one entry per member (NODES, PAIRS or the name of an index), or
+            None if the attribute belongs to the graph as a whole.
+        names: the group that its values refer to (NODES or EDGES), if any.
+        rows: for each of its rows whether the values refer to that group; all do if this is
+            empty.
+        square: whether it is a matrix (n, n) over pairs of nodes.
     """
 
     along: str | None = None
@@ -52,7 +55,8 @@ def attribute_roles(
 ) -> AttributeRoles:
     """Decide what each attribute of the graphs belongs to, and warn of uncertain ones.
 
-    attributes: the names of the attributes that the model reads; None if it reads all.
+    Args:
+        attributes: the names of the attributes that the model reads; None if it reads all.
     """
     roles, doubts = roles_and_doubts(graphs)
     doubts = {k: doubt for k, doubt in doubts.items() if attributes is None or k in attributes}

@@ -27,12 +27,17 @@ NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 class WrappedBatch:
     """B inputs of at most N nodes.
 
-    mask (B, N): True at nodes. x (B, N, ...): each node's input. num_nodes (B,). graphs: the PyG
-    batch, for models of graphs. dense: the model's input (B, ...), for models of tokens.
-    has_graph_token: whether the model's sequence begins with a graph token; if it does not,
-    attention methods start from `readout` (B, N), the weights with which nodes enter the output.
-    singles: the graphs one by one. leaves: the attributes of the graphs that are explained, as
-    tensors that require a gradient.
+    Args:
+        mask (B, N): True at nodes.
+        x (B, N, ...): each node's input. num_nodes (B,).
+        graphs: the PyG batch, for models of graphs.
+        dense: the model's input (B, ...), for models of tokens.
+        has_graph_token: whether the model's sequence begins with a graph token; if it does not,
+            attention methods start from `readout` (B, N), the weights with which nodes enter
+            the output.
+        singles: the graphs one by one.
+        leaves: the attributes of the graphs that are explained, as tensors that require a
+            gradient.
     """
 
     mask: Tensor
@@ -103,9 +108,11 @@ class WrappedBatch:
     def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
         """Return the batch with gradients at these attributes of its graphs.
 
-        codes: whether the attributes may be integers, such as types of bonds. The leaf (rows,) of
-        such an attribute consists of ones.
         Raises ValueError for an attribute that the graphs do not have, or that has no gradient.
+
+        Args:
+            codes: whether the attributes may be integers, such as types of bonds. The leaf
+                (rows,) of such an attribute consists of ones.
         """
         if self.graphs is None:
             raise ValueError(f"rows of tokens have no inputs beside x, and so no {names[0]}.")
@@ -190,9 +197,10 @@ class WrappedBatch:
     ) -> "WrappedBatch":
         """Keep the nodes where keep (B, N) is True, with the edges between them.
 
-        last: the number of a graph to append as a whole, because PyG's pooling counts graphs up to
-        the last one that is not empty; None to append none. attributes: the names of the attributes
-        that the model reads; None if it reads all.
+        Args:
+            last: the number of a graph to append as a whole, because PyG's pooling counts
+                graphs up to the last one that is not empty; None to append none.
+            attributes: the names of the attributes that the model reads; None if it reads all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
@@ -204,8 +212,10 @@ class WrappedBatch:
     def emptied(self, last: int, attributes: Collection[str] | None = None) -> "WrappedBatch":
         """Remove all nodes, and append the whole graph number `last`, as `without` does.
 
-        If the graphs are equal without their nodes, one of them stands for all. attributes: the
-        names of the attributes that the model reads; None if it reads all.
+        If the graphs are equal without their nodes, one of them stands for all.
+
+        Args:
+            attributes: the names of the attributes that the model reads; None if it reads all.
         """
         graphs = self.examples()
         roles = attribute_roles(graphs, attributes)
@@ -336,7 +346,9 @@ def _path_lengths(graph: Data) -> IntArray:
 def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
     """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
 
-    embedding: the module that returned the rows, named in the error if their shape does not fit.
+    Args:
+        embedding: the module that returned the rows, named in the error if their shape does not
+            fit.
     """
     size, nodes = batch.mask.shape
     length = nodes + int(batch.has_graph_token)

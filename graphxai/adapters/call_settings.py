@@ -55,9 +55,10 @@ class CallSettings:
     ) -> Tensor:
         """Return the outputs (B, columns) of a module on a batch.
 
-        rows: node rows (n, D) or (B, S, D), which replace `x` unless they are an embedding. shown
-        (B, N): False at the tokens to hide. dtype: the type of the module's floats, into which
-        those of the batch are converted.
+        Args:
+            rows: node rows (n, D) or (B, S, D), which replace `x` unless they are an embedding.
+            shown (B, N): False at the tokens to hide.
+            dtype: the type of the module's floats, into which those of the batch are converted.
         """
         size, replaces_x = len(batch), rows is not None and not self.embedding
 

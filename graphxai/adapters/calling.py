@@ -117,8 +117,10 @@ def as_outputs(
 ) -> Tensor:
     """Turn the model's answer into outputs (B, columns). Raises ValueError if that is impossible.
 
-    graphs: the batch that the answer is about. If it says which nodes are explained, the answer
-    must have a row per node. reads_links: whether the model may read pairs that the graphs name.
+    Args:
+        graphs: the batch that the answer is about. If it says which nodes are explained, the
+            answer must have a row per node.
+        reads_links: whether the model may read pairs that the graphs name.
     """
     answer, advice = getattr(answer, "logits", answer), ""
     if isinstance(answer, Mapping) and isinstance(answer.get("logits"), Tensor):

@@ -24,10 +24,12 @@ LINKS = "edge_label_index"  # where models of links read the pairs to score, by 
 def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
     """Note in each input of `explain` which node or pair of nodes is explained.
 
-    node: its number; in a heterogeneous graph its type and number, such as ("author", 3). pair: the
-    numbers of two nodes. Each may be a list, with one for each input, or several for a single
-    graph, which then counts as a list of as many.
     Raises ValueError for a node that a graph does not have.
+
+    Args:
+        node: its number; in a heterogeneous graph its type and number, such as ("author", 3).
+        pair: the numbers of two nodes. Each may be a list, with one for each input, or several
+            for a single graph, which then counts as a list of as many.
     """
     if node is not None and pair is not None:
         raise ValueError("give node= or pair=, not both.")
@@ -112,9 +114,11 @@ def chosen_nodes(graph: Data) -> list[int]:
 def outputs_of_explained_pairs(answer: Any, graphs: Any, size: int, reads_links: bool) -> Any:
     """Return the row (B, C) of each graph's pair, or zeros if one of its nodes is hidden.
 
-    answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
-    reads_links: whether the model may read the pairs that the graphs name.
     Raises ValueError if the answer cannot be about the pair.
+
+    Args:
+        answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
+        reads_links: whether the model may read the pairs that the graphs name.
     """
     if isinstance(answer, Tensor) and answer.shape[:2] == (graphs.num_nodes,) * 2:
         first, second = graphs[PAIR]
@@ -130,8 +134,10 @@ def outputs_of_explained_pairs(answer: Any, graphs: Any, size: int, reads_links:
 def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     """Return the row (B, C) of each graph's explained node, or zeros if that is hidden.
 
-    answer: what the model returned, one row per node (of the explained type). Returns None if the
-    answer has other rows.
+    Returns None if the answer has other rows.
+
+    Args:
+        answer: what the model returned, one row per node (of the explained type).
     """
     codes: Tensor = graphs[CHOSEN]
     if isinstance(answer, Mapping):

@@ -10,9 +10,11 @@ from torch import Tensor
 class NodeLayout:
     """Which graph and slot every row of the model's nodes belongs to.
 
-    graph, slot: both (n,), in the order of the rows. mask (B, N): True at nodes. graph_token:
-    whether the model's sequence starts with one; if it does not, row and column 0 of recorded
-    attention are zero.
+    Args:
+        graph, slot: both (n,), in the order of the rows.
+        mask (B, N): True at nodes.
+        graph_token: whether the model's sequence starts with one; if it does not, row and
+            column 0 of recorded attention are zero.
     """
 
     graph: Tensor
@@ -35,7 +37,8 @@ class NodeLayout:
 class OneGraphAtATime(ValueError):
     """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
 
-    batches: a batch of one for each of the graphs.
+    Args:
+        batches: a batch of one for each of the graphs.
     """
 
     def __init__(self, model: Any, batch: Any) -> None:

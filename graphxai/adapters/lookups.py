@@ -58,7 +58,8 @@ def width_of(output: Tensor, places: NodePlaces, batch: WrappedBatch) -> int:
 def places_in(output: Any, batch: WrappedBatch, dense: bool | None = None) -> NodePlaces | None:
     """Find the nodes in an output by its shape, or return None if it does not hold them.
 
-    dense: which form it is known to have, where its shape could be both.
+    Args:
+        dense: which form it is known to have, where its shape could be both.
     """
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.dim() < 2:
         return None
@@ -81,9 +82,10 @@ def is_unclear(output: Any, batch: WrappedBatch) -> bool:
 def looks_up_nodes(codes: Any, output: Any, batch: WrappedBatch) -> bool:
     """Whether an embedding looks up nodes, judged by a batch of one graph.
 
-    codes: what it looked up. As many edges as nodes, tokens for edges beside those for nodes, or a
-    code for each pair of nodes make the shape unclear: then the codes must be columns of `x`, but
-    for an offset.
+    Args:
+        codes: what it looked up. As many edges as nodes, tokens for edges beside those for
+            nodes, or a code for each pair of nodes make the shape unclear: then the codes must
+            be columns of `x`, but for an offset.
     """
     places = places_in(output, batch)
     if places is None or batch.graphs is None:
@@ -110,8 +112,9 @@ def looks_up_nodes(codes: Any, output: Any, batch: WrappedBatch) -> bool:
 class LookupForms:
     """What passes have shown about the embeddings of a model and its copies.
 
-    dense: whether each was seen to return (B, S, ...) and not (n, ...). chosen: the look-up tables
-    that nobody named.
+    Args:
+        dense: whether each was seen to return (B, S, ...) and not (n, ...).
+        chosen: the look-up tables that nobody named.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)

@@ -43,8 +43,9 @@ LEAST_ROUNDING = 1e-9
 class ModelChecks:
     """What passes have shown about a model and its copies, as long as it has the same parts.
 
-    mixing: the path of the module in which the model mixes the graphs of a batch, "" if the module
-    is unclear, or None if the model keeps graphs apart.
+    Args:
+        mixing: the path of the module in which the model mixes the graphs of a batch, "" if the
+            module is unclear, or None if the model keeps graphs apart.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -261,9 +262,11 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any
 def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
     """Whether a graph's output changes beside a larger graph, although it is not random.
 
-    in_double: whether to compute in double precision, so that rounding does not hide a small
-    change. In single precision other features are tried as well.
     Raises ValueError if the output is not finite.
+
+    Args:
+        in_double: whether to compute in double precision, so that rounding does not hide a
+            small change. In single precision other features are tried as well.
     """
     if in_double:
         model = copied(model)

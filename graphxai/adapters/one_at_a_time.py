@@ -25,9 +25,11 @@ def one_by_one(
 ) -> Tensor:
     """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of a batch of B graphs.
 
-    keep (K * B, N): False at the nodes to hide. output_without_nodes (1, C): the output if no node
-    is left; by default it is the model's output for an empty graph. If that is not finite, the
-    nodes are set to zero instead, with a warning.
+    Args:
+        keep (K * B, N): False at the nodes to hide.
+        output_without_nodes (1, C): the output if no node is left; by default it is the model's
+            output for an empty graph. If that is not finite, the nodes are set to zero instead,
+            with a warning.
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
@@ -52,7 +54,8 @@ def tokens_one_by_one(
 ) -> Tensor:
     """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of B rows of tokens.
 
-    keep (K * B, N): False at the tokens to hide.
+    Args:
+        keep (K * B, N): False at the tokens to hide.
     """
     outputs = []
     for row, row_tokens in enumerate(tokens):
@@ -66,8 +69,9 @@ def tokens_one_by_one(
 def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
     """Return the output (1, C) of a graph whose nodes, of tokens (N, D), are all hidden.
 
-    empty: the graph without its nodes. If a node was to be explained, it is hidden, and the output
-    is zero.
+    Args:
+        empty: the graph without its nodes. If a node was to be explained, it is hidden, and the
+            output is zero.
     """
     if CHOSEN in graph or PAIR in graph:
         return tokens.new_zeros(1, model.config.num_outputs)
@@ -111,8 +115,10 @@ def _finite_output(
 ) -> Tensor | None:
     """Return the model's output (1, C) for an empty graph, or None if it is not finite.
 
-    rows: its tokens (0, D). beside: a graph to run together with it, if it cannot run alone and the
-    model does not mix graphs.
+    Args:
+        rows: its tokens (0, D).
+        beside: a graph to run together with it, if it cannot run alone and the model does not
+            mix graphs.
     """
     if (output := _first_output(model, [empty], rows)) is not None or beside is None:
         return output

@@ -43,10 +43,12 @@ MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits 
 class Resampling:
     """How the operator `resample` draws atoms.
 
-    atoms: the model of the data, from `fit_masked_atoms`, or None to take the one beside the
-    model's checkpoint. draws: how many draws have their outputs averaged. seed: the same seed draws
-    the same atoms of a graph, whatever else is measured. rounds: in how many groups the atoms are
-    drawn, each group given those before it.
+    Args:
+        atoms: the model of the data, from `fit_masked_atoms`, or None to take the one beside
+            the model's checkpoint.
+        draws: how many draws have their outputs averaged.
+        seed: the same seed draws the same atoms of a graph, whatever else is measured.
+        rounds: in how many groups the atoms are drawn, each group given those before it.
     """
 
     atoms: MaskedAtoms | None = None
@@ -105,9 +107,11 @@ def outputs_of_parts(
     """Return the outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
 
     keep (K, N) is True for the nodes that stay. For all operators but `delete`, the structural bias
-    is computed once for all choices. resampling: how `resample` draws atoms.
-    Raises ValueError for an unknown operator, for one that the model cannot take, and if `keep` has
-    the wrong shape.
+    is computed once for all choices. Raises ValueError for an unknown operator, for one that the
+    model cannot take, and if `keep` has the wrong shape.
+
+    Args:
+        resampling: how `resample` draws atoms.
     """
     return outputs_of_many(model, [data], [keep], operator, resampling)[0]
 
@@ -152,8 +156,10 @@ def outputs_without_edges(
 ) -> list[Tensor]:
     """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
 
-    keeps: (K, E) for each graph, True for the columns of `edge_index` that stay.
     Raises ValueError for a wrapped model that may read edges from a matrix.
+
+    Args:
+        keeps: (K, E) for each graph, True for the columns of `edge_index` that stay.
     """
     pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
 
@@ -356,9 +362,11 @@ def _subgraph(data: Data, choice: Tensor) -> Data:
 def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
     """Make a graph of the nodes that stay, keep (N,), to train a Graphormer on.
 
-    data: an encoded graph. `mask` restricts its encoding to these nodes, and `delete` leaves a
-    graph that is to be encoded again.
     Raises ValueError for other operators, which leave no smaller graph.
+
+    Args:
+        data: an encoded graph. `mask` restricts its encoding to these nodes, and `delete`
+            leaves a graph that is to be encoded again.
     """
     if operator not in ("mask", "delete"):
         raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")

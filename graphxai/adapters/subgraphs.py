@@ -35,9 +35,11 @@ def restricted(
 ) -> Data:
     """Restrict a graph to some of its nodes, with the edges and other entries between them.
 
-    keep (N,): True at the nodes that stay. roles: from `attribute_roles`, which is more reliable if
-    it has seen all graphs of a batch. edges (E,): True at the edges that stay if their nodes do;
-    None for all edges.
+    Args:
+        keep (N,): True at the nodes that stay.
+        roles: from `attribute_roles`, which is more reliable if it has seen all graphs of a
+            batch.
+        edges (E,): True at the edges that stay if their nodes do; None for all edges.
     """
     roles = attribute_roles([graph]) if roles is None else roles
     kept = {NODES: keep} if edges is None else {NODES: keep, EDGES: edges}
@@ -65,7 +67,8 @@ def same_without_nodes(
 ) -> bool:
     """Whether graphs are equal without their nodes.
 
-    attributes: the names of the attributes that the model reads; None if it reads all.
+    Args:
+        attributes: the names of the attributes that the model reads; None if it reads all.
     """
     for key, role in roles.items():
         if attributes is not None and key not in attributes:

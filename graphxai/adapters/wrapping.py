@@ -34,27 +34,32 @@ def wrap(
 ) -> WrappedModel:
     """Make a PyTorch model explainable by every method of the toolkit.
 
-    tasks: what the output columns mean. For a single task, give `kind` ("binary", "multiclass" or
-    "regression") instead, with `classes` (their names, or how many there are) and `task` (a name
-    such as "logP"; "output" by default). The model should return logits.
-    inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D). With `graph_token`
-    the first token is a class token. embedding: for a model that begins with an embedding, the name
-    of the module whose output gets the relevance, or several names whose relevance is added up. The
-    output has a row per node, or is padded, (B, N, ...), after a class token or not. By default `x`
-    itself gets the relevance, and if it holds codes, all look-ups (`nn.Embedding`) of nodes.
-    forward: `forward(model, batch) -> outputs (B, C)` for a model whose arguments are not
-    attributes of the graph; `batch` is a PyG batch, or `Tokens` (x, mask). featurize: turns any
-    other input, such as a SMILES, into a graph (or tensor). transform: recomputes the structure of
-    a graph after the operator `delete` has removed nodes. features: names of the columns of `x`.
-
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
     its edges, and from other indices and matrices over pairs (`adapters.subgraphs`), so that it
     enters no message, attention or pooling; the features of other nodes stay the same. A hidden
     token is added to the padding mask (if no token would be left, all are set to zero instead).
     Graphs that cannot share a pass, because `model.forward` takes no batch vector, go one at a
-    time.
-    Raises ValueError if there is no module named `embedding`, or if no tasks are given.
+    time. Raises ValueError if there is no module named `embedding`, or if no tasks are given.
+
+    Args:
+        tasks: what the output columns mean. For a single task, give `kind` ("binary",
+            "multiclass" or "regression") instead, with `classes` (their names, or how many
+            there are) and `task` (a name such as "logP"; "output" by default). The model should
+            return logits.
+        inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D). With
+            `graph_token` the first token is a class token.
+        embedding: for a model that begins with an embedding, the name of the module whose
+            output gets the relevance, or several names whose relevance is added up. The output
+            has a row per node, or is padded, (B, N, ...), after a class token or not. By
+            default `x` itself gets the relevance, and if it holds codes, all look-ups
+            (`nn.Embedding`) of nodes.
+        forward: `forward(model, batch) -> outputs (B, C)` for a model whose arguments are not
+            attributes of the graph; `batch` is a PyG batch, or `Tokens` (x, mask).
+        featurize: turns any other input, such as a SMILES, into a graph (or tensor).
+        transform: recomputes the structure of a graph after the operator `delete` has removed
+            nodes.
+        features: names of the columns of `x`.
     """
     task_set = TaskSet(_tasks_from(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):

@@ -205,7 +205,8 @@ def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None"
 def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:
     """Write the counterfactuals of several molecules to one file.
 
-    results: row number, SMILES and counterfactuals of each molecule.
+    Args:
+        results: row number, SMILES and counterfactuals of each molecule.
     """
     import pandas as pd
 

@@ -217,7 +217,8 @@ def _patterns(texts: list[str]) -> dict[str, str]:
 def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     """Print the fragments of highest and of lowest mean relevance.
 
-    plus: the sign of positive values, "+" or "".
+    Args:
+        plus: the sign of positive values, "+" or "".
     """
     from rich.console import Console
     from rich.markup import escape

@@ -46,7 +46,8 @@ class Termination:
     def exit(self, resumable: bool) -> SystemExit:
         """Print how to go on, and return the exit of a command that was stopped.
 
-        resumable: whether the command has the option `--resume`.
+        Args:
+            resumable: whether the command has the option `--resume`.
         """
         word = "terminated" if self.arrived else "interrupted"
         echo(f"{word}; {RESUME if resumable else REPEAT}", err=True)

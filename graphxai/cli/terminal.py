@@ -18,7 +18,8 @@ def printable(text: str) -> str:
 def echo(text: object, *, err: bool = False, **style: Any) -> None:
     """Print text that may come from a table, a checkpoint or a command line.
 
-    style: keywords of `typer.secho`.
+    Args:
+        style: keywords of `typer.secho`.
     """
     typer.secho(printable(str(text)), err=err, **style)
 

@@ -77,8 +77,9 @@ def in_batches(
 ) -> Iterator[list[tuple[Key, Input]]]:
     """Group inputs of similar or of the same size into batches within MAX_GRAPHS and MAX_PAIRS.
 
-    goes_alone: whether an input needs a pass to itself, for example because it has matrices over
-    node pairs.
+    Args:
+        goes_alone: whether an input needs a pass to itself, for example because it has matrices
+            over node pairs.
     """
     batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):

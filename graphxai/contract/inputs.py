@@ -32,8 +32,9 @@ class InputError(ValueError):
 class Input:
     """One encoded graph, with what is needed to draw it.
 
-    graph: the user's `Data`, or a `Graph` that was made without PyG; `data` is always a `Data`.
-    Without `molecule`, the atoms are in RDKit's order for `smiles`.
+    Args:
+        graph: the user's `Data`, or a `Graph` that was made without PyG; `data` is always a
+            `Data`. Without `molecule`, the atoms are in RDKit's order for `smiles`.
     """
 
     graph: "Data | Graph"

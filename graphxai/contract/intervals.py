@@ -31,10 +31,11 @@ VALUES = ""  # the key of a regression's scores
 class Conformal:
     """How wrong a model is for one task, on molecules that it did not learn from.
 
-    scores: by class the scores (n,) of the molecules measured in it, or under "" those of a
-    regression. A score is |measured - predicted|, in the unit, or the logit margin of the best
-    other class over the measured one, divided by the molecule's difficulty. slope: how fast
-    difficulty grows away from the training set.
+    Args:
+        scores: by class the scores (n,) of the molecules measured in it, or under "" those of a
+            regression. A score is |measured - predicted|, in the unit, or the logit margin of
+            the best other class over the measured one, divided by the molecule's difficulty.
+        slope: how fast difficulty grows away from the training set.
     """
 
     scores: Mapping[str, Sequence[float]]

@@ -21,8 +21,12 @@ LISTED = 12  # tasks that an error names
 class ResolvedTarget:
     """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
 
-    weights (B, num_outputs); offset (B,). labels: f_c in words, for each graph. rivals
-    (B, num_outputs): True at the other classes if f_c is the logit of one of several classes.
+    weights (B, num_outputs); offset (B,).
+
+    Args:
+        labels: f_c in words, for each graph.
+        rivals (B, num_outputs): True at the other classes if f_c is the logit of one of several
+            classes.
     """
 
     weights: Tensor
@@ -50,20 +54,22 @@ class ResolvedTarget:
 class Target:
     """A class, a regression value, or the difference of two of these.
 
-    `choice`: a class by name or number, a pair (a, b) for a against b, or None for the default:
-    the predicted class of a multiclass task, the second ("positive") class of a binary task, the
-    value of a regression. It may also name a task. `task`: the task's name if it is not the first.
-    A single logit counts as two classes: +logit for the second, -logit for the first.
-
     In a model with several tasks, a class whose name alone is ambiguous (another task has it too,
     or it has no letters) is named with its task, "CT_TOX: 0". `choice` takes that, and needs it
     where another task has the class, too.
 
-    The ends of a pair are two classes of one task (f_c is the difference of their logits) or
-    belong to two tasks; each end is then a class, a task, or (task, class). Two regressions in the
-    same unit are subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no
-    common unit, and each end counts as the model outputs it: a class as its logit, a regression as
-    its standardised value, `(value - offset) / scale`. The label says which.
+    The ends of a pair are two classes of one task (f_c is the difference of their logits) or belong
+    to two tasks; each end is then a class, a task, or (task, class). Two regressions in the same
+    unit are subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no common
+    unit, and each end counts as the model outputs it: a class as its logit, a regression as its
+    standardised value, `(value - offset) / scale`. The label says which.
+
+    Args:
+        choice: a class by name or number, a pair (a, b) for a against b, or None for the
+            default: the predicted class of a multiclass task, the second ("positive") class of
+            a binary task, the value of a regression. It may also name a task.
+        task: the task's name if it is not the first. A single logit counts as two classes:
+            +logit for the second, -logit for the first.
     """
 
     choice: Choice = None

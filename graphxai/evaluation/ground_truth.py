@@ -40,15 +40,18 @@ def evaluate_truth(
 ) -> "pd.DataFrame":
     """Score methods against the truth for every input; `random` is always included.
 
-    inputs: n inputs as for `explain`. truths: n arrays, see `metrics_for`; an (H, W) truth is about
-    the pixels of a picture, each of which takes the relevance of its superpixel. target: see
-    `explain`. bonds: for each input the ends (M, 2) of its bonds and which are true (M,); they are
-    scored too, a bond by the mean of its atoms' relevance.
-
     Returns a data frame with the columns graph (position in `inputs`), method, operator ("none"),
     metric, value, note. If the input cannot be used or the score is not defined, value is NaN and
     note says why. Raises ValueError if a truth does not fit its input or a method returns relevance
     that is not finite; the message names the graph.
+
+    Args:
+        inputs: n inputs as for `explain`.
+        truths: n arrays, see `metrics_for`; an (H, W) truth is about the pixels of a picture,
+            each of which takes the relevance of its superpixel.
+        target: see `explain`.
+        bonds: for each input the ends (M, 2) of its bonds and which are true (M,); they are
+            scored too, a bond by the mean of its atoms' relevance.
     """
     import pandas as pd
 
@@ -88,8 +91,9 @@ def evaluate_nothing(
 ) -> "pd.DataFrame":
     """False positives where no node is true, as the rows of `evaluate_truth`: see `outstanding`.
 
-    ends: for each input those of its bonds (M, 2); they are counted too, a bond by the mean of its
-    atoms' relevance. An input that cannot be used raises the error of `prepare`.
+    Args:
+        ends: for each input those of its bonds (M, 2); they are counted too, a bond by the mean
+            of its atoms' relevance. An input that cannot be used raises the error of `prepare`.
     """
     import pandas as pd
 
@@ -118,9 +122,11 @@ def evaluate_bonds(
 ) -> "pd.DataFrame":
     """Score methods that give bonds a relevance of their own, as the rows of `evaluate_truth`.
 
-    bonds: for each input the ends (M, 2) of its bonds and which are true (M,); where none is true,
-    false positives are counted. methods: by name; None takes `BOND_METHODS`. An input that cannot
-    be used raises the error of `prepare`.
+    Args:
+        bonds: for each input the ends (M, 2) of its bonds and which are true (M,); where none
+            is true, false positives are counted.
+        methods: by name; None takes `BOND_METHODS`. An input that cannot be used raises the
+            error of `prepare`.
     """
     import pandas as pd
 

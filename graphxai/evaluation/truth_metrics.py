@@ -19,7 +19,8 @@ Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
 def undefined(truth: ArrayLike) -> str:
     """The reason why no score is defined for a truth; "" if one is.
 
-    truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
+    Args:
+        truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
     """
     known = np.asarray(truth)
     if known.dtype != np.bool_:
@@ -32,7 +33,10 @@ def undefined(truth: ArrayLike) -> str:
 def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Probability that a true node has more relevance than a false one; ties count half.
 
-    relevance, truth (bool): (N,). Raises ValueError for values that cannot be compared.
+    Raises ValueError for values that cannot be compared.
+
+    Args:
+        relevance, truth (bool): (N,).
     """
     scores, true = _comparable(relevance, truth)
     return prediction.roc_auc(scores, true)
@@ -41,8 +45,10 @@ def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
 def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Area under the precision-recall curve as a sum of steps: sum_k (r_k - r_(k-1)) p_k.
 
-    Nodes of equal relevance share a step. relevance, truth (bool): (N,). Raises ValueError for
-    values that cannot be compared.
+    Nodes of equal relevance share a step. Raises ValueError for values that cannot be compared.
+
+    Args:
+        relevance, truth (bool): (N,).
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -53,8 +59,11 @@ def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Share of true nodes among the k most relevant, where k is the number of true nodes.
 
-    If nodes tie at rank k, the mean over all ways to choose. relevance, truth (bool): (N,). Raises
-    ValueError for values that cannot be compared.
+    If nodes tie at rank k, the mean over all ways to choose. Raises ValueError for values that
+    cannot be compared.
+
+    Args:
+        relevance, truth (bool): (N,).
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -69,8 +78,11 @@ def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Intersection over union of the true nodes and the nodes above the mean relevance.
 
-    The threshold is that of the segmentation in Chefer 2021b, sec. 4. relevance, truth (bool): any
-    shape. Raises ValueError for values that cannot be compared.
+    The threshold is that of the segmentation in Chefer 2021b, sec. 4. Raises ValueError for values
+    that cannot be compared.
+
+    Args:
+        relevance, truth (bool): any shape.
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -105,7 +117,10 @@ def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
 def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Share of pixels on the right side of the mean relevance.
 
-    relevance, truth (bool): (H, W). Source: the segmentation test of Chefer 2021b, sec. 4.
+    Source: the segmentation test of Chefer 2021b, sec. 4.
+
+    Args:
+        relevance, truth (bool): (H, W).
     """
     scores, true = _comparable(relevance, truth)
     return np.nan if undefined(true) else float(((scores > scores.mean()) == true).mean())
@@ -114,7 +129,9 @@ def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
 def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Intersection over union at the mean relevance, averaged over foreground and background.
 
-    relevance, truth (bool): (H, W), one picture; the code of Chefer 2021b pools all pictures.
+    Args:
+        relevance, truth (bool): (H, W), one picture; the code of Chefer 2021b pools all
+            pictures.
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -126,7 +143,9 @@ def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
 def mean_average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Mean of two average precisions: foreground by relevance, background by its negative.
 
-    relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names this metric without a formula.
+    Args:
+        relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names this metric without a
+            formula.
     """
     scores, true = _comparable(relevance, truth)
     return (average_precision(scores, true) + average_precision(-scores, ~true)) / 2

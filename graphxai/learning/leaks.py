@@ -62,7 +62,8 @@ def labels_met(
     One reason per suspicious column, or an empty list. Columns with fewer than 50 labels or more
     than two classes are recognised only by name.
 
-    tasks, outputs: the model's tasks, and what it predicts for the molecules (n, columns).
+    Args:
+        tasks, outputs: the model's tasks, and what it predicts for the molecules (n, columns).
     """
     names = {task.name for task in tasks}
     reasons = []
@@ -85,7 +86,8 @@ def _suspicious_output(
 ) -> str:
     """Describe the task whose output predicts labels y (n,) too well for unseen ones, or return "".
 
-    outputs: (n, columns) of all tasks side by side.
+    Args:
+        outputs: (n, columns) of all tasks side by side.
     """
     first_column, reason, best = 0, "", 0.0
     for task in tasks:

@@ -184,7 +184,8 @@ def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
     """Warn of targets that a dummy, or else the best rival, predicts better on the test part.
 
-    scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
+    Args:
+        scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
     warnings = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
     for name, of_target in scores.items():

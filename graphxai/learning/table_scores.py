@@ -62,7 +62,8 @@ def _test_scores(
 ) -> dict[str, Any]:
     """Score a model, its teacher, two forests and a dummy on the test part, by target.
 
-    readings: the model's probabilities and values for the test part, by task.
+    Args:
+        readings: the model's probabilities and values for the test part, by task.
     """
     train, test, teacher = split.train, split.test, taught.teacher
     features = MoleculeFeatures(test.smiles)

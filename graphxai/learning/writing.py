@@ -215,7 +215,8 @@ def _training_csv(split: SplitTable) -> str:
 def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
     """Return the test molecules as in the file, with their labels and predictions.
 
-    readings: one array per task, for the test part; see `predicting.readings`.
+    Args:
+        readings: one array per task, for the test part; see `predicting.readings`.
     """
     table, numbers = split.table, split.table.rows
     predicted = [

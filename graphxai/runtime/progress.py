@@ -22,8 +22,9 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
 
     The bar appears after two seconds and disappears at the end.
 
-    show: whether to draw the bar. If it is None, the bar is drawn on a terminal. A log file gets a
-    line every 30 seconds instead.
+    Args:
+        show: whether to draw the bar. If it is None, the bar is drawn on a terminal. A log file
+            gets a line every 30 seconds instead.
     """
     if show is False:
         yield unseen

@@ -33,7 +33,8 @@ DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
 class Draws:
     """The state of the generator at which the passes of an explanation start.
 
-    seen: whether a pass has drawn random numbers.
+    Args:
+        seen: whether a pass has drawn random numbers.
     """
 
     state: Tensor | None = None

@@ -13,7 +13,8 @@ def folders_beside(package: str) -> list[str]:
     files in their place, and Python has to look for the folders at the root. An installed package
     contains both folders, so Python never looks beside it.
 
-    package: the file `__init__.py` of the package.
+    Args:
+        package: the file `__init__.py` of the package.
     """
     folder = Path(package).parent
     root = folder.parent

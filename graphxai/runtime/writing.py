@@ -74,7 +74,8 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
     Until then it has another name beside `path`, so an error or a full disk leaves `path` as it
     was. Errors are as for `place_of`.
 
-    mode: "w" (UTF-8, line endings as written) or "wb".
+    Args:
+        mode: "w" (UTF-8, line endings as written) or "wb".
     """
     real = place_of(path)
     partial = real.with_name(f".{token_hex(6)}.partial")

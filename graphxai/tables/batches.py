@@ -257,7 +257,11 @@ def require_molecules(model: LoadedModel) -> None:
 
 
 def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
-    """The cells of a row that was left out. named: whether the table has names."""
+    """The cells of a row that was left out.
+
+    Args:
+        named: whether the table has names.
+    """
     cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
     return _with_name(cells, row.name, named)
 

@@ -56,13 +56,14 @@ def explain_dataset(
 ) -> "Dataset":
     """Explain each row of a Ray dataset, and return a dataset that is computed when it is read.
 
-    model, method: as for `explain`, for molecules. The model is loaded here and sent to the
-    processes. The keywords are those of `DatasetSettings`. The column of SMILES may hold any
-    values, as a row that cannot be explained has a `reason`. At most `workers` processes explain at
-    a time, by default one for each core.
-
     Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
     target.
+
+    Args:
+        model, method: as for `explain`, for molecules. The model is loaded here and sent to the
+            processes. The keywords are those of `DatasetSettings`. The column of SMILES may
+            hold any values, as a row that cannot be explained has a `reason`. At most `workers`
+            processes explain at a time, by default one for each core.
     """
     ray = _ray()
     batch = _batch(model, method, settings.target)
@@ -88,14 +89,16 @@ def explain_on_ray(
 ) -> TableCounts:
     """Explain a table with Ray, and write shards and a manifest (see `shards`).
 
-    table, out: paths or addresses, see `pieces`. progress: as for `explain`. The other keywords are
-    those of `RaySettings`. A cluster that Ray starts on this machine ends with the run. By default
-    one process for each core explains. A small table is cut into smaller shards, so that all
-    processes have work. A resumed run explains only the rows that no finished shard holds.
-
     Raises ImportError without the extra `scale`, FileExistsError if there are results and `resume`
     is off, ValueError if they come from a different run, OSError if a shard cannot be written.
     Finished shards stay, whatever happens.
+
+    Args:
+        table, out: paths or addresses, see `pieces`.
+        progress: as for `explain`. The other keywords are those of `RaySettings`. A cluster
+            that Ray starts on this machine ends with the run. By default one process for each
+            core explains. A small table is cut into smaller shards, so that all processes have
+            work. A resumed run explains only the rows that no finished shard holds.
     """
     ray = _ray()
     batch = _batch(model, method, settings.target)

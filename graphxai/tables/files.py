@@ -87,7 +87,10 @@ def rows_in(path: Path) -> set[int]:
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
     """Open an SD file for appending, after dropping what follows the last record of its rows.
 
-    seen: numbers of the rows that it should hold. Raises ValueError if one is missing.
+    Raises ValueError if one is missing.
+
+    Args:
+        seen: numbers of the rows that it should hold.
     """
     missing, kept = set(seen), 0
     if path.exists():

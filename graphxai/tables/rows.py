@@ -63,8 +63,10 @@ def map_rows(
 ) -> Generator[list[Any], None, None]:
     """Yield what a batch function makes of each chunk of rows, in their order.
 
-    result_if_lost: makes the result of a row that ended its process. workers: processes, see
-    `runtime.workers.map_in_processes`. total: number of rows, roughly.
+    Args:
+        result_if_lost: makes the result of a row that ended its process.
+        workers: processes, see `runtime.workers.map_in_processes`.
+        total: number of rows, roughly.
     """
     with closing(map_in_processes(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:

@@ -83,9 +83,11 @@ def open_run(
 ) -> Iterator[RunFolder]:
     """Open the files of a run within the block, in which no other run may use the folder.
 
-    description: what must agree when a run is resumed. Raises FileExistsError if there are results
-    and the settings do not resume them, or files of another origin, and ValueError if the results
-    come from a different run.
+    Raises FileExistsError if there are results and the settings do not resume them, or files of
+    another origin, and ValueError if the results come from a different run.
+
+    Args:
+        description: what must agree when a run is resumed.
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive_lock(folder))

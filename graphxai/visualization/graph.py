@@ -270,7 +270,8 @@ def _labels_svg(
 ) -> str:
     """Write the names on their nodes, or below or above them where nothing else is.
 
-    order: the nodes, the most important first. What finds no room is left to the tooltip.
+    Args:
+        order: the nodes, the most important first. What finds no room is left to the tooltip.
     """
     size, words = min(12.0, max(7.0, radius * 0.95)), []
     taken = [(x - radius, y - radius, x + radius, y + radius) for x, y in points.tolist()]

@@ -219,8 +219,11 @@ def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
 def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Graphormer:
     """Return a model to compare with its checkpoint; unless it is small, it has no memory.
 
-    stored: the shapes in its checkpoint, which limit what the model may hold, since even the names
-    of a model with a billion layers fill the memory. Raises ValueError for more.
+    Raises ValueError for more.
+
+    Args:
+        stored: the shapes in its checkpoint, which limit what the model may hold, since even
+            the names of a model with a billion layers fill the memory.
     """
     numbers = sum(math.prod(shape) for shape in stored.values())
     sizes = {

@@ -16,16 +16,20 @@ DIGITS = ("intensity",)  # the node features of models that read digits as super
 class GraphormerConfig(TaskSet):
     """Hyperparameters of `Graphormer` (Ying et al., NeurIPS 2021).
 
-    Nodes are either categorical (`node_cardinalities`, one table per feature, summed) or
-    continuous (`num_node_features`, one linear map; with `position_bands` > 0 the node positions
-    enter as Fourier features, see `position.py`). Edges have no features, categorical ones
+    Nodes are either categorical (`node_cardinalities`, one table per feature, summed) or continuous
+    (`num_node_features`, one linear map; with `position_bands` > 0 the node positions enter as
+    Fourier features, see `position.py`). Edges have no features, categorical ones
     (`edge_cardinalities`) or continuous ones (`num_edge_features`). The model itself standardises
-    continuous features: it subtracts `node_offsets` or `edge_offsets`, and divides by
-    `node_scales` or `edge_scales`, if there are any. `max_distance`: longer shortest paths share
-    this distance's bias. `num_hops`: edges of a shortest path that the edge encoding uses.
-    `mask_distance`: pairs this far apart or farther (unreachable ones too) do not attend.
-    `head`: "linear" is one linear map of the graph token, "transform" is linear, GELU, LayerNorm,
-    linear with one shared bias (the published fairseq and Hugging Face models).
+    continuous features: it subtracts `node_offsets` or `edge_offsets`, and divides by `node_scales`
+    or `edge_scales`, if there are any.
+
+    Args:
+        max_distance: longer shortest paths share this distance's bias.
+        num_hops: edges of a shortest path that the edge encoding uses.
+        mask_distance: pairs this far apart or farther (unreachable ones too) do not attend.
+        head: "linear" is one linear map of the graph token, "transform" is linear, GELU,
+            LayerNorm, linear with one shared bias (the published fairseq and Hugging Face
+            models).
     """
 
     num_layers: int = 3

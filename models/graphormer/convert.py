@@ -55,15 +55,18 @@ def load_huggingface(
 ) -> Graphormer:
     """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
 
-    Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its
-    v1.0. `atom_offset`: what the training code added to an atom feature's value (3 in
-    `transformers`, 2 in Microsoft's own code). `spatial_pos_max`: pairs with distance + 1 of at
-    least this value do not attend, nor do unreachable pairs; 1024 means no mask. By default it is
-    20 for models of `transformers`, as in its collator, which does not read the configuration. With
-    `atom_offset=2`, it is the configuration's, as in Microsoft's own code.
+    Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its v1.0.
 
     Raises CheckpointError, naming file and key, for anything that does not match; a warning names
     unused tensors.
+
+    Args:
+        atom_offset: what the training code added to an atom feature's value (3 in
+            `transformers`, 2 in Microsoft's own code).
+        spatial_pos_max: pairs with distance + 1 of at least this value do not attend, nor do
+            unreachable pairs; 1024 means no mask. By default it is 20 for models of
+            `transformers`, as in its collator, which does not read the configuration. With
+            `atom_offset=2`, it is the configuration's, as in Microsoft's own code.
     """
     folder = Path(folder)
     content = read_config(folder)

@@ -49,11 +49,13 @@ _encoded = 0  # node pairs so far
 class StructureEncoding:
     """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
 
-    `edge_cardinalities`: number of values of each categorical edge feature in `edge_attr`
-    (E, F). `num_edge_features`: number of continuous features instead, of which `edge_offsets` are
-    subtracted and which are then divided by `edge_scales`. Without either, edges have no features
-    and bags contain only the distance. A graph that already has an encoding with the same settings
-    (`structure`) is returned unchanged.
+    Args:
+        edge_cardinalities: number of values of each categorical edge feature in `edge_attr` (E,
+            F).
+        num_edge_features: number of continuous features instead, of which `edge_offsets` are
+            subtracted and which are then divided by `edge_scales`. Without either, edges have
+            no features and bags contain only the distance. A graph that already has an encoding
+            with the same settings (`structure`) is returned unchanged.
     """
 
     def __init__(
@@ -188,7 +190,8 @@ def compiled_bags() -> Callable[..., Bags]:
 def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> GraphBatch:
     """Pad encoded graphs (see `StructureEncoding`) to one dense batch.
 
-    `pad_to`: number of nodes to pad to, if more than the largest graph has.
+    Args:
+        pad_to: number of nodes to pad to, if more than the largest graph has.
     """
     if not graphs:
         raise ValueError("cannot make a batch from an empty list of graphs.")

@@ -49,9 +49,10 @@ MOST = 50
 class Ensemble(nn.Module):
     """The mean of its members' outputs, (B, num_outputs).
 
-    members: Graphormers of one configuration. Explainers explain each member and take the mean, so
-    that every score has a spread over the members; `embed` and `encode` see the members' tokens
-    side by side.
+    Args:
+        members: Graphormers of one configuration. Explainers explain each member and take the
+            mean, so that every score has a spread over the members; `embed` and `encode` see
+            the members' tokens side by side.
     """
 
     collate = staticmethod(collate)

@@ -24,8 +24,10 @@ CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is writ
 def prepare(config: GraphormerConfig, value: Any) -> Input:
     """Encode one input for a model with this configuration.
 
-    value: what `explain` takes, or a molecule's `Graph`, which is not checked again. Raises
-    InputError, or the ValueError of the data set's reader, if the input cannot be used.
+    Raises InputError, or the ValueError of the data set's reader, if the input cannot be used.
+
+    Args:
+        value: what `explain` takes, or a molecule's `Graph`, which is not checked again.
     """
     (encoded,) = prepare_group(config, [value])
     if isinstance(encoded, Exception):
@@ -59,7 +61,11 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
 
 
 def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
-    """One input; graph: that of a molecule, or its error."""
+    """One input.
+
+    Args:
+        graph: that of a molecule, or its error.
+    """
     encode = StructureEncoding.from_config(config)
     if isinstance(graph, Exception):
         raise graph

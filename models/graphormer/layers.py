@@ -173,7 +173,9 @@ def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
 def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> Tensor:
     """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
 
-    graphs, rows: which graphs, and which first nodes of their pairs; several graphs need all rows.
+    Args:
+        graphs, rows: which graphs, and which first nodes of their pairs; several graphs need
+            all rows.
     """
     n = batch.mask.shape[1]
     start = (graphs.start * n + rows.start) * n

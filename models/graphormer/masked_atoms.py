@@ -48,7 +48,9 @@ STRUCTURE = (  # what a network and the model it draws for must share
 class Network(nn.Module):
     """Logits (B, N, V) of V types for every atom, from the visible ones.
 
-    types (V, F): the rows of features seen in training. config: of the structure, and the sizes.
+    Args:
+        types (V, F): the rows of features seen in training.
+        config: of the structure, and the sizes.
     """
 
     types: Tensor
@@ -97,7 +99,10 @@ class Network(nn.Module):
     ) -> Tensor:
         """Return the features (B, N, F) with hidden atoms drawn; see `forward` for the arguments.
 
-        chance (B, N), in [0, 1): decides the type; turn (B, N): the round it is drawn in.
+        chance (B, N), in [0, 1): decides the type.
+
+        Args:
+            turn (B, N): the round it is drawn in.
         """
         x = x.clone()
         for now in range(int(turn.max()) + 1 if turn.numel() else 0):
@@ -119,8 +124,9 @@ class Network(nn.Module):
 class MaskedAtoms:
     """A network that draws atoms, for models with the same atoms, bonds and structural encoding.
 
-    card: data, number of graphs, seed, epochs, processor time in seconds, and for held-out graphs
-    how often the most probable type is the true one.
+    Args:
+        card: data, number of graphs, seed, epochs, processor time in seconds, and for held-out
+            graphs how often the most probable type is the true one.
     """
 
     network: Network
@@ -221,10 +227,13 @@ class Sampler:
     def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
         """Return the graphs with their removed atoms drawn anew, each distinct graph once.
 
-        owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at padding.
         Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
         is, (draws, K). A graph's atoms are drawn from the same random numbers whatever stays, so
         that choices differ by what stays, not by chance.
+
+        Args:
+            owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at
+                padding.
         """
         n = keep.shape[1]
         mask = self.batch.mask[owner, :n]

@@ -182,8 +182,10 @@ class Graphormer(nn.Module):
     ) -> Tensor:
         """Return outputs (B, num_outputs) for tokens (B, T, D).
 
-        keep (B, N): False hides a node from all attention, as padding is. bias (B, H, T, T): this
-        batch's structural bias, if already computed (`self.bias(batch)`).
+        Args:
+            keep (B, N): False hides a node from all attention, as padding is.
+            bias (B, H, T, T): this batch's structural bias, if already computed
+                (`self.bias(batch)`).
         """
         bias = self.bias(batch) if bias is None else bias
         if keep is not None:

@@ -98,8 +98,10 @@ def continuous_bags(
 ) -> Bags:
     """Make bags whose weights are the numbers of the edges at hops 1..num_hops.
 
-    values: (E, F), the features of each edge. For each hop and feature, a bag has one code. Its
-    weight is the mean of the feature over all shortest paths, divided by min(d, num_hops).
+    Args:
+        values: (E, F), the features of each edge. For each hop and feature, a bag has one code.
+            Its weight is the mean of the feature over all shortest paths, divided by min(d,
+            num_hops).
     """
     distance, paths = shortest_paths(n, source, target)
     means = _hop_means(distance, paths, source, target, values, codes.num_hops)  # (N, N, K, F)

@@ -252,8 +252,9 @@ def test_roc_auc_and_the_other_scores_equal_those_of_scikit_learn() -> None:
     assert score_task(active, values[:, None], positive) == pytest.approx(expected)
     assert score_task(active, values[:, None], torch.ones(6)) is None
     y = torch.arange(6.0)
-    found = score_task(SIZE, values[:, None], y)
-    assert found == pytest.approx(metrics.r2_score(y, 4 + 2 * values))
+    predicted = (4 + 2 * values).numpy()
+    score = score_task(SIZE, values[:, None], y)
+    assert score == pytest.approx(metrics.r2_score(y.numpy(), predicted))
 
 
 def test_batches_contain_every_graph_once_and_similar_sizes_together() -> None:

@@ -37,9 +37,10 @@ JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  
 class NodePairEntries:
     """The entries of attention weights that are between two nodes.
 
-    index (E, H): the places of the entries in the flattened weights, for each head. positions: the
-    graph, the query and the key (E,) of each entry. divisor (E, H): what each entry is divided by
-    later, if attention is.
+    Args:
+        index (E, H): the places of the entries in the flattened weights, for each head.
+        positions: the graph, the query and the key (E,) of each entry.
+        divisor (E, H): what each entry is divided by later, if attention is.
     """
 
     index: Tensor
@@ -52,7 +53,11 @@ class NodePairEntries:
         return taken if self.divisor is None else taken / self.divisor
 
     def summed(self, inside: Tensor, *shape: int) -> Tensor:
-        """Put entries (E, H) into (B, H, Q, T), and add parallel edges. shape: (B, Q, T)."""
+        """Put entries (E, H) into (B, H, Q, T), and add parallel edges.
+
+        Args:
+            shape: (B, Q, T).
+        """
         empty = inside.new_zeros(*shape, inside.shape[1])
         return empty.index_put(self.positions, inside, accumulate=True).permute(0, 3, 1, 2)
 
@@ -129,8 +134,11 @@ def exposed_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return attention (B, H, T, T), and the weights computed from it.
 
-    Attention is (B, H, 1, T) if only the graph token attends. leaf: whether attention is to be a
-    leaf that requires a gradient, with nothing behind it.
+    Attention is (B, H, 1, T) if only the graph token attends.
+
+    Args:
+        leaf: whether attention is to be a leaf that requires a gradient, with nothing behind
+            it.
     """
     inside, positions = entries.inside(weights), entries.positions
     rows = 1 if len(inside) and not positions[1].any() else tokens
@@ -218,10 +226,14 @@ def exposing(entries: NodePairEntries, layout: NodeLayout, rules: Rules) -> Tens
 class NodeAttention(NamedTuple):
     """Attention between nodes.
 
-    product: the product in which it multiplies values. entries: its entries between two nodes.
-    weights: for the number of every product in which the same weights multiply values, the weights
-    there. chunk_of: a model may compute the rows of one matrix in chunks. Then this is the place,
-    among all attention, of the first chunk; otherwise it is the place of the attention itself.
+    Args:
+        product: the product in which it multiplies values.
+        entries: its entries between two nodes.
+        weights: for the number of every product in which the same weights multiply values, the
+            weights there.
+        chunk_of: a model may compute the rows of one matrix in chunks. Then this is the place,
+            among all attention, of the first chunk; otherwise it is the place of the attention
+            itself.
     """
 
     product: AttentionProduct
@@ -259,8 +271,10 @@ def attention_between_nodes(
 ) -> list[NodeAttention]:
     """Return the attention that the output depends on, in order, and warn of what is left out.
 
-    together: whether the graphs of the batch cannot have a pass each.
     Raises GraphsNeedOwnPass if attention can only be read with a pass for each graph.
+
+    Args:
+        together: whether the graphs of the batch cannot have a pass each.
     """
     attention: list[NodeAttention] = []
     left_out: set[str] = set()

@@ -60,8 +60,9 @@ class GraphTrace(Trace):
 class AutogradGraph:
     """The nodes between some inputs and an output, each after those that it reads.
 
-    inputs: the bits of the inputs, each a tensor that requires a gradient. `structure` is equal for
-    passes with the same operations on the same values, whatever their sizes.
+    Args:
+        inputs: the bits of the inputs, each a tensor that requires a gradient. `structure` is
+            equal for passes with the same operations on the same values, whatever their sizes.
     """
 
     def __init__(self, output: Tensor, inputs: Mapping[Tensor, int]) -> None:

@@ -69,7 +69,11 @@ ROUNDING = 1e4  # machine epsilons of the terms' size; a larger difference is no
 
 @dataclass(frozen=True, eq=False)
 class LedgerLines:
-    """Says to which line of the ledger each constant belongs. names: those of inputs by bit."""
+    """Says to which line of the ledger each constant belongs.
+
+    Args:
+        names: those of inputs by bit.
+    """
 
     trace: Trace
     names: Mapping[int, str]
@@ -300,9 +304,11 @@ def _tangent(value: Tensor) -> Tensor:
 class GraphAxis(NamedTuple):
     """The axis along which the graph of each entry can be read.
 
-    by: what follows each other along the axis. It is "graphs" or "nodes" in their order, "tiled" if
-    all graphs follow each other several times, "repeated" if each graph comes several times in a
-    row, or the slot of an index that gathered the rows of nodes.
+    Args:
+        by: what follows each other along the axis. It is "graphs" or "nodes" in their order,
+            "tiled" if all graphs follow each other several times, "repeated" if each graph
+            comes several times in a row, or the slot of an index that gathered the rows of
+            nodes.
     """
 
     axis: int
@@ -313,9 +319,11 @@ class GraphAxis(NamedTuple):
 class ConstantAdditions:
     """Where a plan adds constants, if all operations that do so are understood.
 
-    added: for the number of an operation and a line, the constants that the operation adds; none of
-    them if it adds a number. affine: whether the output is an affine function of the nodes, so that
-    relevance and shares add up to it.
+    Args:
+        added: for the number of an operation and a line, the constants that the operation adds;
+            none of them if it adds a number.
+        affine: whether the output is an affine function of the nodes, so that relevance and
+            shares add up to it.
     """
 
     plan: ReplayPlan
@@ -368,9 +376,10 @@ def graph_axes(
 ) -> dict[int, GraphAxis | None] | None:
     """For each operation that adds constants, return where the graph of its rows can be read.
 
-    nodes: the node ids of the pass, or None if all rows are of the only graph. An operation that
-    may only add zeros, as in padding, may have None. If the graphs of another one cannot be told,
-    the result is None.
+    Args:
+        nodes: the node ids of the pass, or None if all rows are of the only graph. An operation
+            that may only add zeros, as in padding, may have None. If the graphs of another one
+            cannot be told, the result is None.
     """
     trace = additions.plan.trace
     axis_of = _of_the_only_graph if nodes is None else _by_ids(additions, nodes, layout)
@@ -476,7 +485,8 @@ def _fits(by: str | int, length: int, layout: NodeLayout, index: Tensor | None) 
 class ConstantShares:
     """Collects the share of each line in the outputs of a pass, from the gradient of the outputs.
 
-    axes: for each operation that adds constants, where the graph of its rows can be read.
+    Args:
+        axes: for each operation that adds constants, where the graph of its rows can be read.
     """
 
     def __init__(
@@ -497,7 +507,8 @@ class ConstantShares:
     ) -> list[tuple[str, Any]]:
         """Return the constants that an operation adds now, each with its line.
 
-        arguments: those of the operation, with the numbers of this pass.
+        Args:
+            arguments: those of the operation, with the numbers of this pass.
         """
         terms = []
         for line, refs in self.additions.added[op.number].items():
@@ -512,8 +523,10 @@ class ConstantShares:
     ) -> bool:
         """Collect shares when the gradient reaches a result.
 
-        tensor_in: returns the present tensor of a slot. Returns False if the rows of the result do
-        not fit what is known of them.
+        Returns False if the rows of the result do not fit what is known of them.
+
+        Args:
+            tensor_in: returns the present tensor of a slot.
         """
         axis = self._axes[op.number]
         if not terms or axis is None:
@@ -540,8 +553,9 @@ class ConstantShares:
     def of_lines(self, inputs: Mapping[str, tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
         """Return the share (B,) of each line, after the gradient has passed.
 
-        inputs: for the line of each input beside the nodes, its relevance and the graph of each of
-        its rows.
+        Args:
+            inputs: for the line of each input beside the nodes, its relevance and the graph of
+                each of its rows.
         """
         parts: list[tuple[str, Tensor, Tensor | None]] = [
             (line, rows.view(-1) if rows.dim() < 2 else rows.flatten(1).sum(1), graphs)
@@ -613,9 +627,10 @@ def _constant(
 ) -> Any:
     """Return what an operation makes of these constants alone. One row may stand for all.
 
-    constants: the constants that count, none if it is a number that counts. taken: the signals of
-    the operation, which count as zero. arguments: those of the operation, with the numbers of this
-    pass.
+    Args:
+        constants: the constants that count, none if it is a number that counts.
+        taken: the signals of the operation, which count as zero.
+        arguments: those of the operation, with the numbers of this pass.
     """
 
     def plain(ref: Ref) -> Tensor:

@@ -24,8 +24,11 @@ MOVES = RESHAPES | {"expand", "transpose", "permute", "t"}
 class _LinearAttention:
     """The two products of linear attention, and what the model adds to them.
 
-    inner: `k^T v`. outer: `q (k^T v)`. added: the addition of `c v`, if there is one, with the
-    operations between (moves) and c (factor).
+    Args:
+        inner: `k^T v`.
+        outer: `q (k^T v)`.
+        added: the addition of `c v`, if there is one, with the operations between (moves) and c
+            (factor).
     """
 
     inner: Op

@@ -47,8 +47,9 @@ GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
 class EntryIds:
     """The node ids of a tensor's entries.
 
-    key: if the entries belong to pairs of nodes, the id of the second node of each pair, and
-    `query` has that of the first.
+    Args:
+        key: if the entries belong to pairs of nodes, the id of the second node of each pair,
+            and `query` has that of the first.
     """
 
     query: Tensor
@@ -61,7 +62,11 @@ class EntryIds:
 
 @dataclass(eq=False)
 class NodeIds:
-    """The ids of the values of a pass. tokens: the number T of tokens of a graph."""
+    """The ids of the values of a pass.
+
+    Args:
+        tokens: the number T of tokens of a graph.
+    """
 
     tokens: int
     by_value: dict[int, EntryIds] = field(default_factory=dict)
@@ -87,8 +92,10 @@ def track_nodes(
 ) -> NodeIds:
     """Follow the ids of the nodes through a pass.
 
-    slot: the input that holds the nodes' rows. rows: the ids of these rows, (n, 1) or (B, S, 1).
-    others: the ids of other inputs by slot; an input without ids counts as a constant.
+    Args:
+        slot: the input that holds the nodes' rows.
+        rows: the ids of these rows, (n, 1) or (B, S, 1).
+        others: the ids of other inputs by slot; an input without ids counts as a constant.
     """
     tracker = _NodeTracker(trace, rows, tokens)
     tracker.nodes.by_value[trace.flow.slot_of_value.index(slot)] = EntryIds(rows)
@@ -257,7 +264,8 @@ class _NodeTracker:
     def _of_groups(self, values: Tensor, reduced: Callable[[Tensor, str], Tensor]) -> Tensor:
         """Return the ids of groups of entries: their only node, else their graph, else `MIXED`.
 
-        reduced: returns the least or largest id of each group, for "amin" or "amax".
+        Args:
+            reduced: returns the least or largest id of each group, for "amin" or "amax".
         """
         absent = values == NONE
 
@@ -368,8 +376,9 @@ class _NodeTracker:
     def _mixed_by_constants(self, nodes: EntryIds, matrix: Tensor) -> EntryIds | None:
         """Return the ids of rows that a constant matrix (..., Q, K), such as a Laplacian, mixes.
 
-        nodes: the ids of the rows (..., K, D), which must be the same for all D. A row of the
-        result is a sum over the nonzero entries of the matrix.
+        Args:
+            nodes: the ids of the rows (..., K, D), which must be the same for all D. A row of
+                the result is a sum over the nonzero entries of the matrix.
         """
         if nodes.query.shape[-2] == 1 and (nodes.key is None or nodes.key.shape[-2] == 1):
             return nodes

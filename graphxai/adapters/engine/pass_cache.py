@@ -47,8 +47,10 @@ def cached(
 ) -> Value:
     """Return what `compute` returns, or what it returned for the same key within the block.
 
-    key: dense tensors, numbers and text in it are compared by value, everything else by identity.
-    keep: whether a value may serve later calls.
+    Args:
+        key: dense tensors, numbers and text in it are compared by value, everything else by
+            identity.
+        keep: whether a value may serve later calls.
     """
     cache = _cache.get()
     if cache is None:

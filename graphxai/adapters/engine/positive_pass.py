@@ -60,12 +60,15 @@ ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub
 class RelevancePass:
     """One pass under the positive rules.
 
-    important (B or 1, K, L, H): the heads that relevance passes through (see
-    `rules.positive.through_important_entries`), or None for all. reads_attention: whether the
-    relevance of attention is needed. attention: the probabilities (B, H, T, T) of every layer,
-    whose "gradient" is their relevance. They are leaves if the rules do not go into queries and
-    keys. chunks: as on `rules.conservative.Tape`. head: the input (B, D) and the weights (C, D) of
-    the linear map that makes the outputs, if there is one.
+    Args:
+        important (B or 1, K, L, H): the heads that relevance passes through (see
+            `rules.positive.through_important_entries`), or None for all.
+        reads_attention: whether the relevance of attention is needed.
+        attention: the probabilities (B, H, T, T) of every layer, whose "gradient" is their
+            relevance. They are leaves if the rules do not go into queries and keys.
+        chunks: as on `rules.conservative.Tape`.
+        head: the input (B, D) and the weights (C, D) of the linear map that makes the outputs,
+            if there is one.
     """
 
     rules: PositiveRules
@@ -139,9 +142,11 @@ class _BackwardByRule(torch.autograd.Function):
 class PositiveCall:
     """An operation that runs again.
 
-    args, kwargs: its arguments as they were at the time, without gradients. inputs: by value, the
-    signals among them that relevance goes to. tensors: by value, all tensors among the arguments,
-    without gradients. result: the recorded result, if nothing wrote to it.
+    Args:
+        args, kwargs: its arguments as they were at the time, without gradients.
+        inputs: by value, the signals among them that relevance goes to.
+        tensors: by value, all tensors among the arguments, without gradients.
+        result: the recorded result, if nothing wrote to it.
     """
 
     op: Op
@@ -268,7 +273,9 @@ def added(call: PositiveCall) -> Tensor:
 def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Tensor:
     """Apply the addition rule to two terms, of which the last may be a constant.
 
-    inputs: the terms that relevance goes to. terms: their values, and that of a constant.
+    Args:
+        inputs: the terms that relevance goes to.
+        terms: their values, and that of a constant.
     """
     shape, rule = call.value.shape, call.interpreter.rules.addition
     inputs = [x.expand(shape) for x in inputs]
@@ -417,8 +424,10 @@ POSITIVE: dict[str, Callable[[PositiveCall], Tensor] | None] = {
 class PositiveInterpreter:
     """Runs the operations of a pass, so that each passes relevance back by its rule.
 
-    unknown: the path and the name of each operation without a rule. products: the values that are
-    products of two signals, or sums of such products, which are products of matrices.
+    Args:
+        unknown: the path and the name of each operation without a rule.
+        products: the values that are products of two signals, or sums of such products, which
+            are products of matrices.
     """
 
     def __init__(
@@ -629,7 +638,9 @@ def run_by_positive_rules(
 ) -> Tensor:
     """Return the output of a pass, whose "gradient" by inputs and attention is relevance.
 
-    inputs: by slot. attention: what is read of it.
+    Args:
+        inputs: by slot.
+        attention: what is read of it.
     """
     interpreter = PositiveInterpreter(plan, nodes, state, size, attention)
     replacements = attention_replacements(attention, interpreter.exposing)

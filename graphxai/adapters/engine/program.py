@@ -61,11 +61,15 @@ MOST_PER_MODEL = 32  # programs under all rules
 class PassRequest:
     """A pass of a module that is to be explained.
 
-    call: runs the module on node rows (n, D) or (B, S, D). rows: the rows of the nodes. others: the
-    graph's other attributes by name. graphs_of: returns the graph of each row of one of these, or
-    None if its rows do not belong to graphs. leaves: the attributes to which gradients lead, too.
-    key: everything that `call` reads besides the rows, so that a pass with the same key and rows
-    need not run again; empty if that is unknown.
+    Args:
+        call: runs the module on node rows (n, D) or (B, S, D).
+        rows: the rows of the nodes.
+        others: the graph's other attributes by name.
+        graphs_of: returns the graph of each row of one of these, or None if its rows do not
+            belong to graphs.
+        leaves: the attributes to which gradients lead, too.
+        key: everything that `call` reads besides the rows, so that a pass with the same key and
+            rows need not run again; empty if that is unknown.
     """
 
     module: nn.Module
@@ -92,9 +96,12 @@ class PassRequest:
 class Program:
     """The plans of a recorded pass, and where it adds constants.
 
-    node_plan: what relevance of the nodes passes through. full_plan: what relevance of all inputs
-    passes through. names: those of the inputs by bit. modules: the lines of the ledger that have
-    constants, each with the modules that add them.
+    Args:
+        node_plan: what relevance of the nodes passes through.
+        full_plan: what relevance of all inputs passes through.
+        names: those of the inputs by bit.
+        modules: the lines of the ledger that have constants, each with the modules that add
+            them.
     """
 
     node_plan: ReplayPlan
@@ -153,7 +160,11 @@ class Program:
 
 
 def make_program(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> Program:
-    """Make the program of a recorded pass. biases: whether the shares of constants are wanted."""
+    """Make the program of a recorded pass.
+
+    Args:
+        biases: whether the shares of constants are wanted.
+    """
     roles = find_roles(trace)
     node_plan = make_plan(trace, roles, rules, NODES)
     if not biases:
@@ -178,11 +189,16 @@ def make_program(trace: Trace, rules: Rules, names: Mapping[int, str], biases: b
 class _ProgramStep(NamedTuple):
     """One operation of a program, and what is checked and done when the model calls it.
 
-    tensors: the place and slot of each tensor among the arguments. others: the place and value of
-    each other argument. passes: whether relevance passes through it. by_rule: whether its ordinary
-    gradient alone does not do. reads: the slots that it reads. plain: whether no tensor is passed
-    by name. adds_constants: whether it adds constants. compares_numbers: whether the numbers among
-    its arguments are compared. last_used: the slots that no later operation needs.
+    Args:
+        tensors: the place and slot of each tensor among the arguments.
+        others: the place and value of each other argument.
+        passes: whether relevance passes through it.
+        by_rule: whether its ordinary gradient alone does not do.
+        reads: the slots that it reads.
+        plain: whether no tensor is passed by name.
+        adds_constants: whether it adds constants.
+        compares_numbers: whether the numbers among its arguments are compared.
+        last_used: the slots that no later operation needs.
     """
 
     func: Any
@@ -206,11 +222,13 @@ _NO_SETTINGS: dict[str, Any] = {}
 class _StoredProgram:
     """A program without the tensors of its pass, and what is checked when it is followed.
 
-    key: the rules and recordings that it was made for. size: the number of rows in the last
-    pass. single: whether it serves only batches of one graph. required_grad: for each slot whether
-    the tensor required a gradient. numbers: the numbers among the arguments of operations, where
-    they are compared. axes: for each operation that adds constants, where the graph of its rows can
-    be read.
+    Args:
+        key: the rules and recordings that it was made for.
+        size: the number of rows in the last pass.
+        single: whether it serves only batches of one graph.
+        required_grad: for each slot whether the tensor required a gradient.
+        numbers: the numbers among the arguments of operations, where they are compared.
+        axes: for each operation that adds constants, where the graph of its rows can be read.
     """
 
     key: Hashable
@@ -239,8 +257,9 @@ def store_program(
 ) -> None:
     """Store a program for later passes, if it can be checked in them.
 
-    key: the rules and recordings that the program was made for. node_ids: returns the ids of the
-    nodes in its pass.
+    Args:
+        key: the rules and recordings that the program was made for.
+        node_ids: returns the ids of the nodes in its pass.
     """
     trace, module, additions = program.trace, request.module, program.additions
     if not program.plans_agree or (program.modules and additions is None):
@@ -386,8 +405,10 @@ def _last_uses(trace: Trace, needed: set[int]) -> dict[int, list[int]]:
 class FollowedPass(NamedTuple):
     """A pass that followed a program.
 
-    outputs: under the rules. shares: those of constants, which come with the gradient. inputs: the
-    inputs besides the nodes to which gradients lead, by line.
+    Args:
+        outputs: under the rules.
+        shares: those of constants, which come with the gradient.
+        inputs: the inputs besides the nodes to which gradients lead, by line.
     """
 
     program: Program
@@ -399,7 +420,8 @@ class FollowedPass(NamedTuple):
 def follow_program(request: PassRequest, key: Hashable) -> FollowedPass | None:
     """Run a pass by a stored program, or return None if no program fits.
 
-    key: the rules and recordings in force.
+    Args:
+        key: the rules and recordings in force.
     """
     module, rows = request.module, request.rows
     size = rows.shape[:-1].numel()

@@ -121,8 +121,11 @@ CONSERVATIVE: dict[str, tuple[str, Function]] = {
 def rule_for(plan: "ReplayPlan", op: Op, along: bool = False) -> Function | None:
     """Return the function that takes an operation's place, or None if no rule is in force for it.
 
-    A norm with running statistics is affine and needs no rule. along: whether it gets one all the
-    same, so that its statistics count as constants that are added.
+    A norm with running statistics is affine and needs no rule.
+
+    Args:
+        along: whether it gets one all the same, so that its statistics count as constants that
+            are added.
     """
     custom = custom_rule(plan, op)
     if custom is not None:
@@ -216,10 +219,13 @@ def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
 class ReplayPlan:
     """Which operations of a trace run again, and under which rules.
 
-    signal: for each value whether a gradient flows to it. ops: the operations that run again.
-    passing: those of them that a gradient passes through. taken: for the number of each operation
-    the signals that it does not hold constant. shares: for the number of a product how much of its
-    relevance it gives each factor, if not all.
+    Args:
+        signal: for each value whether a gradient flows to it.
+        ops: the operations that run again.
+        passing: those of them that a gradient passes through.
+        taken: for the number of each operation the signals that it does not hold constant.
+        shares: for the number of a product how much of its relevance it gives each factor, if
+            not all.
     """
 
     trace: Trace
@@ -235,7 +241,8 @@ class ReplayPlan:
 def make_plan(trace: Trace, roles: Roles, rules: Rules, bits: int = -1) -> ReplayPlan:
     """Plan which operations run again for the gradient of the output by some inputs.
 
-    bits: the bits of these inputs, by default of all.
+    Args:
+        bits: the bits of these inputs, by default of all.
     """
     planner = _Planner(trace, roles, rules, bits)
     ops, passing = (
@@ -320,7 +327,11 @@ class _Planner:
         return dict.fromkeys(factors, 1 / 2) if halves else None
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
-        """Add the operations that a value needs. passing: whether a gradient passes through it."""
+        """Add the operations that a value needs.
+
+        Args:
+            passing: whether a gradient passes through it.
+        """
         passing = passing and bool(self.signal[value])
         if slot in self.trace.memory.unstable:
             for number in self._all_that_touch(slot):
@@ -351,7 +362,9 @@ class _Planner:
 class Nonlinearity(NamedTuple):
     """A step that keeps its gradient although a rule was requested.
 
-    what: the step in words. path: the module that runs it.
+    Args:
+        what: the step in words.
+        path: the module that runs it.
     """
 
     rule: Rule | None
@@ -415,8 +428,10 @@ def replay(
 ) -> "Replay":
     """Run a pass again from `inputs` by slot, under the rules of the plan.
 
-    replacements: for the number of an operation, a value to replace where the operation reads it.
-    run_op: runs an operation, in place of the conservative rules.
+    Args:
+        replacements: for the number of an operation, a value to replace where the operation
+            reads it.
+        run_op: runs an operation, in place of the conservative rules.
     """
     replay = Replay(plan, plan.trace.memory.tensors, replacements, run_op)
     for slot, tensor in inputs.items():
@@ -436,8 +451,10 @@ class ValueReplacement(NamedTuple):
 class Replay:
     """A pass that runs again.
 
-    tensors: for each slot the tensor of the pass. now: for each slot the tensor that was computed
-    again, or None where that of the pass will do.
+    Args:
+        tensors: for each slot the tensor of the pass.
+        now: for each slot the tensor that was computed again, or None where that of the pass
+            will do.
     """
 
     def __init__(
@@ -527,7 +544,11 @@ class Replay:
 def by_rule(
     op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None, apart: bool = False
 ) -> Any:
-    """Run an operation, by its rule if it has one. apart: whether it may write to no argument."""
+    """Run an operation, by its rule if it has one.
+
+    Args:
+        apart: whether it may write to no argument.
+    """
     func = out_of_place(op.func) if op.in_place and (rule or apart) else op.func
     if rule is None:
         return func(*args, **kwargs)

@@ -60,9 +60,11 @@ _OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
 class AttentionProduct(NamedTuple):
     """A product, `op`, in which attention weights multiply values.
 
-    weights: the value that holds the weights. origin: the operation that made the weights, such as
-    a softmax, or one that divides the product by their sums. divisor: in that case the value that
-    holds the sums or their reciprocals.
+    Args:
+        weights: the value that holds the weights.
+        origin: the operation that made the weights, such as a softmax, or one that divides the
+            product by their sums.
+        divisor: in that case the value that holds the sums or their reciprocals.
     """
 
     op: Op
@@ -84,16 +86,22 @@ class SizeComparison(NamedTuple):
 class Roles:
     """The roles of the values in a pass. Operations are given by their numbers.
 
-    held: for each operation the values that it may hold constant, with the rule that asks for it.
-    attention: the products in which weights that sum to one multiply values. products: the products
-    of two signals. shares: what each factor gets of a product or quotient whose factors do not get
-    half each. softmax: the operations that a softmax is written out with. shifts: the operations
-    that subtract a constant from the argument of a softmax, where it cancels. first_equal: for each
-    value the first one that the same operation made of the same arguments.
-
     Another pass with the same operations has the same roles on two conditions. All
     `size_comparisons` must have the same answers. And in each group of `alike`, which holds
     operations on the same values, the same operations must have equal numbers as arguments.
+
+    Args:
+        held: for each operation the values that it may hold constant, with the rule that asks
+            for it.
+        attention: the products in which weights that sum to one multiply values.
+        products: the products of two signals.
+        shares: what each factor gets of a product or quotient whose factors do not get half
+            each.
+        softmax: the operations that a softmax is written out with.
+        shifts: the operations that subtract a constant from the argument of a softmax, where it
+            cancels.
+        first_equal: for each value the first one that the same operation made of the same
+            arguments.
     """
 
     held: dict[int, dict[int, Rule]] = field(default_factory=dict)
@@ -145,7 +153,11 @@ def find_roles(trace: Trace) -> Roles:
 
 
 class _RoleFinder:
-    """Finds the roles of live values. live: for each value whether it is."""
+    """Finds the roles of live values.
+
+    Args:
+        live: for each value whether it is.
+    """
 
     def __init__(self, trace: Trace, live: Sequence[bool], roles: Roles) -> None:
         self.trace, self.live, self.roles = trace, live, roles
@@ -257,8 +269,10 @@ class _RoleFinder:
     ) -> Iterator[tuple[Op, int]]:
         """Yield the products, in order, in which a value made from `start` meets another signal.
 
-        With each comes the value. argument: if `start` is a gate, the root of what it is computed
-        from.
+        With each comes the value.
+
+        Args:
+            argument: if `start` is a gate, the root of what it is computed from.
         """
         derived = set(start)
         todo: list[int] = []
@@ -299,7 +313,10 @@ class _RoleFinder:
     def _makes_other_weights(self, op: Op, derived: set[int], argument: int | None) -> bool:
         """Whether a product with weights makes other weights, as with a gate for every pair.
 
-        The product `x g(x)` of a gate makes no weights. argument: the root of the gate's x.
+        The product `x g(x)` of a gate makes no weights.
+
+        Args:
+            argument: the root of the gate's x.
         """
         if op.name != "mul" or op.in_place:
             return False
@@ -439,7 +456,8 @@ class _RoleFinder:
     def _is_of_constant_rows(self, op: Op, gates: set[int], gate: int) -> bool:
         """Whether a product is of a gate and a constant that the pass made, entry by entry.
 
-        gates: the values that are made of the gate.
+        Args:
+            gates: the values that are made of the gate.
         """
         if op.name != "mul" or len(self.factors(op)) != 1 or len(op.reads) != 2:
             return False

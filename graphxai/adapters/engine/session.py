@@ -170,7 +170,11 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
 
 
 def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
-    """Annotate a recorded pass. slot: the input that holds the nodes' rows."""
+    """Annotate a recorded pass.
+
+    Args:
+        slot: the input that holds the nodes' rows.
+    """
     nodes = node_ids_with_matrices(trace, slot, rows, layout)
     return AnnotatedTrace(trace, nodes, find_roles(trace))
 
@@ -400,8 +404,10 @@ def replay_reading_attention(
 ) -> Replay:
     """Replay a pass, and put its attention between nodes on the tape in force.
 
-    slot, rows: the input that holds the nodes' rows. warned: what has been warned of. together:
-    whether the graphs cannot have a pass each.
+    Args:
+        slot, rows: the input that holds the nodes' rows.
+        warned: what has been warned of.
+        together: whether the graphs cannot have a pass each.
     """
     trace, nodes, roles = annotated
     plan = make_plan(trace, roles, rules, NODES)
@@ -430,10 +436,12 @@ def intercepted(model: nn.Module, *, layout: NodeLayout | None = None) -> Iterat
     """Let rules and recordings of this thread act on `model`, or parts of it, within the block.
 
     Each call of the model is recorded as a list of PyTorch's basic operations, which run again
-    under the rules in force. layout: the positions of nodes, for recordings of attention. By
-    default the first input has the nodes of one graph (n, D), after an empty graph token, or the
-    tokens of several graphs (B, S, D).
-    Raises TypeError for anything but a module.
+    under the rules in force. Raises TypeError for anything but a module.
+
+    Args:
+        layout: the positions of nodes, for recordings of attention. By default the first input
+            has the nodes of one graph (n, D), after an empty graph token, or the tokens of
+            several graphs (B, S, D).
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")

@@ -73,12 +73,16 @@ class RunningModule:
 class Op:
     """One operation. In `args` and `kwargs` a `Ref` stands for every tensor.
 
-    called: the function that the model called, perhaps with `out=`. func: the same function without
-    `out=`. name: its ATen name without the mark of an in-place variant. reads, makes: the values
-    that it reads and makes, in the order of the tensors. result: what it returned, with a `Ref` for
-    every tensor. running: the module that was running. grad_enabled: whether gradients were on.
-    decomposed: whether it is a part of an operation that was recorded in parts, below PyTorch's
-    gradients.
+    Args:
+        called: the function that the model called, perhaps with `out=`.
+        func: the same function without `out=`.
+        name: its ATen name without the mark of an in-place variant.
+        reads, makes: the values that it reads and makes, in the order of the tensors.
+        result: what it returned, with a `Ref` for every tensor.
+        running: the module that was running.
+        grad_enabled: whether gradients were on.
+        decomposed: whether it is a part of an operation that was recorded in parts, below
+            PyTorch's gradients.
     """
 
     number: int
@@ -100,7 +104,9 @@ class Op:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments with `tensor_of` every `Ref` of this operation.
 
-        args, kwargs: arguments of the same structure, from which everything but tensors is taken.
+        Args:
+            args, kwargs: arguments of the same structure, from which everything but tensors is
+                taken.
         """
         filled_args = [
             fill_refs(pattern, arg, tensor_of) if isinstance(pattern, NESTED) else arg
@@ -123,12 +129,15 @@ class Op:
 class TensorMemory:
     """The tensors of a pass, one in each slot, and the memory that they share.
 
-    tensors, latest, storage: for each slot its tensor, the last value that it held, and the slot
-    whose tensor was the first in the same memory. slots: the slot of a tensor by its `id`. written:
-    for each storage the value that was written to it last. unstable: the slots of storages that
-    were written to during the pass. initial: what was in tensors from outside before they were
-    written to. external: the slots of tensors that no operation made, with the tensor if the model
-    keeps it.
+    Args:
+        tensors, latest, storage: for each slot its tensor, the last value that it held, and the
+            slot whose tensor was the first in the same memory.
+        slots: the slot of a tensor by its `id`.
+        written: for each storage the value that was written to it last.
+        unstable: the slots of storages that were written to during the pass.
+        initial: what was in tensors from outside before they were written to.
+        external: the slots of tensors that no operation made, with the tensor if the model
+            keeps it.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -141,7 +150,11 @@ class TensorMemory:
     external: dict[int, "weakref.ref[Tensor] | None"] = field(default_factory=dict)
 
     def add(self, tensor: Tensor, base: int | None = None) -> int:
-        """Put a tensor into a new slot. base: the slot of a tensor that shares its memory."""
+        """Put a tensor into a new slot.
+
+        Args:
+            base: the slot of a tensor that shares its memory.
+        """
         slot = len(self.tensors)
         self.slots[id(tensor)] = slot
         self.tensors.append(tensor)
@@ -154,11 +167,14 @@ class TensorMemory:
 class DataFlow:
     """How the values of a pass depend on each other. A tensor that is written to has several.
 
-    slot_of_value, maker, uses: for each value the slot that holds it, the number of the operation
-    that made it (-1 for a value from outside), and the numbers of the operations that read it.
-    depends, live: for each value the bits of the inputs that it depends on, and of those that its
-    gradient flows to. merged: for a value that was read after a write to another view of it, the
-    value before and the value that was written.
+    Args:
+        slot_of_value, maker, uses: for each value the slot that holds it, the number of the
+            operation that made it (-1 for a value from outside), and the numbers of the
+            operations that read it.
+        depends, live: for each value the bits of the inputs that it depends on, and of those
+            that its gradient flows to.
+        merged: for a value that was read after a write to another view of it, the value before
+            and the value that was written.
     """
 
     slot_of_value: list[int] = field(default_factory=list)
@@ -182,12 +198,15 @@ class DataFlow:
 class Trace:
     """A recorded pass: its operations in order, the memory they used, and how data flowed.
 
-    inputs: for each slot of an input its bit. output: what the model returned. exits: for each
-    value that left PyTorch the number of the next operation, and the slot. first_exit: the number
-    of the first operation after a signal left PyTorch. random_results: what random operations
-    returned, by number. random_calls: the path of a module and the name of a function by which it
-    drew random numbers. uses_autograd: whether the model itself takes part in autograd, by
-    checkpoints or hooks.
+    Args:
+        inputs: for each slot of an input its bit.
+        output: what the model returned.
+        exits: for each value that left PyTorch the number of the next operation, and the slot.
+        first_exit: the number of the first operation after a signal left PyTorch.
+        random_results: what random operations returned, by number.
+        random_calls: the path of a module and the name of a function by which it drew random
+            numbers.
+        uses_autograd: whether the model itself takes part in autograd, by checkpoints or hooks.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -237,7 +256,9 @@ class Trace:
     def ancestors(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
         """Yield a value and those it is made of.
 
-        further: says, for a value and the operation that made it, which values to go on with.
+        Args:
+            further: says, for a value and the operation that made it, which values to go on
+                with.
         """
         visited, todo = {value}, [value]
         while todo:
@@ -253,8 +274,10 @@ class Trace:
 
         A line has the number of the operation, the values that it makes, the operation with the
         values that it reads, the shape of the first result, and the module. A star says that the
-        gradient of a result flows back to an input. notes: text for the end of some lines, by the
-        number of the operation.
+        gradient of a result flows back to an input.
+
+        Args:
+            notes: text for the end of some lines, by the number of the operation.
         """
         rows = []
         for op in self.ops:
@@ -307,10 +330,13 @@ def saved_tensor_hooks_active() -> bool:
 class OperationKind(NamedTuple):
     """What an operation always does.
 
-    writes: the place and name of the argument that it writes to, if any. views: whether its results
-    may share memory with its arguments. draws: whether it draws random numbers. valueless: whether
-    its result does not depend on the values of its arguments. parts: a function that computes it by
-    other operations, which are recorded in its place, if there is one.
+    Args:
+        writes: the place and name of the argument that it writes to, if any.
+        views: whether its results may share memory with its arguments.
+        draws: whether it draws random numbers.
+        valueless: whether its result does not depend on the values of its arguments.
+        parts: a function that computes it by other operations, which are recorded in its place,
+            if there is one.
     """
 
     name: str
@@ -375,7 +401,11 @@ def is_recording() -> bool:
 
 @contextmanager
 def under_mode(mode: Any, graded: bool) -> Iterator[None]:
-    """Run a pass within the block under a mode of the dispatcher. graded: with gradients or not."""
+    """Run a pass within the block under a mode of the dispatcher.
+
+    Args:
+        graded: with gradients or not.
+    """
     if (draws := current_draws()) is not None:
         draws.begin()
     _recording.count = getattr(_recording, "count", 0) + 1
@@ -389,9 +419,11 @@ def under_mode(mode: Any, graded: bool) -> Iterator[None]:
 class Recording(TorchDispatchMode):
     """A pass being recorded in this thread, from `begin` to `end`.
 
-    inputs: the inputs, each of which gets a bit of its own, in order. If None, everything that
-    comes from outside and requires a gradient, other than parameters, gets bit 1. graded: whether
-    gradients are on. If they are off, they are taken to flow wherever data does.
+    Args:
+        inputs: the inputs, each of which gets a bit of its own, in order. If None, everything
+            that comes from outside and requires a gradient, other than parameters, gets bit 1.
+        graded: whether gradients are on. If they are off, they are taken to flow wherever data
+            does.
     """
 
     apart: Mapping[int, int] = {}  # a recording replaces no results
@@ -572,7 +604,8 @@ class Recording(TorchDispatchMode):
     ) -> Any:
         """Return results with a `Ref` for every tensor, and append these to `makes`.
 
-        base: the slot whose memory the results may share.
+        Args:
+            base: the slot whose memory the results may share.
         """
         trace = self.trace
         if isinstance(out, tuple | list):
@@ -701,9 +734,11 @@ class Recording(TorchDispatchMode):
     def _passing_on(self, op: Op, goes_on: Callable[[Op, Op], bool]) -> tuple[list[Op], int]:
         """Let gradients pass through the operations before this one that cut them.
 
-        goes_on: says, for an operation and the maker of a value that it reads, whether gradients
-        pass from one to the other. Returns the operations that they pass, and the inputs that they
-        flow to.
+        Returns the operations that they pass, and the inputs that they flow to.
+
+        Args:
+            goes_on: says, for an operation and the maker of a value that it reads, whether
+                gradients pass from one to the other.
         """
         trace, passed, arriving = self.trace, [op], 0
         for current in passed:

@@ -83,9 +83,10 @@ def explanations_or_errors(
 ) -> Iterator[tuple[Key, Explanation | NotFiniteError]]:
     """Explain encoded inputs in batches of similar size; yields each key with its explanation.
 
-    wrt: the inputs that get relevance, see `api.explain`. training: the model's training set, for
-    how near each molecule is to it; without one that is unknown. An input whose results are not
-    finite gives its error instead.
+    Args:
+        wrt: the inputs that get relevance, see `api.explain`.
+        training: the model's training set, for how near each molecule is to it; without one
+            that is unknown. An input whose results are not finite gives its error instead.
     """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
@@ -124,7 +125,8 @@ def _explained_output(
 ) -> list[float | None]:
     """Return f_c of each graph without its nodes, or None where that is unknown or not finite.
 
-    outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    Args:
+        outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
     """
     if empty_outputs is None:
         return [None] * len(outputs)
@@ -190,9 +192,10 @@ def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, f
 class _ExplainedBatch:
     """What was computed for a batch, ready to be cut into one explanation for each graph.
 
-    inputs: by name the relevance of further inputs, a tensor (rows, ...) for each graph.
-    without_nodes: f_c of each graph without its nodes. with_nodes: whether the nodes' features are
-    among the inputs that get relevance.
+    Args:
+        inputs: by name the relevance of further inputs, a tensor (rows, ...) for each graph.
+        without_nodes: f_c of each graph without its nodes.
+        with_nodes: whether the nodes' features are among the inputs that get relevance.
     """
 
     model: Model
@@ -260,8 +263,10 @@ class _ExplainedBatch:
     ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Return relevance and its split by feature for each input, or for each type of node.
 
-        Both are empty where only the features of nodes of one type are explained. nodes (N,),
-        features (N, F): the relevance of the nodes.
+        Both are empty where only the features of nodes of one type are explained.
+
+        Args:
+            nodes (N,), features (N, F): the relevance of the nodes.
         """
         relevance: dict[str, FloatArray] = {}
         split: dict[str, FloatArray] = {}

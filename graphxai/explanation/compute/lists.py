@@ -48,8 +48,10 @@ def map_inputs(
 ) -> list[Result | None]:
     """Return the result of every input in order, or None for one that was left out.
 
-    title: what the progress bar says. strict: whether the first error is raised; otherwise a
-    warning names the input. workers: see `runtime.workers.map_in_processes`.
+    Args:
+        title: what the progress bar says.
+        strict: whether the first error is raised; otherwise a warning names the input.
+        workers: see `runtime.workers.map_in_processes`.
     """
     results: list[Result | None] = [None] * len(values)
     pieces = list(in_pieces(values))
@@ -130,8 +132,9 @@ class _Shown:
 class _PieceWorker(Generic[Result]):
     """The work on one piece of a list, in this process or another.
 
-    seed: see `_drawing`. shown: called with the number of results as they come; another process
-    shows nothing.
+    Args:
+        seed: see `_drawing`.
+        shown: called with the number of results as they come; another process shows nothing.
     """
 
     model: Any

@@ -24,7 +24,8 @@ from .models import Model
 class PairsComputation:
     """Compute the pairs of every input in a list.
 
-    num_layers: follow walks through so many layers, instead of what each layer read.
+    Args:
+        num_layers: follow walks through so many layers, instead of what each layer read.
     """
 
     explainer: Explainer

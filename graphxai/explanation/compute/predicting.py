@@ -55,8 +55,9 @@ def predictions_or_errors(
 ) -> Iterator[tuple[Key, Predictions | NotFiniteError]]:
     """Predict encoded inputs in batches of similar size; yields each key with its predictions.
 
-    training: the model's training set, for how near each molecule is to it; without one that is
-    unknown. An input whose outputs are not finite gives its error instead.
+    Args:
+        training: the model's training set, for how near each molecule is to it; without one
+            that is unknown. An input whose outputs are not finite gives its error instead.
     """
     for part in batches_for(model, prepared):
         batch = collated(model, part)

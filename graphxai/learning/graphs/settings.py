@@ -23,10 +23,11 @@ PAIRS = 2_000_000  # pairs of nodes in a batch
 class GraphSettings(RunSettings):
     """How to split graphs, which network to train on them, and on which hardware.
 
-    `split` (of Python alone): "random", 80/10/10 with the seed; or a `Split` or three lists with
-    the positions of the training, validation and test graphs. By default the split that the data
-    set has, or else "random". `progress` (of Python alone): whether to show bars on a terminal, and
-    elsewhere a line every 30 seconds.
+    Args:
+        split (of Python alone): "random", 80/10/10 with the seed; or a `Split` or three lists
+            with the positions of the training, validation and test graphs. By default the split
+            that the data set has, or else "random". `progress` (of Python alone): whether to
+            show bars on a terminal, and elsewhere a line every 30 seconds.
     """
 
     split: Any = None

@@ -86,9 +86,11 @@ def carriers_of(n: int, seed: int = 0) -> Positions:
 class Process:
     """The posterior mean of a Gaussian process for every column of labels (Rasmussen 2006).
 
-    weights: (m, columns), of the similarities to the molecules that carry it; means: (columns,).
-    left_out: (n, columns), leave-one-out predictions for the training molecules (eq. 5.12); NaN
-    where the label is missing, and everywhere if it was not requested.
+    Args:
+        weights: (m, columns), of the similarities to the molecules that carry it.
+        means: (columns,).
+        left_out: (n, columns), leave-one-out predictions for the training molecules (eq. 5.12);
+            NaN where the label is missing, and everywhere if it was not requested.
     """
 
     weights: FloatArray

@@ -54,7 +54,8 @@ class OfferedModels:
     def about(self, name: str) -> dict[str, Any]:
         """What the page must know to offer choices: models, methods, tasks of one model, colours.
 
-        name: name of the model, or "" for the first.
+        Args:
+            name: name of the model, or "" for the first.
         """
         name = name or self.names[0]
         model = self[name]

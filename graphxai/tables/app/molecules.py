@@ -63,10 +63,11 @@ def card(
 ) -> dict[str, Any]:
     """One molecule explained, as in a report: picture, predictions, ledger and trust.
 
-    like: the molecule shown before, so that this one is drawn in the same way. It has `smiles`,
-    coordinates `x` and `y`, and `origin`, all as in an earlier card. Coordinates and origin are
-    worked out if they are left out. The `origin` of the result says which atom of the molecule
-    before each atom was, or -1 for none.
+    Args:
+        like: the molecule shown before, so that this one is drawn in the same way. It has
+            `smiles`, coordinates `x` and `y`, and `origin`, all as in an earlier card.
+            Coordinates and origin are worked out if they are left out. The `origin` of the
+            result says which atom of the molecule before each atom was, or -1 for none.
     """
     read(smiles)
     explanation = explain(model, smiles, method, target=target, progress=False)
@@ -97,7 +98,10 @@ def changes_at(
     """Possible changes at an atom, or at a bond (both its atoms), each with its prediction.
 
     The changes are transformations that alter all atoms of the place, and at a bond also exchanged
-    BRICS fragments. locked: atoms that stay. The largest changes of the prediction come first.
+    BRICS fragments.
+
+    Args:
+        locked: atoms that stay. The largest changes of the prediction come first.
     """
     mol = read(smiles)
     if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
@@ -170,10 +174,12 @@ def suggestions(
 ) -> Iterator[dict[str, Any]]:
     """Yield the best counterfactuals of a molecule so far after each batch of predictions.
 
-    target: a class or value of the task of the goal. The value of each prediction is that of its
-    class. sure: only those that the model is sure of. measured: reads what was measured. As this
-    takes seconds for a long table, it is called when the search is over, and the last step says
-    what it read.
+    Args:
+        target: a class or value of the task of the goal. The value of each prediction is that
+            of its class.
+        sure: only those that the model is sure of.
+        measured: reads what was measured. As this takes seconds for a long table, it is called
+            when the search is over, and the last step says what it read.
     """
     read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}

@@ -87,8 +87,10 @@ def serve(
 ) -> None:
     """Serve the page on 127.0.0.1 until interrupted.
 
-    models: models, names or folders. port: 0 takes a free one. log: is called with the address,
-    token included, before it is opened in the browser.
+    Args:
+        models: models, names or folders.
+        port: 0 takes a free one.
+        log: is called with the address, token included, before it is opened in the browser.
     """
     offered, token = OfferedModels(models), secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", port)) as listener:

@@ -34,9 +34,11 @@ KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     """The molecules of a file: `rows` of name and SMILES, up to 2,000, and how many more there are.
 
-    name: name of the file. An SD file ends in .sdf, and any other is a table, or a list of SMILES
-    without a header. column: the column with the SMILES, by default one with a usual name. If there
-    is none, there are `columns` to choose from and no rows.
+    Args:
+        name: name of the file. An SD file ends in .sdf, and any other is a table, or a list of
+            SMILES without a header.
+        column: the column with the SMILES, by default one with a usual name. If there is none,
+            there are `columns` to choose from and no rows.
     """
     if name.lower().endswith(STRUCTURES):
         return _limited([[title, smiles] for title, smiles, _ in _records(text)])
@@ -60,8 +62,11 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
 def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
     """What a file says was measured, from the first task that names a column with numbers.
 
-    name, text, column: as for `rows_of`. A property of an SD file is a column. Returns None if
-    nothing was measured. If no value was understood, the note of an empty result says so.
+    Returns None if nothing was measured. If no value was understood, the note of an empty result
+    says so.
+
+    Args:
+        name, text, column: as for `rows_of`. A property of an SD file is a column.
     """
     structures = name.lower().endswith(STRUCTURES)
     columns = _columns(_header(text))
@@ -88,9 +93,11 @@ def exported(
 ) -> str:
     """The basket as a file: "csv", "sdf" or "html" (a report).
 
-    basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would read as
-    a formula get an apostrophe. Raises ValueError for an empty or too large basket, and if no
-    molecule can be written.
+    Raises ValueError for an empty or too large basket, and if no molecule can be written.
+
+    Args:
+        basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would
+            read as a formula get an apostrophe.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")

@@ -38,10 +38,6 @@ def report(
 ) -> Path:
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
-    model: from `load`, or a name. inputs: a CSV file, or SMILES or RDKit molecules. method: see
-    `methods()`. progress: whether to show a bar; by default only on a terminal. The other keywords
-    are those of `ReportSettings`.
-
     Other methods, the sign of trust that explains each molecule again, and counterfactuals are for
     the molecules with the strongest atoms, the least trust, activity cliffs and outliers; see
     `choice.in_full`. A list has its `names`, and a file has a `name_column` and columns of
@@ -54,6 +50,13 @@ def report(
 
     Raises ValueError if no row can be used, if there are too many rows, if `out` is not .html, if
     the model does not offer what `towards` says, or if it does not read molecules.
+
+    Args:
+        model: from `load`, or a name.
+        inputs: a CSV file, or SMILES or RDKit molecules.
+        method: see `methods()`.
+        progress: whether to show a bar; by default only on a terminal. The other keywords are
+            those of `ReportSettings`.
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):

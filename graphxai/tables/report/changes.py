@@ -37,10 +37,13 @@ def changes_card(
 ) -> dict[str, Any]:
     """What a card shows of up to `n` counterfactuals of an explained molecule.
 
-    They are explained as the molecule is, so that their colours compare. towards: see
-    `graphxai.counterfactuals`; by default the most probable other class, or one unit more. level:
-    how often the intervals should hold. measured: values of the report's table. A sentence sums up
-    what was found, or the error.
+    They are explained as the molecule is, so that their colours compare.
+
+    Args:
+        towards: see `graphxai.counterfactuals`; by default the most probable other class, or
+            one unit more.
+        level: how often the intervals should hold.
+        measured: values of the report's table. A sentence sums up what was found, or the error.
     """
     asked = towards or default_goal(explanation.prediction)
     mol = explanation.atoms()

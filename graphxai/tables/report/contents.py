@@ -41,7 +41,9 @@ def page_data(
 ) -> dict[str, Any]:
     """All data for the page's script.
 
-    chosen: the molecules with a full card, see `choice.in_full`. notes: about what was measured.
+    Args:
+        chosen: the molecules with a full card, see `choice.in_full`.
+        notes: about what was measured.
     """
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
@@ -142,7 +144,8 @@ def _objection(score: Sign) -> str:
 def _intro(explainer: Explainer, outputs: set[str]) -> str:
     """What the colours mean, in two sentences: relevance, then output and target.
 
-    outputs: what the explained outputs are, in words.
+    Args:
+        outputs: what the explained outputs are, in words.
     """
     relevance = "how much each atom raises or lowers the model's output"
     if not explainer.traits.adds_up:

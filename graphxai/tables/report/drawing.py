@@ -26,13 +26,14 @@ _FREE = np.pi / 3  # a side is free if no bond is closer than this
 def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
     """The drawing of a molecule, with atoms and bonds in the molecule's order.
 
-    keep: use existing 2D coordinates, if there are any.
-
     x, y: coordinates in hundredths of a bond length from the upper left corner, y downwards; a:
     labels of the atoms that have one, `{index: [symbol, hydrogens, charge, isotope, radicals,
     side]}`; e: symbols of all atoms; b: bonds `[begin, end, kind, side]`. kind: 1, 2, 3, "a"
     (aromatic), "w" (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative), "0" (zero order);
     side: where the second line of a double bond lies, 1 left or -1 right of begin to end, 0 both.
+
+    Args:
+        keep: use existing 2D coordinates, if there are any.
     """
     copy = _ready(mol, keep)
     points = _scaled(copy)

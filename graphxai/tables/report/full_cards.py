@@ -85,9 +85,12 @@ def make_full_cards(
     workers: int | None,
     progress: bool | None,
 ) -> FullCards:
-    """Make the full cards of the chosen molecules. chosen: why, by place.
+    """Make the full cards of the chosen molecules.
 
     Warns of a molecule that ended its process, which has none.
+
+    Args:
+        chosen: why, by place.
     """
     molecules = cards.molecules
     items = [

@@ -73,7 +73,8 @@ def measured_table(
 ) -> MeasuredTable:
     """Read the measured values in the first `limit` rows, as `read_measured` does.
 
-    columns: by task, see `measured_columns`.
+    Args:
+        columns: by task, see `measured_columns`.
     """
     if not columns:
         return MeasuredTable()
@@ -117,8 +118,10 @@ def agreement(
 ) -> dict[str, Any] | None:
     """What the page says about measured and predicted values, or None if nothing was measured.
 
-    target: the explained class, if it is the same for all molecules. molecules: records with
-    `measured`, the number and the text, and `value`, the predicted value or probability.
+    Args:
+        target: the explained class, if it is the same for all molecules.
+        molecules: records with `measured`, the number and the text, and `value`, the predicted
+            value or probability.
     """
     measured = [m for m in molecules if m.get("measured")]
     if not measured:

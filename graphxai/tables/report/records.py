@@ -26,8 +26,11 @@ def record(
 ) -> dict[str, Any]:
     """The page's data for one molecule, to which `full_card` may add.
 
-    name, row: as in the table; parts: the explanation's fragments. Raises ValueError if the
-    explanation has no molecule.
+    Raises ValueError if the explanation has no molecule.
+
+    Args:
+        name, row: as in the table.
+        parts: the explanation's fragments.
     """
     mol = explanation.molecule
     if mol is None:

@@ -21,7 +21,10 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     """Fragments at either end of a ranking by `RANKINGS`, with both their means.
 
     Fragments found in at least `ENOUGH` molecules are ranked; if there are none, all fragments are,
-    without intervals. molecules: the page's records; examples are positions in it.
+    without intervals.
+
+    Args:
+        molecules: the page's records; examples are positions in it.
     """
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
