@@ -17,8 +17,7 @@ import torch
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import Graphormer, GraphormerConfig
-from graphxai.models.graphormer.checkpoint import fill, read_weights
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
 from graphxai.runtime.writing import write_whole
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
 def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
     """Score each task on graphs with labels, see `scores`."""
     y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
-    return scores(model.config, predict(model, graphs), y)
+    return scores(model.config.tasks, predict(model, graphs), y)
 
 
 def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:

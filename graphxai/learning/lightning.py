@@ -57,8 +57,10 @@ class GraphormerModule(pl.LightningModule):
         self.model = model
         self.settings = settings
         self.folder = out / "state"
-        self.objective = Objective(model.config, settings.task_weights, settings.label_smoothing)
-        self.hard_objective = Objective(model.config, settings.task_weights)
+        self.objective = Objective(
+            model.config.tasks, settings.task_weights, settings.label_smoothing
+        )
+        self.hard_objective = Objective(model.config.tasks, settings.task_weights)
         self.averaged = (
             None
             if settings.ema_decay is None
@@ -107,7 +109,7 @@ class GraphormerModule(pl.LightningModule):
         outputs = torch.cat([o for o, _ in self._seen])
         y = torch.cat([labels for _, labels in self._seen])
         loss = float(self.hard_objective(outputs, y))
-        by_task = scores(self.model.config, outputs, y)
+        by_task = scores(self.model.config.tasks, outputs, y)
         chosen = self.settings.monitor_task
         judged = [v for name, v in by_task.items() if chosen in (None, name)]
         score = sum(judged) / len(judged) if judged else math.nan

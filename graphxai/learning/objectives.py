@@ -12,7 +12,6 @@ from torch import Tensor
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.metrics import accuracy, r2, roc_auc
-from graphxai.models.graphormer import GraphormerConfig
 
 __all__ = ["Objective", "score_task", "scores"]
 
@@ -35,11 +34,10 @@ class Objective:
 
     def __init__(
         self,
-        config: GraphormerConfig,
+        tasks: Sequence[Task],
         weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
     ) -> None:
-        tasks = config.tasks
         if weights is not None and len(weights) != len(tasks):
             raise ValueError(f"{len(weights)} task weights for {len(tasks)} tasks.")
         self.weights = torch.tensor([1.0] * len(tasks) if weights is None else list(weights))
@@ -81,7 +79,7 @@ class Objective:
         return (losses * weights).sum() / weights.sum().clamp(min=1e-12)
 
 
-def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, float]:
+def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float]:
     """Score outputs (G, num_outputs) for labels y (G, tasks), by task name.
 
     A binary task has the ROC-AUC, a multi-class task the accuracy, and a regression R squared, so
@@ -89,7 +87,7 @@ def scores(config: GraphormerConfig, outputs: Tensor, y: Tensor) -> dict[str, fl
     """
     by_task = {}
     start = 0
-    for k, task in enumerate(config.tasks):
+    for k, task in enumerate(tasks):
         columns = outputs[:, start : start + task.num_outputs]
         start += task.num_outputs
         present = ~y[:, k].isnan()

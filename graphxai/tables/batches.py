@@ -28,8 +28,7 @@ from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import locate
-from graphxai.models.graphormer.inputs import reading_of
+from graphxai.models.graphormer import locate, reading_of
 from graphxai.runtime.threads import one_thread
 
 from .settings import Pictures

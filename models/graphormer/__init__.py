@@ -5,11 +5,13 @@ from .checkpoint import (
     PRETRAINED,
     TO_START,
     CheckpointError,
+    fill,
     is_published,
     load_checkpoint,
     locate,
     only_starts,
     pretrained_names,
+    read_weights,
     require_purpose,
     save_checkpoint,
 )
@@ -24,6 +26,7 @@ from .ensemble import (
     members_of,
     save_ensemble,
 )
+from .inputs import prepare, reading_of
 from .loading import load_model
 from .mean_node import measure_mean_node
 from .model import Graphormer
@@ -40,6 +43,7 @@ __all__ = [
     "StructureEncoding",
     "checkpoint_digest",
     "collate",
+    "fill",
     "is_ensemble",
     "is_published",
     "load_checkpoint",
@@ -50,7 +54,10 @@ __all__ = [
     "measure_mean_node",
     "members_of",
     "only_starts",
+    "prepare",
     "pretrained_names",
+    "read_weights",
+    "reading_of",
     "require_purpose",
     "save_checkpoint",
     "save_ensemble",

@@ -239,8 +239,8 @@ def test_the_loss_is_the_textbook_one_and_missing_labels_are_ignored() -> None:
     kind = -torch.log_softmax(torch.tensor([0.0, 2.0, 0.0]), 0)[1]
     binary = math.log1p(math.exp(-0.5))
     expected = (2.0 * binary + 1.0 + 1.0 + 3.0 * float(kind)) / (2 + 1 + 1 + 3)
-    assert float(Objective(config, (2.0, 1.0, 3.0))(outputs, y)) == pytest.approx(expected)
-    assert float(Objective(config)(outputs, y * math.nan)) == 0.0
+    assert float(Objective(config.tasks, (2.0, 1.0, 3.0))(outputs, y)) == pytest.approx(expected)
+    assert float(Objective(config.tasks)(outputs, y * math.nan)) == 0.0
 
 
 def test_roc_auc_and_the_other_scores_equal_those_of_scikit_learn() -> None:

@@ -133,7 +133,7 @@ def gin_readings(
     """
     torch.manual_seed(settings.seed)
     gin = same_budget(model)
-    objective = Objective(model.config)
+    objective = Objective(model.config.tasks)
     optimizer = torch.optim.Adam(gin.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(settings.seed)
     train: Any = DataLoader(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.models.graphormer.config import OGB_ATOMS, OGB_BONDS
+from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 
 __all__ = ["input_fields", "mean_features", "plain"]
 
@@ -59,7 +59,10 @@ def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]
         if _are_ogb_codes(graphs, fields):
             from graphxai.datasets.features import ATOM_FEATURE_NAMES
 
-            fields |= {"node_cardinalities": OGB_ATOMS, "edge_cardinalities": OGB_BONDS}
+            fields |= {
+                "node_cardinalities": ATOM_CARDINALITIES,
+                "edge_cardinalities": BOND_CARDINALITIES,
+            }
             fields["node_feature_names"] = ATOM_FEATURE_NAMES
     else:
         fields |= _numbers("edge", graphs, train, "edge_attr")
@@ -136,7 +139,10 @@ def _numbers(kind: str, graphs: Sequence[Data], train: Sequence[int], name: str)
 
 def _are_ogb_codes(graphs: Sequence[Data], fields: dict[str, Any]) -> bool:
     """Whether features are a molecule's in OGB's codes: those of its SMILES, if there is one."""
-    for name, sizes in (("node_cardinalities", OGB_ATOMS), ("edge_cardinalities", OGB_BONDS)):
+    for name, sizes in (
+        ("node_cardinalities", ATOM_CARDINALITIES),
+        ("edge_cardinalities", BOND_CARDINALITIES),
+    ):
         values = fields.get(name, ())
         if len(values) != len(sizes) or any(a > b for a, b in zip(values, sizes, strict=True)):
             return False

@@ -19,8 +19,7 @@ from graphxai.datasets.splits import Split, random_split
 from graphxai.learning.graphs.features import input_fields, plain
 from graphxai.learning.graphs.labels import TaskLike, labels_of, standardised, tasks_of
 from graphxai.learning.graphs.settings import GraphSettings
-from graphxai.models.graphormer import GraphormerConfig
-from graphxai.models.graphormer.inputs import prepare
+from graphxai.models.graphormer import GraphormerConfig, prepare
 from graphxai.runtime.progress import progress_bar
 
 __all__ = ["GraphPart", "SplitGraphs", "digest_of", "split_graphs"]
