@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from .batches import Tokens, WrappedBatch
+from .batches import WrappedBatch
 from .calling import (
     Forward,
     as_outputs,
@@ -25,6 +25,7 @@ from .chosen import LINKS
 from .eval_replica import uncompiled
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook
+from .reading import Tokens
 from .ties import shared_ties
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch_geometric.data import Batch, HeteroData
 
-from .batches import Tokens
 from .chosen import (
     CHOSEN,
     PAIR,
@@ -22,6 +21,7 @@ from .chosen import (
     rows_of_explained_nodes,
     with_rows_of_hidden_nodes,
 )
+from .reading import Tokens
 
 Forward = Callable[[nn.Module, Any], Tensor]
 

@@ -20,8 +20,6 @@ from .batches import (
     collate_graphs,
     collate_tokens,
     is_real,
-    read_graph,
-    read_tokens,
 )
 from .call_settings import CallSettings
 from .calling import (
@@ -49,6 +47,7 @@ from .one_at_a_time import (
     warn_of_undefined_empty,
     warn_of_zeroed_nodes,
 )
+from .reading import read_graph, read_tokens
 from .subgraphs import disjoint_copies, reordered, restricted
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that are no further inputs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
+from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
 __all__ = ["input_fields", "mean_features", "plain"]
 
@@ -57,12 +57,8 @@ def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]
     if sizes is not None and math.prod(sizes) <= MOST_EDGE_CATEGORIES:
         fields["edge_cardinalities"] = sizes
         if _are_ogb_codes(graphs, fields):
-            from graphxai.datasets.features import ATOM_FEATURE_NAMES
-
-            fields |= {
-                "node_cardinalities": ATOM_CARDINALITIES,
-                "edge_cardinalities": BOND_CARDINALITIES,
-            }
+            fields["node_cardinalities"] = ATOM_CARDINALITIES
+            fields["edge_cardinalities"] = BOND_CARDINALITIES
             fields["node_feature_names"] = ATOM_FEATURE_NAMES
     else:
         fields |= _numbers("edge", graphs, train, "edge_attr")

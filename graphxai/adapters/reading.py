@@ -1,0 +1,96 @@
+"""Check what a user gives a wrapped model: a PyG graph, or a row of tokens."""
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.contract.inputs import Input, InputError, check_edges
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The input x (B, S, ...) of a token model, and a mask (B, S) that is True at tokens."""
+
+    x: Tensor
+    mask: Tensor
+
+
+def read_graph(value: Any, categorical: bool) -> Input:
+    """Check one PyG graph. Raises InputError for anything else, and if it has no usable `x`."""
+    if not isinstance(value, Data):
+        raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
+    nodes = value.num_nodes  # PyG counts them at every call
+    if not isinstance(value.x, Tensor) or not nodes or not len(value.x):
+        raise InputError(
+            "the graph needs node features `x` and at least one node. If the model reads them under"
+            " another name, store them as `x` and call the model with wrap(..., forward=...)."
+        )
+    if value.x.layout != torch.strided:
+        raise InputError("x is a sparse tensor: pass x.to_dense().")
+    if len(value.x) != nodes:
+        raise InputError(f"x has {len(value.x)} rows for the {nodes} nodes in num_nodes.")
+    if not categorical and value.x.dim() != 2:
+        raise InputError(
+            f"x has the shape {tuple(value.x.shape)}; it needs (N, F), a row per node."
+        )
+    value = _with_entries(value)
+    check_edges(value)
+    if not categorical and not value.x.is_floating_point():
+        raise InputError(
+            f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"
+            " with wrap(..., embedding=...)."
+        )
+    if not bool(torch.isfinite(value.x).all()):
+        raise InputError("x contains values that are not finite.")
+    smiles = value.get("smiles")
+    if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
+        return Input(value)
+    return Input(value, smiles)
+
+
+def _with_entries(graph: Data) -> Data:
+    """Turn a single node's number under the name of an index, such as `root_index`, into (1,).
+
+    PyG's batch does the same. As an entry of an index, it is renumbered when nodes are hidden.
+    """
+    numbers = {
+        key: torch.as_tensor(value)
+        for key, value in graph.items()
+        if "index" in key
+        and (type(value) is int or (isinstance(value, Tensor) and not value.dim()))
+    }
+    copied = copy(graph) if numbers else graph
+    for key, number in numbers.items():
+        if not number.is_floating_point() and 0 <= int(number) < int(graph.num_nodes or 0):
+            copied[key] = number.reshape(1)
+    return copied
+
+
+def read_tokens(value: Any, categorical: bool) -> Tensor:
+    """Check one row of tokens: floats (N, D), or if `categorical` whatever the model embeds."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
+    x = torch.as_tensor(value)
+    if not categorical and (x.dim() != 2 or not x.is_floating_point()):
+        raise InputError(
+            f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
+            " Pass several inputs as a list; for integer codes or images name the embedding layer"
+            " with wrap(..., embedding=...)."
+        )
+    if not x.numel():
+        raise InputError("there are no tokens.")
+    return x
+
+
+def _num_atoms(smiles: str) -> int:
+    """Count the atoms of a SMILES, or return -1 if it is none."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles)
+    return -1 if molecule is None else molecule.GetNumAtoms()
