@@ -58,23 +58,23 @@ def evaluate_truth(
     if len(inputs) != len(truths):
         raise ValueError(f"{len(inputs)} inputs, but {len(truths)} truths.")
     explainers = _with_random(methods)
-    known = [np.asarray(truth) for truth in truths]
-    prepared, notes = _prepare(model, inputs, known)
+    arrays = [np.asarray(truth) for truth in truths]
+    prepared, notes = _prepare(model, inputs, arrays)
     rows: list[tuple[int, str, str, str, float, str]] = []
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
-            found = {graph: _nothing(known[graph]) for graph in notes}
+            scores_of = {graph: _nothing(arrays[graph]) for graph in notes}
             computed = explanations_or_errors(model, prepared, explainer, target=target)
             for graph, explanation in computed:
                 if isinstance(explanation, Exception):
                     raise _named(explainer, graph) from explanation
-                found[graph] = _scores(explanation, known[graph], graph)
+                scores_of[graph] = _scores(explanation, arrays[graph], graph)
                 if bonds is not None:
-                    found[graph] |= _of_bonds(explanation, *bonds[graph])
+                    scores_of[graph] |= _of_bonds(explanation, *bonds[graph])
                 advance(1)
-            for graph, scores in sorted(found.items()):
+            for graph, scores in sorted(scores_of.items()):
                 for name, value in scores.items():
-                    truth = bonds[graph][1] if bonds and name in BOND_METRICS else known[graph]
+                    truth = bonds[graph][1] if bonds and name in BOND_METRICS else arrays[graph]
                     reason = notes.get(graph) or undefined(truth) or "relevance is constant"
                     note = reason if np.isnan(value) else ""
                     rows.append((graph, explainer.name, "none", name, value, note))
@@ -101,10 +101,10 @@ def evaluate_nothing(
     rows: list[tuple[int, str, str, str, float, str]] = []
     for explainer in _with_random(methods):
         explained = dict(explain_prepared(model, prepared, explainer, target=target))
-        for graph, found in sorted(explained.items()):
-            counted = {"false_positives": found.relevance}
+        for graph, explanation in sorted(explained.items()):
+            counted = {"false_positives": explanation.relevance}
             if ends is not None and len(np.asarray(ends[graph])):
-                counted["bond_false_positives"] = bond_scores(found.relevance, ends[graph])
+                counted["bond_false_positives"] = bond_scores(explanation.relevance, ends[graph])
             rows += [
                 (graph, explainer.name, "none", name, outstanding(values), "")
                 for name, values in counted.items()
@@ -132,8 +132,8 @@ def evaluate_bonds(
 
     rows: list[tuple[int, str, str, str, float, str]] = []
     for name, method in (BOND_METHODS if methods is None else methods).items():
-        found = method(model, inputs, [np.asarray(ends) for ends, _ in bonds], target)
-        for graph, (values, (_, truth)) in enumerate(zip(found, bonds, strict=True)):
+        relevances = method(model, inputs, [np.asarray(ends) for ends, _ in bonds], target)
+        for graph, (values, (_, truth)) in enumerate(zip(relevances, bonds, strict=True)):
             true = np.asarray(truth)
             scores = {"bond_false_positives": outstanding(values)} if len(values) else {}
             if true.any():
@@ -146,11 +146,13 @@ def _shapley_of_bonds(
     model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
 ) -> list[NDArray[np.float64]]:
     """Shapley values of the bonds, 8 orders."""
-    found = edge_shapley(model, inputs, target)
-    of_pair = [dict(zip(map(tuple, f.edges.tolist()), f.values, strict=True)) for f in found]
+    games = edge_shapley(model, inputs, target)
+    of_pair = [
+        dict(zip(map(tuple, game.edges.tolist()), game.values, strict=True)) for game in games
+    ]
     return [
-        np.array([values[min(a, b), max(a, b)] for a, b in own.tolist()])
-        for values, own in zip(of_pair, ends, strict=True)
+        np.array([values[min(a, b), max(a, b)] for a, b in bonds.tolist()])
+        for values, bonds in zip(of_pair, ends, strict=True)
     ]
 
 
@@ -158,11 +160,11 @@ def _pairs_of_bonds(
     model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
 ) -> list[NDArray[np.float64]]:
     """Relevance that the two atoms of a bond read from each other (LRP, summed over layers)."""
-    found = pairs(model, list(inputs), target=target, on_error="raise", progress=False)
-    between = [one.matrix[1:, 1:] for one in found]
+    explained = pairs(model, list(inputs), target=target, on_error="raise", progress=False)
+    between = [of_input.matrix[1:, 1:] for of_input in explained]
     return [
-        matrix[own[:, 0], own[:, 1]] + matrix[own[:, 1], own[:, 0]]
-        for matrix, own in zip(between, ends, strict=True)
+        matrix[bonds[:, 0], bonds[:, 1]] + matrix[bonds[:, 1], bonds[:, 0]]
+        for matrix, bonds in zip(between, ends, strict=True)
     ]
 
 

@@ -22,12 +22,12 @@ def undefined(truth: ArrayLike) -> str:
     Args:
         truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
     """
-    known = np.asarray(truth)
-    if known.dtype != np.bool_:
-        return "every share is the same" if not len(known) or np.ptp(known) == 0 else ""
-    if not known.any():
+    values = np.asarray(truth)
+    if values.dtype != np.bool_:
+        return "every share is the same" if not len(values) or np.ptp(values) == 0 else ""
+    if not values.any():
         return "nothing is true"
-    return "everything is true" if known.all() else ""
+    return "everything is true" if values.all() else ""
 
 
 def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
@@ -101,17 +101,17 @@ def iou_top_k(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
     """Pearson's correlation of relevance (N,) and true shares (N,); NaN if either is constant."""
-    scores, known = _comparable(relevance, shares, shares=True)
-    a, b = scores - scores.mean(), known - known.mean()
-    if np.ptp(scores) == 0 or np.ptp(known) == 0:
+    scores, true = _comparable(relevance, shares, shares=True)
+    a, b = scores - scores.mean(), true - true.mean()
+    if np.ptp(scores) == 0 or np.ptp(true) == 0:
         return np.nan
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
 def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
     """Spearman's correlation of signed relevance (N,) and true shares (N,); ties get mean ranks."""
-    scores, known = _comparable(relevance, shares, shares=True)
-    return pearson(rankdata(scores), rankdata(known))
+    scores, true = _comparable(relevance, shares, shares=True)
+    return pearson(rankdata(scores), rankdata(true))
 
 
 def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
@@ -190,14 +190,14 @@ def outstanding(relevance: ArrayLike) -> float:
 
 def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
     """The metrics that fit a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
-    known = np.asarray(truth)
-    if known.dtype == np.bool_ and known.ndim in (1, 2):
-        return NODE_METRICS if known.ndim == 1 else PIXEL_METRICS
-    if known.dtype.kind == "f" and known.ndim == 1:
+    values = np.asarray(truth)
+    if values.dtype == np.bool_ and values.ndim in (1, 2):
+        return NODE_METRICS if values.ndim == 1 else PIXEL_METRICS
+    if values.dtype.kind == "f" and values.ndim == 1:
         return SHARE_METRICS
     raise ValueError(
         "a truth is bool (N,) for nodes, float (N,) for shares or bool (H, W) for pixels, not"
-        f" {known.dtype} {known.shape}."
+        f" {values.dtype} {values.shape}."
     )
 
 
@@ -205,19 +205,19 @@ def _comparable(
     relevance: ArrayLike, truth: ArrayLike, *, shares: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Both as flat arrays: relevance float64, truth bool or, for shares, float64."""
-    scores, known = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
-    if scores.shape != known.shape:
-        raise ValueError(f"relevance has shape {scores.shape}, but truth has shape {known.shape}.")
+    scores, true = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
+    if scores.shape != true.shape:
+        raise ValueError(f"relevance has shape {scores.shape}, but truth has shape {true.shape}.")
     if not np.isfinite(scores).all():
         raise ValueError("relevance contains values that are not finite.")
     if not shares:
-        if known.dtype != np.bool_:
-            raise ValueError(f"the true nodes must be bool, not {known.dtype}.")
-        return scores.ravel(), known.ravel()
-    known = known.astype(np.float64)
-    if not np.isfinite(known).all():
+        if true.dtype != np.bool_:
+            raise ValueError(f"the true nodes must be bool, not {true.dtype}.")
+        return scores.ravel(), true.ravel()
+    true = true.astype(np.float64)
+    if not np.isfinite(true).all():
         raise ValueError("the true shares contain values that are not finite.")
-    return scores.ravel(), known.ravel()
+    return scores.ravel(), true.ravel()
 
 
 def _overlap(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:

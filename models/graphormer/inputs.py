@@ -55,13 +55,13 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
 
     from graphxai.datasets.molecules import molecule_graphs
 
-    found = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
-    graphs = molecule_graphs(found.values(), **reading_of(config))
-    return dict(zip(found, graphs, strict=True))
+    molecules = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
+    graphs = molecule_graphs(molecules.values(), **reading_of(config))
+    return dict(zip(molecules, graphs, strict=True))
 
 
 def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
-    """One input.
+    """Encode one input.
 
     Args:
         graph: that of a molecule, or its error.
