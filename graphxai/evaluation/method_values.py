@@ -110,7 +110,9 @@ class MethodValues:
         for unit in self.units:
             by_method.setdefault(unit.method, []).append(unit.seconds)
         return {
-            method: float(np.mean(known)) if (known := [t for t in each if t == t]) else np.nan
+            method: float(np.mean(measured))
+            if (measured := [t for t in each if t == t])
+            else np.nan
             for method, each in by_method.items()
         }
 

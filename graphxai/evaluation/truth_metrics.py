@@ -172,8 +172,8 @@ PIXEL_METRICS: Mapping[str, Score] = {
 
 def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
     """Scores (M,) of bonds with ends (M, 2): the mean relevance (N,) of the two atoms."""
-    found: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)].mean(-1)
-    return found
+    of_ends: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)]
+    return np.asarray(of_ends.mean(-1))
 
 
 def outstanding(relevance: ArrayLike) -> float:

@@ -73,8 +73,8 @@ class Network(nn.Module):
 
     def between_atoms(self, batch: GraphBatch) -> Tensor:
         """Structural bias (B, H, N, N) between atoms, -inf at keys that are padding."""
-        found: Tensor = self.bias(batch)
-        return found[:, :, 1:, 1:]
+        bias: Tensor = self.bias(batch)
+        return bias[:, :, 1:, 1:]
 
     def forward(self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor) -> Tensor:
         """Logits for features x (B, N, F), degrees (2, B, N), hidden (B, N), bias (B, H, N, N)."""
