@@ -253,7 +253,7 @@ def with_memory(outline: Graphormer) -> Graphormer:
 
 
 def _most_numbers(config: GraphormerConfig) -> int:
-    """Return an upper bound on a model\'s parameters: every matrix as wide as all together."""
+    """Return an upper bound on a model's parameters: every matrix as wide as all together."""
     waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
     width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
     width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs

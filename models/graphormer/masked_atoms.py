@@ -267,7 +267,7 @@ def small_config(config: GraphormerConfig) -> GraphormerConfig:
 
 
 def stored_masked_atoms(model: Any) -> MaskedAtoms:
-    """Read the masked atoms beside the model\'s checkpoint; ValueError says how to fit them."""
+    """Read the masked atoms beside the model's checkpoint; ValueError says how to fit them."""
     if not has_masked_atoms(model):
         raise ValueError(
             f"no masked atoms are fitted to model {model.origin.name!r}: fit them with {FIT}."
