@@ -118,7 +118,7 @@ class Contrast(Result):
 
     @property
     def headline(self) -> str:
-        """The target, both outputs and their difference."""
+        """One line with the target, both outputs and their difference."""
         first, second = self.a.ledger.output, self.b.ledger.output
         text = (
             f"{first:+z.2f} against {second:+z.2f}, difference {first - second:+z.2f} {self.a.unit}"

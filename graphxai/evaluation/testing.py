@@ -66,7 +66,7 @@ class _PreparedBatches:
 
     @cached_property
     def together(self) -> Any:
-        """All graphs in one batch."""
+        """Return one batch of all graphs."""
         return self.model.collate(self.graphs)
 
     @cached_property

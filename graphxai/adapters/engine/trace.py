@@ -369,7 +369,7 @@ def operation_kind(func: Any) -> OperationKind:
 
 
 class _PythonCalls(TorchFunctionMode):
-    """Tells a recording of values that leave PyTorch, of random numbers and of hooks on gradients.
+    """Reports values that leave PyTorch, random numbers and gradient hooks to a recording.
 
     As long as it is active, PyTorch's layers do not use their kernels for inference.
     """
@@ -500,7 +500,7 @@ class Recording(TorchDispatchMode):
             self._within = self._within.outer or RunningModule("")
 
     def leaves(self, tensor: Any) -> None:
-        """Note that a value leaves PyTorch."""
+        """Record that a value leaves PyTorch."""
         trace = self.trace
         slot = trace.memory.slots.get(id(tensor))
         trace.exits.append((len(trace.ops), slot))

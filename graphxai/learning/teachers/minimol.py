@@ -39,7 +39,7 @@ def minimol_fingerprints(smiles: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _batch_fingerprints(model: Any, smiles: list[str]) -> NDArray[np.float32]:
-    """Read a batch, which is halved until what MiniMol cannot read is alone."""
+    """Fingerprint a batch; if that fails, halve it until only unreadable molecules are left."""
     try:
         return np.asarray(model(smiles), dtype=np.float32)
     except Exception:  # of any type: its reader is made for drug-like molecules

@@ -66,12 +66,12 @@ class MoleculeFeatures:
 
     @cached_property
     def forest(self) -> NDArray[np.float32]:
-        """ECFP4, (n, 2048)."""
+        """Return the ECFP4 fingerprints (n, 2048)."""
         return ecfp4(self.smiles)
 
     @cached_property
     def descriptor_forest(self) -> NDArray[np.float32]:
-        """ECFP4 and descriptors, (n, 2361)."""
+        """Return the ECFP4 fingerprints beside descriptors (n, 2361)."""
         return forest_inputs(self.smiles)
 
     @cached_property
