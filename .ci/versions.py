@@ -5,13 +5,10 @@
 
 In a clean environment, which is deleted first, this runs commands, explains a wrapped model, trains
 on a table, and runs the fast tests. `--torch` takes another version of PyTorch than the lowest or
-newest one, whose build for the system at hand may bring gigabytes of CUDA libraries. What was tried
-is written to `.ci/tried-versions.json`; `--if-changed` does nothing if that file shows that these
-requirements have been tried.
+newest one, whose build for the system at hand may bring gigabytes of CUDA libraries.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -23,9 +20,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TRIED = ROOT / ".ci" / "tried-versions.json"
 EXTRAS = ("images", "train")
-TEST_TOOLS = ("pytest", "pytest-xdist", "captum", "networkx", "hypothesis", "httpx")
+TEST_TOOLS = ("pytest", "pytest-xdist", "captum", "hypothesis", "httpx")
 FAST_TESTS = (
     "rules", "contract", "explainers", "adapters/test_wrap.py", "learning/test_training.py",
 )  # fmt: skip
@@ -69,35 +65,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", choices=("lowest", "newest"))
     parser.add_argument("--torch", default="", help="version of PyTorch to take instead")
-    parser.add_argument("--if-changed", action="store_true")
     options = parser.parse_args()
-    stored = json.loads(TRIED.read_text()) if TRIED.is_file() else {}
-    digest = requirements_digest()
-    if options.if_changed and stored.get(options.which, {}).get("requirements") == digest:
-        print(f"versions: the {options.which} ones of these requirements have been tried")
-        return
-    print(f"versions: the requirements are new; trying the {options.which} ones", flush=True)
+    print(f"versions: trying the {options.which} ones", flush=True)
     environment = ROOT / f".venv-{options.which}"
     with tempfile.TemporaryDirectory() as folder:
         installed = install(environment, options.which, options.torch, Path(folder))
         try_commands(environment, Path(folder))
     try_tests(environment)
-    stored[options.which] = {"requirements": digest, "installed": installed}
-    TRIED.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
-    print(f"versions: the {options.which} ones work; written: {TRIED.relative_to(ROOT)}")
+    shown = ", ".join(f"{name} {version}" for name, version in installed.items())
+    print(f"versions: the {options.which} ones work: {shown}")
 
 
 def project() -> dict:
     """Return the table `project` of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-def requirements_digest() -> str:
-    """Return a digest of all requirements and constraints."""
-    names = ("requires-python", "dependencies", "optional-dependencies")
-    text = json.dumps([project()[name] for name in names])
-    text += (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def requirements() -> dict[str, str]:
