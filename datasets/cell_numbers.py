@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NUMBER", "TYPOGRAPHY", "Bound", "ParsedNumbers", "parsed_numbers"]
+__all__ = ["NUMBER", "TYPOGRAPHY", "Bound", "ParsedNumbers", "marks_decimals", "parsed_numbers"]
 
 FloatArray = NDArray[np.float64]
 
@@ -19,6 +19,7 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?(\d+),(\d+)([eE][+-]?\d+)?")
 WITH_POINT = re.compile(r"[+-]?(\d*)\.(\d*)([eE][+-]?\d+)?")
 POINTS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")  # 1.023,5
+COMMAS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # 1,023.5
 LIMIT = re.compile(r"(>=|=>|<=|=<|>>|<<|[<>\u2264\u2265\u2a7d\u2a7e~\u2248])\s*(\S.*)")
 WITH_UNIT = re.compile(r"[+-]?[\d.,]*\d(?:[eE][+-]?\d+)?\s*(\D{1,12})")
 UNITS = frozenset(
@@ -101,6 +102,12 @@ def _may_group(match: re.Match[str]) -> bool:
     return len(fraction) == 3 and len(whole) in (1, 2, 3) and whole[0] != "0" and not exponent
 
 
+def marks_decimals(cell: str) -> str:
+    """Return the mark that a cell shows to be that of decimals, "," or ".", or "" if none."""
+    text = cell.translate(TYPOGRAPHY).strip()
+    return "," if _proves_comma(text) else "." if _proves_point(text) else ""
+
+
 def _proves_comma(text: str) -> bool:
     """Return whether a cell shows that commas mark decimals."""
     match = WITH_COMMA.fullmatch(text)
@@ -110,6 +117,8 @@ def _proves_comma(text: str) -> bool:
 def _proves_point(text: str) -> bool:
     """Return whether a cell shows that points mark decimals."""
     match = WITH_POINT.fullmatch(text)
+    if COMMAS_GROUP.fullmatch(text):
+        return True
     return match is not None and bool(NUMBER.fullmatch(text)) and not _may_group(match)
 
 
@@ -121,10 +130,15 @@ def _value(text: str, commas: int, points: int) -> float | None:
     """
     if POINTS_GROUP.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")
+    elif COMMAS_GROUP.fullmatch(text):
+        text = text.replace(",", "")
     elif match := WITH_COMMA.fullmatch(text):
-        if _may_group(match) and commas <= points:
+        if not _may_group(match) or commas > points:
+            text = text.replace(",", ".")
+        elif points and not commas:
+            text = text.replace(",", "")
+        else:
             return None
-        text = text.replace(",", ".")
     elif (match := WITH_POINT.fullmatch(text)) and commas > points and _may_group(match):
         if points:
             return None

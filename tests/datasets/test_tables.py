@@ -1,0 +1,268 @@
+"""The reader of tables: every format and dialect that people have, and files made to harm."""
+
+import csv
+import gzip
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rdkit import Chem
+
+from graphxai.datasets.cell_numbers import parsed_numbers
+from graphxai.datasets.molecule_reading import MoleculeError
+from graphxai.datasets.tables import delimited, opening, workbook
+from graphxai.datasets.tables.collections import structures_in
+from graphxai.datasets.tables.dialect import Dialect
+from graphxai.datasets.tables.opening import TableError
+from graphxai.datasets.tables.table import iter_records, open_table
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def smiles_of(path: Path) -> list[str]:
+    table = open_table(path)
+    name = table.structures.name
+    return [record.cells[name] for record in table.records([name])]
+
+
+TEXTS = {  # the same three molecules, as different programs write them
+    "comma": "smiles,name\nCCO,a\nCCN,b\nc1ccccc1,c\n",
+    "semicolon, Excel's first line": "sep=;\r\nSMILES;name\r\nCCO;a\r\nCCN;b\r\nc1ccccc1;c\r\n",
+    "quoted first line": '"sep=|"\nSMILES|name\nCCO|a\nCCN|b\nc1ccccc1|c\n',
+    "bar": "id|canonical_smiles\n1|CCO\n2|CCN\n3|c1ccccc1\n",
+    "tab": "id\tIsomeric SMILES\n1\tCCO\n2\tCCN\n3\tc1ccccc1\n",
+    "comment sign": "#smiles,name\nCCO,a\nCCN,b\nc1ccccc1,c\n",
+    "line feeds of old Macs": "Smiles,name\rCCO,a\rCCN,b\rc1ccccc1,c\r",
+    "one column": "SMILES\nCCO\nCCN\nc1ccccc1\n",
+    "empty columns at the end": "smiles,name,,\nCCO,a,,\nCCN,b\nc1ccccc1,c,,\n".replace(
+        ",b", ",b,"
+    ),
+    "by content": "compound id,drawn\nX1,CCO\nX2,CCN\nX3,c1ccccc1\n",
+    "list": "CCO a\nCCN\tb\n\nc1ccccc1 benzene, pure\n",
+    "list with header": "smiles name\nCCO a\nCCN b\nc1ccccc1 c\n",
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_same_table_is_read_whatever_program_wrote_it(tmp_path: Path, kind: str) -> None:
+    assert smiles_of(written(tmp_path, "table.txt", TEXTS[kind])) == ["CCO", "CCN", "c1ccccc1"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+def test_every_encoding_of_excel_is_read_and_written_back_for_excel(
+    tmp_path: Path, encoding: str
+) -> None:
+    text = "Säure;SMILES;pKa\nEssigsäure;CC(=O)O;4,76\nÄpfelsäure;OC(CC(=O)O)C(=O)O;3,46\n"
+    table = open_table(written(tmp_path, "table.csv", text.encode(encoding)))
+    assert table.dialect == Dialect(";", ",", byte_order_mark=True)
+    assert [record.cells["Säure"] for record in table.records()] == ["Essigsäure", "Äpfelsäure"]
+
+
+def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
+    packed = gzip.compress(b"smiles,x\nCCO,1\n")
+    for name in ("table.csv.gz", "table.csv"):
+        assert smiles_of(written(tmp_path, name, packed)) == ["CCO"]
+    damaged = written(tmp_path, "half.csv.gz", gzip.compress(os.urandom(10**5))[:-100])
+    with pytest.raises(TableError, match="damaged"):
+        list(open_table(damaged, "smiles").records())
+
+
+def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "id,Canonical_SMILES\n1,CCO\n")
+    assert open_table(path).choice == "structures: column 'Canonical_SMILES', by its name"
+    assert open_table(path, "canonical_smiles").choice == ""  # as the user said
+    path = written(tmp_path, "b.csv", "id,drawn\nX1,CCOC\nX2,c1ccccc1\n")
+    assert "the only one whose cells can be read as SMILES" in open_table(path).choice
+    assert open_table(written(tmp_path, "c.csv", "smiles,x\nCCO,1\n")).choice == ""
+    path = written(tmp_path, "d.csv", "mol,smi\nCHEMBL1,CCOC\nCHEMBL2,CCCC\n")
+    assert open_table(path).structures.name == "smi"  # `mol` holds names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
+        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
+        ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
+        ("CCO,5\nCCN,6\n", "no header.*first line is a molecule"),
+        ("", "The file is empty"),
+    ],
+)
+def test_a_column_of_structures_that_cannot_be_told_is_asked_for(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(TableError, match=words):
+        open_table(written(tmp_path, "table.csv", text)).structures  # noqa: B018
+
+
+def test_rows_that_do_not_fit_the_header_are_named_and_give_no_cells(tmp_path: Path) -> None:
+    text = "smiles,pIC50,name\nCCO,5,1,cmpd1\nCCN,6.2,cmpd2\nCCC\nCCS,6,salt, wet\nCCF,7,x,,\n"
+    records = list(iter_records(written(tmp_path, "table.csv", text), ["smiles", "name"]))
+    assert [record.number for record in records] == [1, 2, 3, 4, 5]
+    assert [record.cells["smiles"] for record in records] == ["", "CCN", "", "", "CCF"]
+    assert "'5,1' may be a number with a decimal comma" in records[0].problem
+    assert "1 cell, the header has 3" in records[2].problem
+    assert "put a cell that contains ',' between double quotes" in records[3].problem
+
+
+def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
+    """RDKit's own readers lose records after a blank line with a space or a name that is missing.
+
+    See rdkit issues 4139 and 9068.
+    """
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("C[C@H](N)C(=O)O"))
+    records = [
+        f"{block}> 12 <ID> (3)\nfirst\n\n",
+        f"{block}>  <ID>\nsecond\n \n",
+        f"{block}>\nno name\n\n>  <pKa>\n2.3\n\n",
+        "nothing here\n",
+        f"{block}>  <ID>\nfifth\nof two lines\n\n",
+    ]
+    path = written(tmp_path, "set.sdf", "$$$$\n".join(records))  # without a last $$$$
+    table = open_table(path)
+    assert table.columns == ("smiles", "name", "ID", "pKa")
+    rows = list(table.records())
+    assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth of two lines"]
+    assert [row.cells["smiles"] for row in rows] == ["C[C@H](N)C(=O)O"] * 3 + [""] + [
+        "C[C@H](N)C(=O)O"
+    ]
+    assert "mol block" in rows[3].problem
+    molecules = structures_in(Chem.SDMolSupplier(str(path)))
+    assert [isinstance(mol, MoleculeError) for mol in molecules or []] == [
+        *[False] * 3,
+        True,
+        False,
+    ]
+
+
+def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [
+        ["Smiles", "IC50", "note"],
+        ["CCO", 5.0, None],
+        [],
+        ["CCN", 1.25, True],
+        ["CCC", 1, "", 7],
+    ]:
+        book.active.append(row)
+    book.create_sheet("more")
+    book.save(tmp_path / "book.xlsx")
+    table = open_table(tmp_path / "book.xlsx")
+    assert "sheet 'Sheet', the first of 2" in table.choice
+    rows = list(table.records(["Smiles", "IC50", "note"]))
+    assert [list(row.cells.values()) for row in rows] == [
+        ["CCO", "5", ""],
+        ["CCN", "1.25", "True"],
+        ["", "", ""],
+    ]
+    assert "right of the header's last column" in rows[2].problem
+    assert table.dialect.byte_order_mark
+
+
+def test_a_workbook_with_a_cell_far_away_does_not_take_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["smiles"])
+    book.active["XFD1048576"] = "far"
+    book.save(tmp_path / "far.xlsx")
+    with pytest.raises(TableError, match="empty rows"):
+        list(open_table(tmp_path / "far.xlsx").records(["smiles"]))
+    monkeypatch.setattr(workbook, "MAX_CONTENT", 1000)
+    with pytest.raises(TableError, match="when it is unpacked"):
+        open_table(tmp_path / "far.xlsx")
+
+
+def test_parquet_is_read_like_its_text(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"smiles": ["CCO", None], "y": [1.0, 2.5], "n": [1, None]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    rows = list(open_table(tmp_path / "table.parquet").records())
+    assert [list(row.cells.values()) for row in rows] == [["CCO", "1", "1"], ["", "2.5", ""]]
+
+
+def test_files_made_to_harm_end_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "ALWAYS_UNPACKED", 1 << 20)
+    monkeypatch.setattr(delimited, "MAX_LINE", 1 << 20)
+    bomb = written(tmp_path, "bomb.csv.gz", gzip.compress(b"\0" * (1 << 24)))
+    lines = written(tmp_path, "lines.csv.gz", gzip.compress(b"smiles\n" + b"C\n" * (1 << 23)))
+    line = written(tmp_path, "line.csv", b"smiles\n" + b"C" * (1 << 22))
+    half = written(tmp_path, "half.xlsx", b"PK\x03\x04 not a zip file")
+    old = written(tmp_path, "old.xls", b"\xd0\xcf\x11\xe0 old Excel")
+    fifo = tmp_path / "pipe.csv"
+    os.mkfifo(fifo)
+    for path, words in {
+        bomb: "times larger|line of over",
+        lines: "times larger",
+        line: "line of over",
+        half: "cannot be read as a workbook|openpyxl",
+        old: "save the sheet",
+        fifo: "device or a pipe",
+        Path("/dev/zero"): "device or a pipe",
+        tmp_path: "is a folder",
+        tmp_path / "none.csv": "no such file",
+    }.items():
+        with pytest.raises((TableError, FileNotFoundError, ImportError), match=words):
+            list(open_table(path, "smiles").records())
+
+
+def test_a_bomb_of_zips_is_refused_by_the_sizes_it_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openpyxl")
+    monkeypatch.setattr(workbook, "MAX_CONTENT", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr("xl/workbook.xml", b"\0" * (1 << 22))
+    with pytest.raises(TableError, match="when it is unpacked"):
+        open_table(tmp_path / "bomb.xlsx")
+
+
+def test_frames_and_arrays_give_their_structures() -> None:
+    frame = pd.DataFrame({"SMILES": ["CCO", None], "y": [1.0, 2.5]}, index=[4, 2])
+    assert structures_in(frame) == structures_in(frame.SMILES) == ["CCO", None]
+    assert structures_in(frame.SMILES.to_numpy(dtype=object)) == ["CCO", None]
+    assert structures_in(np.unique(["CCO", "C", "C"])) == ["C", "CCO"]
+    assert structures_in(np.zeros((3, 3))) is None  # an image
+    assert structures_in(["C"]) is None
+    with pytest.raises(TableError, match="no column of structures"):
+        structures_in(pd.DataFrame({"a": [1], "b": [2]}))
+
+
+def test_arrow_arrays_give_their_structures() -> None:
+    pa = pytest.importorskip("pyarrow")
+    assert structures_in(pa.array(["CCO", None])) == ["CCO", None]
+    assert structures_in(pa.chunked_array([["CCO"], ["C"]])) == ["CCO", "C"]
+    assert structures_in(pa.table({"n": [1], "Smiles": ["CCO"]})) == ["CCO"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1,234.5", "950.25"], [1234.5, 950.25]),
+        (["1,234,567", "1,000"], [1234567, 1000]),
+        (["1,234.5", "1,023"], [1234.5, 1023]),
+        (["1.234,5", "1.023"], [1234.5, 1023]),
+    ],
+)
+def test_english_and_german_thousands_are_numbers(cells: list[str], values: list[float]) -> None:
+    assert parsed_numbers(cells).values.tolist() == values
+
+
+def test_a_table_of_any_length_is_read_row_by_row(tmp_path: Path) -> None:
+    out = io.StringIO()
+    csv.writer(out).writerows([["smiles", "text"], *[["C" * (1 + k % 9), k] for k in range(9000)]])
+    rows = open_table(written(tmp_path, "long.csv", out.getvalue())).records(["text"])
+    assert next(rows).number == 1
+    assert sum(1 for _ in rows) == 8999
