@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert all(place.startswith(str(tmp_path / "site" / "graphxai")) for place in places.split())
     assert {"bace", "mnist-superpixels"} <= set(names.split())
     float(output)
+
+
+def test_source_distribution_builds_the_package_and_has_no_half_of_the_tests(tmp_path):
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert not {name for name in names if name.startswith("tests")}
+    assert {"LICENSE", "NOTICE", "CHANGELOG.md", "constraints.txt", "pyproject.toml"} <= names
+    assert {"graphxai/api.py", "models/graphormer/model.py", "datasets/molecules.py"} <= names
 
 
 def test_hugging_face_datasets_is_not_shadowed():
