@@ -4,18 +4,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
+RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test fuzz lowest newest docs lint format models clean
+.PHONY: help demo test coverage mutants fuzz lowest newest docs lint format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run all tests"
+	@echo "make coverage  run all tests and list the lines that none of them runs"
+	@echo "make mutants change the core in small ways and list the changes that no test notices"
 	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
 	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
 	@echo "make newest  the same with the newest versions; both take torch as it is served, or TORCH"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
+	@echo "make dist    the wheel, the source, and the list of what an installation brings, in dist/"
 	@echo "make clean   remove .venv and what was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -31,8 +35,17 @@ demo: $(READY)
 # otherwise: hundreds of processes are started, and each would compile the library anew. Threads,
 # where a test asks for several, sleep while they wait: every core is taken, so that one that waits
 # busily keeps the other from working.
+ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 test: $(READY)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+	$(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+# Lines and branches, also those that the tests' own processes run; htmlcov/ shows them in the code.
+coverage: $(RELEASE_READY)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html
+
+# Hours: every change runs the tests of its module.
+mutants: $(RELEASE_READY)
+	$(ONE_THREAD) $(BIN)/python tests/mutants.py
 
 # Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
 MINUTES ?= 5
@@ -54,6 +67,18 @@ $(DOCS_READY): $(READY)
 docs: $(DOCS_READY)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -E -b html docs docs/_build/html
 
+$(RELEASE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	@touch $(RELEASE_READY)
+
+# The list is a CycloneDX SBOM of a clean environment that has the wheel and what it requires.
+dist: $(RELEASE_READY)
+	rm -rf build dist .venv-dist
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(BIN)/cyclonedx-py environment .venv-dist --pyproject pyproject.toml --mc-type library --output-reproducible --output-file dist/graphxai.cdx.json
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -65,4 +90,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest build dist demo docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest .venv-dist build dist demo htmlcov .coverage docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
