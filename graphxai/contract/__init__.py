@@ -1,1 +1,1 @@
-"""What an explainer works with, whatever the model: encoded inputs, tasks and a target."""
+"""The types that explainers share whatever the model: encoded inputs, tasks and targets."""

@@ -10,9 +10,16 @@ from torch import Tensor
 class GraphBatch:
     """B graphs of at most N nodes, padded to one size. Each has T = N + 1 tokens.
 
-    x (B, N, F); pos (B, N, 2) or None; mask (B, N), True at nodes; in_degree, out_degree (B, N);
-    bag_codes, bag_weights (M,) and bag_offsets (B * N * N,) over all ordered pairs (empty for
-    padding); num_nodes (B,); y (B, number of tasks) or None, NaN where a label is missing.
+    Args:
+        x: the features of the nodes (B, N, F).
+        pos: the positions of the nodes (B, N, 2), or None.
+        mask: True at nodes and False at padding (B, N).
+        in_degree, out_degree: the degrees of the nodes (B, N).
+        bag_codes, bag_weights: the table rows of every ordered pair of nodes and their weights,
+            one bag after another (M,).
+        bag_offsets: where the bag of each pair begins (B * N * N,). Bags of padding are empty.
+        num_nodes: the number of nodes of each graph (B,).
+        y: the labels (B, number of tasks), NaN where one is missing, or None.
     """
 
     x: Tensor
@@ -28,7 +35,7 @@ class GraphBatch:
 
     @property
     def distance_codes(self) -> Tensor:
-        """The table row of every pair's distance (B, N, N), which is the first code of its bag.
+        """The table row of every pair's distance (B, N, N), the first code in the pair's bag.
 
         The rows of padding are arbitrary.
         """

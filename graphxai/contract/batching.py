@@ -11,14 +11,15 @@ from .inputs import Input, prepare_each
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-# Limits of a batch, in graphs and in token pairs (B * T * T): 64 molecules of 39 atoms, or one
-# larger graph. With 250,000 pairs LRP was up to 7 % slower (the cache), with 50,000 no faster.
+# A batch may hold this many graphs and token pairs (B * T * T), which is 64 molecules of 39 atoms.
+# A larger graph goes alone. With 250,000 pairs LRP was up to 7 % slower, because they no longer fit
+# into the cache. With 50,000 it was no faster.
 MAX_GRAPHS = 64
 MAX_PAIRS = 100_000
-# Inputs of a list that are encoded before they are batched by size: what a process does at a time.
-# With 4096, whose sizes are closer to each other, LRP was 4 % faster.
+# A process encodes this many inputs of a list at a time and then batches them by size. With 4096
+# inputs, LRP was 4 % faster, because the sizes within a batch were closer to each other.
 CHUNK = 512
-CHUNK_PAIRS = 8_000_000  # node pairs that are encoded before they are batched: some 300 MB
+CHUNK_PAIRS = 8_000_000  # how many node pairs are encoded before they are batched: some 300 MB
 
 Key = TypeVar("Key")  # the caller's name for an input
 
@@ -54,7 +55,7 @@ def batches_for(
 ) -> Iterator[list[tuple[Key, Input]]]:
     """Group encoded inputs into batches that the model accepts.
 
-    A model may have a `batch_group`: inputs of different groups share no batch.
+    If a model has a `batch_group`, inputs of different groups never share a batch.
     """
     same_size: bool = getattr(model, "same_size_only", False)
     if (group_of := getattr(model, "batch_group", None)) is not None:
@@ -75,11 +76,13 @@ def in_batches(
     same_size: bool = False,
     goes_alone: "Callable[[Data], bool] | None" = None,
 ) -> Iterator[list[tuple[Key, Input]]]:
-    """Group inputs of similar or of the same size into batches within MAX_GRAPHS and MAX_PAIRS.
+    """Group inputs of similar size into batches within MAX_GRAPHS and MAX_PAIRS.
 
     Args:
-        goes_alone: whether an input needs a pass to itself, for example because it has matrices
-            over node pairs.
+        prepared: the encoded inputs, each with the caller's name for it.
+        same_size: whether all inputs of a batch must have the same number of nodes.
+        goes_alone: tells whether an input needs a pass to itself, for example because it has
+            matrices over node pairs.
     """
     batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-GROUP = 64  # inputs that a model encodes at a time
+GROUP = 64  # how many inputs a model encodes at a time
 
 
 class InputError(ValueError):
@@ -33,8 +33,11 @@ class Input:
     """One encoded graph, with what is needed to draw it.
 
     Args:
-        graph: the user's `Data`, or a `Graph` that was made without PyG; `data` is always a
-            `Data`. Without `molecule`, the atoms are in RDKit's order for `smiles`.
+        graph: the user's `Data`, or a `Graph` that was made without PyG.
+        smiles: the molecule as SMILES. Without `molecule`, the atoms are in RDKit's order for it.
+        molecule: the molecule whose atoms are the nodes.
+        image: the picture that the graph was made from.
+        segments: the number of the node that each pixel of the picture belongs to.
     """
 
     graph: "Data | Graph"
@@ -72,7 +75,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
 
 
 def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:
-    """Return the graphs of a batch, the rows of a loader's tensor, or the one input itself."""
+    """Return the graphs of a batch, the rows of a loader's tensor, or the entry itself."""
     if is_batch(entry):
         return list(entry.to_data_list())
     if from_loader and isinstance(entry, tuple | list) and entry:
@@ -99,10 +102,10 @@ def prepare_each(
     values: Iterable[Any],
     refused: type[Exception] | tuple[type[Exception], ...] = (ValueError, OSError),
 ) -> Iterator[Input | Exception]:
-    """Let a model encode inputs, many at a time where it can.
+    """Let a model encode inputs, many at a time where it can, and yield them in order.
 
-    An input that cannot be used gives its error instead, if that is one of `refused`; other errors
-    are raised. Up to `GROUP` values are taken before the first input comes out.
+    If an input cannot be used and its error is one of `refused`, the error is yielded in its place.
+    Other errors are raised. Up to `GROUP` values are read before the first input is yielded.
     """
     if not hasattr(model, "prepare"):
         require_contract(model)
@@ -136,12 +139,12 @@ def require_values(value: Any) -> None:
 
 
 def is_pillow(value: Any) -> bool:
-    """Return whether a value is an image of Pillow's, which need not be installed."""
+    """Return whether a value is an image from Pillow, which need not be installed."""
     return type(value).__module__.split(".")[0] == "PIL"
 
 
 def check_edges(data: "Data") -> None:
-    """Raise an InputError for an edge list, or features of edges, that do not fit the graph."""
+    """Raise an InputError for an edge list or edge features that do not fit the graph."""
     edges, features = data.edge_index, data.edge_attr
     if not isinstance(edges, torch.Tensor):
         return

@@ -1,10 +1,10 @@
 """Make intervals and sets of classes that hold at a set rate.
 
-This is split conformal prediction (Vovk 2005, chapter 4). On molecules that a model did not learn
-from, each error is divided by how difficult its molecule was, which depends on the nearest training
-compound (Papadopoulos 2011). A new interval reaches as far as the errors of the required share of
-these molecules. If the new molecules are of the same kind, it holds at that rate, whatever the
-model. The scores are in `conformal.json` beside the weights.
+This is split conformal prediction (Vovk 2005, chapter 4). It needs molecules that the model did not
+learn from. Each error on them is divided by how difficult its molecule was, which depends on the
+nearest training compound (Papadopoulos 2011). A new interval is as wide as the required share of
+these errors. If new molecules are of the same kind, it holds at that rate, whatever the model. The
+scores are in `conformal.json` beside the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LEVEL", "Conformal", "from_json", "require_level", "to_json"]
 
 FloatArray = NDArray[np.float64]
 LEVEL = 0.9
-VALUES = ""  # the key of a regression's scores
+VALUES = ""  # the key under which a regression keeps its scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +32,10 @@ class Conformal:
     """How wrong a model is for one task, on molecules that it did not learn from.
 
     Args:
-        scores: by class the scores (n,) of the molecules measured in it, or under "" those of a
-            regression. A score is |measured - predicted|, in the unit, or the logit margin of
-            the best other class over the measured one, divided by the molecule's difficulty.
+        scores: for each class, the scores (n,) of the molecules measured in it. A regression has
+            its scores under "". The score of a regression is |measured - predicted|, in the unit;
+            that of a class is the logit margin of the best other class over the measured one. Both
+            are divided by the molecule's difficulty.
         slope: how fast difficulty grows away from the training set.
     """
 
@@ -47,9 +48,10 @@ class Conformal:
         return sum(map(len, self.scores.values()))
 
     def difficulty(self, similarity: float | None) -> float:
-        """Return `1 + slope (1 - similarity)`, of the similarity to the nearest training compound.
+        """Return the difficulty of a molecule, `1 + slope (1 - similarity)`.
 
-        If the similarity is None, it counts as 0.
+        Args:
+            similarity: to the nearest training compound. None counts as 0.
         """
         return 1 + self.slope * (1 - (similarity or 0.0))
 
@@ -71,9 +73,11 @@ class Conformal:
     def fitting(
         self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
     ) -> tuple[str, ...]:
-        """Return the classes as clear as for a share `level` of the molecules measured in them.
+        """Return the classes that cannot be excluded at this level.
 
-        A low level asks for a clear class. For an odd molecule there may be none.
+        A class is kept if its margin is no worse than that of a share `level` of the molecules
+        measured in it. At a low level only clear classes remain. For an odd molecule there may be
+        none.
         """
         with np.errstate(divide="ignore"):  # a probability may round to 0
             logits = dict(zip(probabilities, np.log(list(probabilities.values())), strict=True))
@@ -91,7 +95,7 @@ class Conformal:
     def _quantile(self, name: str, level: float) -> float:
         """Return the score that a share `level` of new molecules does not exceed."""
         scores = self._sorted.get(name, np.empty(0))
-        rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # of n + 1: the new one counts
+        rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
         return float(scores[rank - 1]) if rank <= len(scores) else math.inf
 
     @cached_property
@@ -107,7 +111,7 @@ def require_level(level: float) -> float:
 
 
 def to_json(tasks: Mapping[str, Conformal]) -> dict[str, Any]:
-    """Return JSON values for `from_json`."""
+    """Turn the scores of all tasks into JSON values that `from_json` can read."""
     return {
         name: {
             "slope": conformal.slope,
@@ -129,7 +133,7 @@ def from_json(content: Any, config: TaskSet) -> dict[str, Conformal]:
 
 
 def _read(content: Any, task: Task | None, where: str) -> Conformal:
-    """Read the entry of one task. Messages call it `where`."""
+    """Read the entry of one task, which error messages call `where`."""
     if task is None:
         raise ValueError(f"{where} is not a task of the model")
     entry = _mapping(content, where)

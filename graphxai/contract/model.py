@@ -23,7 +23,14 @@ from .tasks import TaskSet
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from: its name, folder and metadata, and the SHA-256 of its weights."""
+    """Where a model came from.
+
+    Args:
+        name: the model's name.
+        sha256: the SHA-256 of its weights.
+        metadata: what its folder says about it.
+        folder: the folder that it was loaded from.
+    """
 
     name: str = "unnamed"
     sha256: str = ""
@@ -32,7 +39,7 @@ class Origin:
 
 
 class NoAttentionError(ValueError):
-    """A method that reads attention cannot explain a model without visible attention."""
+    """A method reads attention, but the model has no attention that it can see."""
 
 
 @runtime_checkable
@@ -45,7 +52,7 @@ class ExplainableModel(Protocol):
 
     @property
     def config(self) -> TaskSet:
-        """The model's tasks, and whatever else describes it."""
+        """The model's tasks, and whatever else describes the model."""
         ...
 
     @property
@@ -62,7 +69,10 @@ class ExplainableModel(Protocol):
         ...
 
     def split_by_feature(self, batch: Any, gradient: Tensor) -> Tensor | None:
-        """Split every node's `embedding . gradient` exactly into parts (B, N, F), or None."""
+        """Split every node's `embedding . gradient` exactly into parts (B, N, F) by feature.
+
+        Return None if the model cannot.
+        """
         ...
 
     def train(self, mode: bool = True) -> "ExplainableModel":
@@ -78,8 +88,8 @@ _users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 def evaluating(model: Any) -> Iterator[None]:
     """Put a model into eval mode within the block. The last block to end restores its mode.
 
-    Several threads may use one model at the same time. A model with an `evaluating` of its own,
-    such as a wrapped one, looks after its mode itself.
+    Several threads may use one model at the same time. If the model has an `evaluating` method, as
+    wrapped models do, the model looks after its mode itself.
     """
     if (evaluating_itself := getattr(model, "evaluating", None)) is not None:
         with evaluating_itself():
@@ -104,9 +114,10 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def explaining(model: ExplainableModel) -> Iterator[None]:
-    """Put a model into eval mode with gradients on within the block, whatever the caller's state.
+    """Put a model into eval mode and turn gradients on within the block.
 
-    The caller's state is restored at the end, and the caller's rules do not apply within the block.
+    Whatever the caller set before does not matter within the block and is restored at its end. The
+    caller's rules do not apply within the block either.
 
     Raises:
         TypeError: the model does not meet the contract.

@@ -1,4 +1,4 @@
-"""The lengths of the shortest paths between all nodes of a graph, and their numbers."""
+"""Find how long the shortest paths between all nodes of a graph are, and how many there are."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ UNREACHABLE = -1  # the distance of a pair without a path
 IntArray = NDArray[np.integer]
 FloatArray = NDArray[np.float64]
 
-SMALL = 96  # nodes up to which products of dense matrices are faster
+SMALL = 96  # up to this many nodes, products of dense matrices are faster
 
 
 def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
@@ -16,7 +16,7 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 
 
 def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Search breadth-first from all nodes at once, by products of matrices.
+    """Search breadth-first from all nodes at once by multiplying matrices.
 
     Step d multiplies the path counts of step d - 1 by the adjacency matrix, and keeps the pairs
     that no earlier step has reached.
@@ -61,7 +61,7 @@ def _by_frontiers(n: int, source: IntArray, target: IntArray) -> tuple[IntArray,
         if not len(reached):
             break
         np.add.at(paths, reached, paths[pair[before]])
-        latest[reached] = np.arange(len(reached))  # one of several ways to the same pair
+        latest[reached] = np.arange(len(reached))  # keeps one of several paths to the same pair
         chosen = latest[reached] == np.arange(len(reached))
         pair, end = reached[chosen], through[chosen]
         distance[pair] = d

@@ -14,16 +14,16 @@ Name = str | int
 End = Name | tuple[str, Name]
 Choice = Name | tuple[End, End] | None
 
-LISTED = 12  # tasks that an error names
+LISTED = 12  # how many tasks an error names
 
 
 @dataclass(frozen=True, eq=False)
 class ResolvedTarget:
-    """`f_c = sum_o weights_o * outputs_o + offset` for each graph of a batch.
-
-    weights (B, num_outputs); offset (B,).
+    """The target as a formula, `f_c = sum_o weights_o * outputs_o + offset`, for a batch of graphs.
 
     Args:
+        weights: the weight of each output (B, num_outputs).
+        offset: the number added to the sum (B,).
         labels: f_c in words, for each graph.
         rivals (B, num_outputs): True at the other classes if f_c is the logit of one of several
             classes.
@@ -41,8 +41,8 @@ class ResolvedTarget:
     def log_odds(self, outputs: Tensor) -> Tensor:
         """Return `log p / (1 - p)` (B,) for the probability p of the explained class.
 
-        A single logit is the log-odds already. It is returned as it is, and so is a value or a
-        difference.
+        A single logit is the log-odds already, so it is returned unchanged. So is the value of a
+        regression, and a difference.
         """
         explained = self(outputs)
         if self.rivals is None:
@@ -54,15 +54,15 @@ class ResolvedTarget:
 class Target:
     """A class, a regression value, or the difference of two of these.
 
-    In a model with several tasks, a class whose name alone is ambiguous (another task has it too,
-    or it has no letters) is named with its task, "CT_TOX: 0". `choice` takes that, and needs it
-    where another task has the class, too.
+    In a model with several tasks, the name of a class may be ambiguous, because another task has
+    the same class or because the name has no letters. Such a class is labelled with its task, as in
+    "CT_TOX: 0". `choice` accepts this form, and needs it where two tasks share a class.
 
-    The ends of a pair are two classes of one task (f_c is the difference of their logits) or belong
-    to two tasks; each end is then a class, a task, or (task, class). Two regressions in the same
-    unit are subtracted in that unit (selectivity, if both are pIC50). Otherwise there is no common
-    unit, and each end counts as the model outputs it: a class as its logit, a regression as its
-    standardised value, `(value - offset) / scale`. The label says which.
+    A pair within one task consists of two classes, and f_c is the difference of their logits. In a
+    pair across two tasks, each end is a class, a task, or (task, class). Two regressions in the
+    same unit are subtracted in that unit, which is the selectivity if both are pIC50. Otherwise
+    there is no common unit. A class then counts as its logit, and a regression as its standardised
+    value, `(value - offset) / scale`. The label says which.
 
     Args:
         choice: a class by name or number, a pair (a, b) for a against b, or None for the
@@ -77,10 +77,10 @@ class Target:
 
     @classmethod
     def of(cls, value: object) -> "Target":
-        """Make a Target from what a user writes: None, "active", 3, ("active", "inactive"), ...
+        """Make a Target from what a user writes, such as "active", 3 or ("active", "inactive").
 
-        A list of two is also a pair, and so is ("hERG", ("CYP3A4", "active")). Raises TypeError
-        for anything else.
+        None is the default target. A list of two is also a pair, and so is
+        ("hERG", ("CYP3A4", "active")). Raises TypeError for anything else.
         """
         if isinstance(value, Target):
             return value
@@ -96,7 +96,7 @@ class Target:
         return (_task_or_class(config, self.task, self.choice).task,)
 
     def task_in(self, config: TaskSet) -> Task:
-        """Return the task that this target belongs to, the first of two for a difference."""
+        """Return the task that this target belongs to, or the first of two for a difference."""
         return self.tasks_in(config)[0]
 
     def settled(self, config: TaskSet, outputs: Sequence[float]) -> "Target":
@@ -116,7 +116,7 @@ class Target:
         return Target(chosen.task.classes[index], chosen.task.name)
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
-        """Turn names into weights over the columns of outputs (B, num_outputs)."""
+        """Turn the target into weights for the outputs (B, num_outputs), given these outputs."""
         if isinstance(self.choice, tuple):
             return _difference(config, *self._ends(config), outputs)
         chosen = _task_or_class(config, self.task, self.choice)
@@ -129,21 +129,21 @@ class Target:
             predicted = outputs[:, columns].argmax(-1)
             weights = torch.zeros_like(outputs)
             weights[:, columns] = F.one_hot(predicted, task.num_outputs).to(weights)
-            names = [_named(config, task, name) for name in task.classes]
+            names = [_class_label(config, task, name) for name in task.classes]
             labels = tuple(names[c] for c in predicted.tolist())
             return ResolvedTarget(weights, offset, labels, chosen.rivals(weights))
-        label, weights = _named(config, task, task.classes[chosen.index]), chosen.row(outputs)
+        label, weights = _class_label(config, task, task.classes[chosen.index]), chosen.row(outputs)
         return ResolvedTarget(weights, offset, (label,) * len(outputs), chosen.rivals(weights))
 
     def _ends(self, config: TaskSet) -> tuple["_TaskOrClass", "_TaskOrClass"]:
-        """Return both ends of a pair, in one task if that task has classes with both names."""
+        """Return both ends of a pair, from one task if it has classes with both names."""
         assert isinstance(self.choice, tuple)
         first, second = self.choice
         for task in config.tasks:
             if task.name == first and second in task.classes:
                 raise ValueError(
-                    f"target {self.choice!r} is a task and a class of it, not one thing against"
-                    f" another: write '{task.name}: {second}' for this class."
+                    f"target {self.choice!r} is a task and one of its classes, not a difference:"
+                    f" write '{task.name}: {second}' for this class."
                 )
         home = self.task
         if home is None:
@@ -163,19 +163,26 @@ class Target:
 
 @dataclass(frozen=True)
 class DecidedTarget(Target):
-    """The target of one batch that was decided elsewhere, whatever outputs a model has for it."""
+    """A target that was resolved in advance for one batch, and ignores the model's outputs."""
 
     resolved: ResolvedTarget | None = None
 
     def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
-        """Return the target that was decided."""
+        """Return the target that was resolved in advance."""
         assert self.resolved is not None
         return self.resolved
 
 
 @dataclass(frozen=True)
 class _TaskOrClass:
-    """A class of a task. If `index` is None, it is the task's value or its predicted class."""
+    """A class of a task, or the task as a whole.
+
+    Args:
+        task: the task.
+        columns: its columns in the model's outputs.
+        index: the number of the class. If it is None, the target is the regression's value or the
+            predicted class.
+    """
 
     task: Task
     columns: slice
@@ -192,9 +199,9 @@ class _TaskOrClass:
         return weights
 
     def rivals(self, weights: Tensor) -> Tensor | None:
-        """Return True at the task's other classes (B, num_outputs), given one class's weights.
+        """Return True at the task's other classes (B, num_outputs), given a class's weights.
 
-        A task with a single output has no other classes, which gives None.
+        Return None for a task with a single output, which has no other class.
         """
         if self.task.num_outputs == 1:
             return None
@@ -204,24 +211,24 @@ class _TaskOrClass:
 
     @property
     def name(self) -> str:
-        """The name of the class, or else that of the task."""
+        """The name of the class, or the name of the task if no class is chosen."""
         return self.task.name if self.index is None else self.task.classes[self.index]
 
     def label(self, unit: str) -> str:
-        """Return the name with its unit (a class: with its task), for a pair across two tasks."""
+        """Return the name of a regression with its unit, or of a class with its task."""
         text = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
         return f"{self.name} ({text})"
 
 
-def _named(config: TaskSet, task: Task, name: str) -> str:
-    """Return a class in words: with its task where its name alone is ambiguous."""
+def _class_label(config: TaskSet, task: Task, name: str) -> str:
+    """Return a class's name, with its task's name in front if the class alone is ambiguous."""
     is_shared = any(name in other.classes for other in config.tasks if other is not task)
     unclear = is_shared or not any(character.isalpha() for character in name)
     return f"{task.name}: {name}" if len(config.tasks) > 1 and unclear else name
 
 
 def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _TaskOrClass:
-    """Return the task or class that `choice` names, searched in `task`, or in all tasks if None."""
+    """Return the task or class that `choice` names, in `task` or in any task if None."""
     if isinstance(choice, tuple):
         task, choice = choice
     elif isinstance(choice, str) and task is None:
@@ -240,7 +247,7 @@ def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _Ta
             if not named and len(config.tasks) > 1:
                 raise ValueError(
                     f"the model has no class {choice!r} and no task of that name; its tasks are"
-                    f" {_offered(config)}."
+                    f" {_list_tasks(config)}."
                 )
             task, choice = next(iter(named), (None, choice))
     chosen, columns = config.task_columns(task)
@@ -249,7 +256,7 @@ def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _Ta
     return _TaskOrClass(chosen, columns, _class_index(chosen, choice))
 
 
-def _offered(config: TaskSet) -> str:
+def _list_tasks(config: TaskSet) -> str:
     """Return the tasks of a model with their classes, in words."""
     named = [
         f"{task.name!r} ({', '.join(task.classes)})" if task.classes else repr(task.name)
@@ -267,9 +274,9 @@ def _difference(
     offset = outputs.new_zeros(len(outputs))
     task, other = first.task, second.task
     if task is other:
-        if task.kind == "binary":  # +logit - (-logit): the one logit is already the difference
+        if task.kind == "binary":  # the single logit is already the difference
             weights /= 2
-        label = " against ".join(_named(config, task, end.name) for end in (first, second))
+        label = " against ".join(_class_label(config, task, end.name) for end in (first, second))
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
     regressions = task.kind == other.kind == "regression"
     unit = task.unit if regressions and task.unit == other.unit else ""
@@ -281,7 +288,7 @@ def _difference(
 
 
 def _end(value: object) -> End:
-    """Return an end of a pair as a name, a number, or (task, class)."""
+    """Read an end of a pair, which is a name, a number, or (task, class)."""
     if not isinstance(value, tuple | list):
         return _scalar(value)
     if len(value) != 2 or not isinstance(value[0], str):
@@ -290,7 +297,7 @@ def _end(value: object) -> End:
 
 
 def _scalar(value: object) -> Name:
-    """Return a name or a number, or raise a TypeError."""
+    """Return a name or a number unchanged, or raise a TypeError for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):

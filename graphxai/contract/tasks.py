@@ -9,7 +9,7 @@ TaskKind = Literal["binary", "multiclass", "regression"]
 
 @dataclass(frozen=True)
 class Task:
-    """One target that the model predicts.
+    """One property that the model predicts.
 
     A "binary" task has one logit, for the second class against the first. A "multiclass" task has
     one logit per class. A "regression" has one value, reported in `unit` as
@@ -48,7 +48,7 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """How many output columns of the model belong to this task."""
+        """The number of the model's output columns that belong to this task."""
         return len(self.classes) if self.kind == "multiclass" else 1
 
 
@@ -60,11 +60,11 @@ class TaskSet:
 
     @property
     def num_outputs(self) -> int:
-        """Number of output columns, over all tasks."""
+        """The number of output columns of all tasks together."""
         return sum(task.num_outputs for task in self.tasks)
 
     def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
-        """Return the task called `name` (the first one if None) and its output columns."""
+        """Return the task called `name`, or the first if it is None, and its output columns."""
         start = 0
         for task in self.tasks:
             if name is None or task.name == name:
