@@ -1,4 +1,4 @@
-"""Explainers: one file per family, one base class, one registry."""
+"""Explainers. Each family has a file, and all share a base class and a registry."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,7 +1,8 @@
-"""Class activation maps of tokens: gradients at the last attention, or at every layer's tokens.
+"""Class activation maps of tokens, from gradients at attention or at the tokens of every layer.
 
-Baselines of Song 2024 (section 5.2). `A[l]` are the attention probabilities of layer l, `dA[l]`
-the gradient of f_c with respect to them, `h[l]` the tokens that enter layer l.
+Song 2024 compares with these methods (section 5.2). `A[l]` are the attention probabilities of layer
+l, `dA[l]` is the gradient of f_c with respect to them, and `h[l]` are the tokens that enter layer
+l.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,10 @@ from .traits import Traits
 
 @register
 class Cam(Explainer):
-    """Gradient at the last attention, mean over heads, graph token's row: `mean_h dA[L]`."""
+    """The gradient at the graph token's row of the last attention, averaged over heads.
+
+    As a formula, it is `mean_h dA[L]`.
+    """
 
     name = "cam"
     title = "CAM of attention"
@@ -39,10 +43,10 @@ class Cam(Explainer):
 
 @register
 class GradCam(Explainer):
-    """Last attention weighted by its gradient, graph token's row: `mean_h dA[L] * A[L]`.
+    """The graph token's row of the last attention, weighted by its gradient: `mean_h dA[L] * A[L]`.
 
     Args:
-        pooled: whether to use one weight per head, its mean gradient, and positive scores only:
+        pooled: whether to weight each head by its mean gradient, and to keep positive scores only:
             `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
     """
 
@@ -75,7 +79,7 @@ class AttCat(Explainer):
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`, where the queries q are the
     graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
-    (see `adapters.engine.attention`). In a pre-LN layer this is after its LayerNorm.
+    (see `adapters.engine.attention`). In a pre-LN layer these rows have passed its LayerNorm.
     """
 
     name = "att_cat"
@@ -114,7 +118,7 @@ class AttCat(Explainer):
 
 
 def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
-    """Group each layer's attentions by their input, so that their heads weigh the same tokens."""
+    """Group each layer's attentions by their input, so that grouped heads weigh the same tokens."""
     for layer in layers:
         by_rows: dict[int, list[int]] = {}
         for k in layer:
@@ -123,9 +127,9 @@ def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int
 
 
 def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
-    """Read the graph token's row (B, H, T) of matrices (B, H, Q, T).
+    """Return the graph token's row (B, H, T) of matrices (B, H, Q, T).
 
-    Without a graph token, it is the mean over the nodes' rows.
+    Without a graph token, return the weighted mean of the nodes' rows.
     """
     row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
     return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -2,20 +2,20 @@
 
 Activation curves (Ali 2022, section 5) follow the output from the empty to the whole graph, while
 LRP explains only the whole graph. Aumann-Shapley values average marginal contributions over a
-path; here the path is that of the curve, and two points approximate the average:
+path. Here the path is that of the curve, and two points approximate the average:
 
-1. the whole graph: `R = LRP`, which also orders the nodes;
-2. the middle of the path, where nodes above the median of R are present and the others are not.
+1. The whole graph. Its relevance `R = LRP` also orders the nodes.
+2. The middle of the path, where nodes above the median of R are present and the others are not.
    The presence m_j of a node falls smoothly from 1 to `floor`, so that absent nodes can still
    matter and nodes of equal relevance are treated alike. It multiplies a key's attention
-   before normalisation, `A_ij = m_j e_ij / sum_k m_k e_ik`; m_j = 0 is the removal operator
-   `mask`. The relevance at this point is completed by the effect that constant attention leaves
-   out: when a key fades, the other keys take over its weight,
+   before normalisation, `A_ij = m_j e_ij / sum_k m_k e_ik`. With m_j = 0 this is the removal
+   operator `mask`. When a key fades, the other keys take over its weight. Constant attention leaves
+   this effect out, so it is added to the relevance at this point:
    `df / d log m_j = sum_i A_ij (dA_ij - sum_k A_ik dA_ik)`, summed over layers and heads, with
    `dA = df / dA`.
 
 In wrapped models nodes also interact through messages and pooling, where they cannot be faded.
-There the presence is 1 or 0, using the model's node removal, and absent nodes get nothing from the
+There the presence is 1 or 0 and follows the model's node removal. Absent nodes get nothing from the
 second point.
 """
 
@@ -32,7 +32,7 @@ from graphxai.rules.conservative import conservative
 
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
-from .passes import passed
+from .passes import run_pass
 from .registry import register
 from .traits import Traits
 from .variants import structural_bias
@@ -40,19 +40,19 @@ from .variants import structural_bias
 
 @register
 class LrpPath(Explainer):
-    """Sum of LRP in the whole graph and in its more relevant half.
+    """The sum of LRP in the whole graph and LRP in its more relevant half.
 
-    Scores are in units of the output, but do not add up to any single output. Those for f and for
-    -f are not opposite (mean r -0.86 on BACE test molecules): the middle of the path keeps the
-    nodes that speak for f in one case and those against it in the other. Their antisymmetric mean
-    costs a third pass and was less faithful on 70 BACE validation molecules (AUAC lower by 0.009,
-    AU-MSE higher by 0.11).
+    Scores are in units of the output, but do not add up to any single output. The scores for f and
+    for -f are not opposite (mean r -0.86 on BACE test molecules). The middle of the path keeps the
+    nodes that speak for f in one case, and the nodes that speak against it in the other. The
+    antisymmetric mean of both costs a third pass and was less faithful on 70 BACE validation
+    molecules (AUAC lower by 0.009, AU-MSE higher by 0.11).
 
-    The defaults were chosen on validation graphs. They apply to the Graphormer, whose attention
-    takes a bias. In other models presence is 1 or 0.
+    The defaults were chosen on validation graphs. They apply to the Graphormer, which can add the
+    presence to the bias of its attention. In other models presence is 1 or 0.
 
     Args:
-        floor: presence of the least relevant nodes, in (0, 1].
+        floor: the presence of the least relevant nodes, in (0, 1].
         steepness: how fast presence falls around the median, per mean absolute deviation.
     """
 
@@ -90,11 +90,11 @@ class LrpPath(Explainer):
         return scored(relevance + in_middle + of_presence, batch, outputs, resolved)
 
     def presence_of(self, relevance: Tensor, batch: GraphBatch) -> Tensor:
-        """Compute the presence (B, T) of every key at the middle, 1 at the graph token."""
+        """Compute every key's presence (B, T) at the middle of the path. The graph token has 1."""
         nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
         above = nodes - nodes.nanmedian(dim=1, keepdim=True).values
         spread = above.abs().nanmean(dim=1, keepdim=True)
-        # Ignore differences from rounding, which scales with the largest relevance (with token).
+        # Rounding errors scale with the largest relevance, of nodes and graph token. Ignore them.
         size = relevance[:, :1].abs().maximum(nodes.abs().nan_to_num().amax(dim=1, keepdim=True))
         spread = spread.maximum(1e-2 * size).clamp(min=1e-30)
         absent = torch.sigmoid(-self.steepness * above / spread)
@@ -103,7 +103,7 @@ class LrpPath(Explainer):
 
 
 def by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-    """Explain at the two points with presence 1 or 0, using the model's node removal."""
+    """Explain at both points with presence 1 or 0, by the model's own removal of nodes."""
     tokens = model.embed(batch).detach()
     outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
     nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
@@ -121,7 +121,7 @@ def _lrp(
     keep: Tensor | None,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor]:
-    """Compute outputs, resolved target, and LRP (B, T) of the nodes that are kept."""
+    """Compute the outputs, the resolved target, and LRP (B, T) with only the nodes to keep."""
     tokens = tokens.detach().requires_grad_()
     with conservative(activation="ratio"):
         outputs = model.encode(tokens, batch, keep)
@@ -138,9 +138,9 @@ def lrp_and_presence(
     presence: Tensor,
     target: Target | ResolvedTarget,
 ) -> tuple[Tensor, ResolvedTarget, Tensor, Tensor]:
-    """Compute outputs, resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
+    """Compute the outputs, the resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
     faded = bias + presence.log()[:, None, None, :]
-    run = passed(model, batch, tokens, faded, Lrp.rules, structure=True)
+    run = run_pass(model, batch, tokens, faded, Lrp.rules, structure=True)
     outputs = run.outputs.detach()
     resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
     shares = run.back(resolved.weights)

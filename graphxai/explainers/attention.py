@@ -1,7 +1,7 @@
-"""Methods that read attention: the last layer's row, rollout, gradient-weighted attention.
+"""Methods that read attention: the last layer's row, rollout, and gradient-weighted attention.
 
-All need only the graph token's row of a product of (T, T) matrices. It is built as a row vector
-from the last layer back, so that the last layer need only compute one query. `A[l]` are the
+All of them need only the graph token's row of a product of (T, T) matrices. It is built as a row
+vector, beginning at the last layer, which therefore computes only one query. `A[l]` are the
 probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
 """
 
@@ -28,7 +28,7 @@ GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 
 class _Readout(Explainer):
-    """A method whose result can be read at the graph token or summed over all queries."""
+    """A method whose scores are read at the graph token or summed over all queries."""
 
     def __init__(self, readout: Readout = "token") -> None:
         if readout not in ("token", "sum"):
@@ -50,10 +50,10 @@ class _Readout(Explainer):
 
 @register
 class AttentionLast(_Readout):
-    """Mean over heads of the last layer's attention from the graph token.
+    """The last layer's attention from the graph token, averaged over heads.
 
-    With `readout="sum"` columns are summed over all tokens, as in the released text code of Ali
-    2022.
+    With `readout="sum"`, each key's attention is summed over all queries instead, as in the
+    released code for text of Ali 2022.
     """
 
     name = "attention_last"
@@ -69,9 +69,9 @@ class AttentionLast(_Readout):
 
 @register
 class Rollout(_Readout):
-    """Product over layers of `row_normalise(mean_h A[l] + I)`, graph token's row.
+    """The graph token's row of the product over layers of `row_normalise(mean_h A[l] + I)`.
 
-    With `readout="sum"` the rows are summed.
+    With `readout="sum"`, the rows of all tokens are summed instead.
     """
 
     name = "rollout"
@@ -89,7 +89,7 @@ class Rollout(_Readout):
 
 @register
 class Gae(Explainer):
-    """Gradient-weighted attention: `R <- R + mean_h(relu(dA[l] * A[l])) R` from R = I."""
+    """Gradient-weighted attention: `R <- R + mean_h(relu(dA[l] * A[l])) R`, from R = I."""
 
     name = "gae"
     title = "Generic attention explainability"
@@ -106,9 +106,10 @@ class Gae(Explainer):
 
 @register
 class GaeRollout(Explainer):
-    """Product over layers of `row_normalise(mean_h(relu(dA[l] * A[l])) + I)`, graph token's row.
+    """The row-normalised variant of `gae` in table 1 of Ali 2022.
 
-    The row-normalised variant of `gae` in the table of Ali 2022.
+    It is the graph token's row of the product over layers of
+    `row_normalise(mean_h(relu(dA[l] * A[l])) + I)`.
     """
 
     name = "gae_rollout"
@@ -128,7 +129,7 @@ class GaeRollout(Explainer):
 def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
     """Divide `row` (B, T) by the row sums of A + I, for A (B, Q, T).
 
-    For attention they are two, or one for a node that attends to none, such as one without bonds.
+    For attention the row sums are 2, or 1 for a node that attends to no token.
     """
     return row / (1 + F.pad(weights.sum(-1), (0, row.shape[1] - weights.shape[1])))
 
@@ -141,8 +142,8 @@ class TracedAttention:
         attention: A[l], (B, H, Q, T) of every layer.
         gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
         outputs: the outputs (B, num_outputs).
-        target: f_c resolved for them.
-        layers: the attention that makes up each layer.
+        target: f_c resolved for these outputs.
+        layers: which attention belongs to each layer.
     """
 
     attention: list[Tensor]
@@ -163,9 +164,9 @@ def attention_gradients(
     target: Target,
     copy_of: ExplainableModel | None = None,
 ) -> TracedAttention:
-    """Record the attention of every layer and the gradient of f_c at it.
+    """Record the attention of every layer, and the gradient of f_c with respect to it.
 
-    If the model is a copy, `copy_of` is its original.
+    If the model is a copy, `copy_of` is the original, which decides what counts as a layer.
     """
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
@@ -181,15 +182,15 @@ def attention_gradients(
 
 
 def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:
-    """Merge the attention that a pass without gradients recorded, (B, H, Q, T) of every layer."""
+    """Merge the attention that a pass without gradients recorded into (B, H, Q, T) per layer."""
     layers = layers_of(model, recorded, lambda: pass_with_gradients(model, batch))
     return layers.of(recorded.attention)
 
 
 def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
-    """Return (B, T) with one at the graph token, or at the graph token and all nodes."""
+    """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum"."""
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
-    weights = getattr(batch, "readout", None)  # of the nodes, if there is no graph token
+    weights = getattr(batch, "readout", None)  # the nodes' weights if there is no graph token
     if weights is not None:
         row[:, 1:] = batch.mask if readout == "sum" else weights
         return row

@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 def relative(graph_token: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """Scale scores to `z(x) = x / mean |x|` over the nodes of each graph.
+    """Divide scores by their mean size over the nodes of each graph, `x / mean |x|`.
 
-    Scores of different methods can be added once each is in units of its own mean size.
+    Scores of different methods can be added once each is in units of its mean size.
 
     Args:
         graph_token: the score of the graph token, (B,).
@@ -15,7 +15,7 @@ def relative(graph_token: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         mask: True at nodes, (B, N).
 
     Returns:
-        Scores (B, T) with that of the graph token first.
+        The scores (B, T), graph token first.
     """
     return torch.cat([graph_token[:, None], scores], dim=1) / mean_size(scores, mask)
 
@@ -27,10 +27,10 @@ def mean_size(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard error (B, N) of samples (K, B, N), where `valid` (K, B, N) is True.
+    """Compute mean and standard error (B, N) over the samples (K, B, N) that are valid (K, B, N).
 
-    A node with a single sample gets the standard deviation of its graph's other nodes (root mean
-    square), a node without samples a mean of zero.
+    A node with a single sample gets the typical standard deviation of its graph's other nodes, as a
+    root mean square. A node without samples gets a mean of zero.
     """
     count = valid.sum(0).clamp(min=1)
     mean = samples.masked_fill(~valid, 0.0).sum(0) / count

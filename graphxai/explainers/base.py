@@ -16,7 +16,7 @@ from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.models.graphormer import Ensemble
 
-from .soundness import noticing_chance, warn_if_another
+from .soundness import noticing_random_numbers, warn_if_outputs_differ
 from .traits import Traits
 from .wrapped import (
     NODES_ONLY,
@@ -27,7 +27,7 @@ from .wrapped import (
     with_leaves,
 )
 
-SEARCHES = "searches the curve"  # the note on such a method in every table of measurements
+SEARCHES = "searches the curve"  # a note in tables, for methods that optimise the curve itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,25 +35,26 @@ class Attribution:
     """Relevance of a batch of B graphs with at most N nodes.
 
     Args:
-        relevance: relevance of the nodes, (B, N), zero at padding.
-        graph_token: the graph token's share, (B,).
-        biases: the share of additive parameters, (B,).
-        output: the explained f_c, (B,).
-        outputs: all outputs of the model, (B, num_outputs).
+        relevance: the relevance of the nodes (B, N), zero at padding.
+        graph_token: the share of the graph token (B,).
+        biases: the share of additive parameters (B,).
+        output: the explained f_c (B,).
+        outputs: all outputs of the model (B, num_outputs).
         labels: f_c of each graph in words.
-        mask: True at nodes, (B, N).
-        features: `relevance` split exactly by feature, (B, N, F), or None.
-        structure: the share (B,) of each term of the structural bias by name. It is None if nothing
-            flows there, or if the terms are not separated.
-        remainders: the relevance (B,) that each kind of operation creates or loses, by name. They
-            sum to `unexplained`, see `rules.remainders`. None if they were not computed.
-        average_node: with `baseline="mean"`, what as many average nodes would get, (B,).
-        others: shares (B,) of a wrapped model's other constants by name, see
+        mask: True at nodes (B, N).
+        features: `relevance` split exactly by feature (B, N, F), or None.
+        structure: by name, the share (B,) of each term of the structural bias. It is None if no
+            relevance flows there, or if the terms are not separated.
+        remainders: by name, the relevance (B,) that each kind of operation creates or loses. They
+            sum to `unexplained`, see `rules.remainders`. It is None if they were not computed.
+        average_node: with `baseline="mean"`, the relevance (B,) that the same number of average
+            nodes would get.
+        others: by name, the shares (B,) of a wrapped model's other constants, see
             `explanation.ledger.Ledger`.
-        spread: how far each score may be off, (B, N), or None.
-        members: relevance by each model of an ensemble, (K, B, N), or None.
-        inputs: the relevance of further inputs by name, one tensor for each graph. It has the
-            input's shape (rows, ...) where it is split by feature, otherwise (rows,).
+        spread: how far each score may be off (B, N), or None.
+        members: the relevance by each model of an ensemble (K, B, N), or None.
+        inputs: by name, the relevance of further inputs, with one tensor for each graph. The tensor
+            has the input's shape (rows, ...) if it is split by feature, otherwise (rows,).
     """
 
     relevance: Tensor
@@ -74,7 +75,7 @@ class Attribution:
 
     @property
     def unexplained(self) -> Tensor:
-        """The output (B,) minus all relevance and shares."""
+        """What remains of the output (B,) after subtracting all relevance and shares."""
         rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
         if self.average_node is not None:
             rest = rest - self.average_node
@@ -83,10 +84,10 @@ class Attribution:
 
 
 class Explainer(ABC):
-    """A method of explanation: one number for every node of every graph in a batch.
+    """A method of explanation, which gives every node of every graph in a batch a number.
 
-    The numbers have a sign, for or against the target, unless `traits.large_score_means` says what
-    they measure instead, such as "attended to".
+    The sign of a number says whether the node speaks for or against the target. If
+    `traits.large_score_means` says something else, such as "attended to", the numbers have no sign.
 
     A subclass sets its names and traits, and defines `_attribute`. The decorator `register` makes
     it available by name. The scores of a graph depend neither on the other graphs of the batch nor
@@ -107,7 +108,7 @@ class Explainer(ABC):
     ) -> Attribution:
         """Explain every graph in a batch.
 
-        The model is run in eval mode and left as it was.
+        The model runs in eval mode, and its mode is restored afterwards.
 
         Args:
             model: a model that meets the contract of `contract.model`.
@@ -125,13 +126,15 @@ class Explainer(ABC):
         further = further_inputs(wrt, self.title, traits.explains_other_inputs)
         if isinstance(model, Ensemble):
             return self._of_ensemble(model, batch, wanted, wrt)
-        with explaining(model), noticing_chance(model, batch):
+        with explaining(model), noticing_random_numbers(model, batch):
             if traits.needs_gradients:
                 check_gradients(model, batch, traits.reports_cut_gradients)
             parts = passes_of(model, batch)
             try:
                 attributions = self._each(model, parts, wanted, further)
-            except OneGraphAtATime:  # of this batch, or of a batch that the method made from it
+            except (
+                OneGraphAtATime
+            ):  # raised for this batch, or for one that the method made from it
                 if len(batch) == 1:
                     raise
                 graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
@@ -141,13 +144,13 @@ class Explainer(ABC):
                 joined = _side_by_side(attributions, batch.mask)
             warn_of_mixing(model, self.name)
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
-                warn_if_another(model, batch, joined.outputs, self.name)
+                warn_if_outputs_differ(model, batch, joined.outputs, self.name)
             return joined
 
     def _each(
         self, model: ExplainableModel, batches: list[Any], wanted: Target, further: tuple[str, ...]
     ) -> list[Attribution]:
-        """Explain batches one after another, with gradients at further inputs."""
+        """Explain batches one after another, with gradients for further inputs."""
         integers = self.traits.explains_integer_inputs
         with_inputs = [with_leaves(batch, further, integers) for batch in batches]
         return [self._attribute(model, batch, wanted) for batch in with_inputs]
@@ -155,17 +158,14 @@ class Explainer(ABC):
     def _of_ensemble(
         self, model: Ensemble, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
     ) -> Attribution:
-        """Average over the members, each explained for the target that the ensemble decides on."""
+        """Average over the members, which all explain the target that the ensemble decides on."""
         outputs, decided = decided_by(model, batch, wanted)
         return _averaged(
             [self.attribute(member, batch, decided, wrt) for member in model.members], outputs
         )
 
     def applies_to(self, model: Any) -> bool:
-        """Whether this model gives the method what it needs.
-
-        Most methods need nothing special.
-        """
+        """Return whether this model has what the method needs. Most need nothing special."""
         return True
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
     first, nodes = attributions[0], mask.shape[1]
 
     def joined(name: str) -> Tensor | None:
-        """Join a field of all attributions. What has a row per node is padded."""
+        """Join a field of all attributions, and pad it if it has a row per node."""
         values = [getattr(attribution, name) for attribution in attributions]
         if values[0] is None:
             return None
@@ -214,7 +214,7 @@ def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
 
 
 def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
-    """Compute the outputs (B, num_outputs) of an ensemble, and the target that they decide on."""
+    """Compute the outputs (B, num_outputs) of an ensemble, and the target resolved for them."""
     with evaluating(model), torch.no_grad():
         outputs = model(batch)
     return outputs, DecidedTarget(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
@@ -246,7 +246,7 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
 def scored(
     scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
 ) -> Attribution:
-    """Make an Attribution from token scores (B, T), graph token first, without bias terms."""
+    """Make an Attribution from the tokens' scores (B, T), graph token first."""
     nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
     return Attribution(
         relevance=nodes,

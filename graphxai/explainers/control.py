@@ -17,11 +17,12 @@ from .traits import Traits
 
 @register
 class Random(Explainer):
-    """Standard normal scores.
+    """Scores drawn from the standard normal distribution.
 
-    With a `seed`, a graph's scores depend only on the seed and its node features, or its degrees if
-    all nodes look alike, whatever else is in the batch. With a `generator`, they are drawn from it,
-    graph after graph.
+    Args:
+        seed: determines the scores of each graph together with its node features, or with its
+            degrees if all nodes look alike. What else is in the batch does not matter.
+        generator: if it is given, all scores are drawn from it, graph after graph.
     """
 
     name = "random"
@@ -46,8 +47,8 @@ class Random(Explainer):
 def generator_of_graph(seed: int, batch: Any, row: int) -> torch.Generator:
     """Make a random generator that depends only on a seed and one graph of a batch.
 
-    It follows the features of the nodes. Where all nodes look alike, it also follows their degrees,
-    if the batch has them: otherwise graphs of one size would all get the same numbers.
+    It depends on the features of the nodes. If all nodes look alike, it also depends on their
+    degrees, if the batch has them. Otherwise all graphs of one size would get the same numbers.
     """
     n = int(batch.num_nodes[row])
     x = batch.x[row, :n]

@@ -1,4 +1,4 @@
-"""Make an explainer of a user's function."""
+"""Make an explainer from a user's function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,10 +17,11 @@ Scores = Tensor | Sequence[Any]
 
 
 class CustomMethod(Explainer):
-    """Scores from a function `(model, batch, target) -> scores`.
+    """A method whose scores come from a function `(model, batch, target) -> scores`.
 
-    The function gets a `Target`. It returns (B, N), where padding is ignored, or a sequence of node
-    scores for each graph. Raises ValueError, which names the shape, for the wrong number of scores.
+    The function gets a `Target`. It returns a tensor (B, N), where padding is ignored, or a
+    sequence with the node scores of each graph. If the number of scores is wrong, a ValueError
+    names their shape.
     """
 
     source = "the user's"

@@ -1,4 +1,4 @@
-"""Shapley values of a graph's edges: EdgeSHAPer (Mastropietro et al. 2022)."""
+"""Compute Shapley values of a graph's edges by EdgeSHAPer (Mastropietro et al. 2022)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .control import generator_of
 if TYPE_CHECKING:
     from graphxai.adapters.removal import Model
 
-TOGETHER = 16  # graphs whose thinned copies are encoded and held at once
+GRAPHS_AT_A_TIME = 16  # how many graphs have their copies with fewer edges in memory at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +26,12 @@ class EdgeShapley:
     """Shapley values of one graph's edges for f_c.
 
     Args:
-        edges: pairs of nodes, (M, 2), the smaller number first. Both directions of an edge count as
-            one.
-        values: values (M,) in units of the output, with `values.sum() == output - without`.
+        edges: the pairs of nodes (M, 2), each with the smaller number first. Both directions of an
+            edge are one pair.
+        values: the Shapley values (M,) in units of the output. They sum to `output - without`.
         spread: their standard errors (M,) over pairs of orders, zero if there is only one pair.
         output: f_c of the graph.
-        without: f_c of its nodes without any edge.
+        without: f_c of the graph's nodes without any edge.
         label: f_c in words.
     """
 
@@ -51,14 +51,16 @@ def edge_shapley(
     permutations: int = 8,
     seed: int = 0,
 ) -> list[EdgeShapley]:
-    """Average the gain of f_c when an edge joins those before it, over random orders of the edges.
+    """Average over random orders of the edges how much f_c gains when each edge is added.
 
-    Without some edges a graph is encoded again, as for counterfactual sets: its nodes keep their
-    features, while degrees, shortest paths and the edges along them are those of the edges left,
-    and nodes may be unreachable. EdgeSHAPer draws an order and a random set of edges for every
-    edge. Here one order serves all edges, which costs M + 1 passes an order and makes the values
-    sum to the output. Every second order is the reverse of the one before. Orders depend on the
-    seed and on the graph's features.
+    A graph with fewer edges is encoded again, as for counterfactual sets. Its nodes keep their
+    features, but degrees and shortest paths follow from the remaining edges, and some nodes may be
+    unreachable.
+
+    EdgeSHAPer draws an order and a random set of edges for every edge. Here one order serves all
+    edges, which costs M + 1 passes per order and makes the values sum to the output. Every second
+    order is the reverse of the order before it. Orders depend on the seed and on the graph's
+    features.
 
     Args:
         model: any model that `explain` takes.
@@ -68,8 +70,8 @@ def edge_shapley(
         seed: draws the orders.
 
     Raises:
-        ValueError: there are fewer than one permutation, an input cannot be used, the model does
-            not have the target, or a wrapped model may read edges from a matrix.
+        ValueError: `permutations` is below 1, an input cannot be used, the model does not have the
+            target, or a wrapped model may read edges from a matrix.
     """
     if permutations < 1:
         raise ValueError(f"permutations must be at least 1, not {permutations}.")
@@ -78,9 +80,9 @@ def edge_shapley(
     with evaluating(model):
         return [
             values
-            for start in range(0, len(graphs), TOGETHER)
+            for start in range(0, len(graphs), GRAPHS_AT_A_TIME)
             for values in _of_graphs(
-                model, graphs[start : start + TOGETHER], wanted, permutations, seed
+                model, graphs[start : start + GRAPHS_AT_A_TIME], wanted, permutations, seed
             )
         ]
 
@@ -88,7 +90,7 @@ def edge_shapley(
 def _of_graphs(
     model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
-    """Compute the values of a few graphs, which share passes."""
+    """Compute the values of a few graphs in shared passes."""
     from graphxai.adapters.removal import outputs_without_edges, undirected_edges  # loads PyG
 
     edges, keeps, places = [], [], []
@@ -107,7 +109,7 @@ def _of_graphs(
         resolved = target.resolve(model.config, outputs[len(pairs)][None])  # with all edges
         f = resolved(outputs).double().cpu().unflatten(0, (permutations, -1))  # (P, M + 1)
         gains = (f[:, 1:] - f[:, :-1]).gather(1, place).numpy()  # (P, M)
-        if permutations % 2 == 0:  # an order and its reverse are one sample
+        if permutations % 2 == 0:  # an order and its reverse form one sample
             gains = gains.reshape(permutations // 2, 2, -1).mean(1)
         several = len(gains) > 1
         yield EdgeShapley(
@@ -121,7 +123,7 @@ def _of_graphs(
 
 
 def _places(edges: int, permutations: int, generator: torch.Generator) -> Tensor:
-    """Draw places (P, M) of the edges in random orders, each followed by its reverse."""
+    """Draw the places (P, M) of the edges in random orders, each followed by its reverse."""
     drawn = [torch.randperm(edges, generator=generator) for _ in range(-(-permutations // 2))]
     orders = [order for permutation in drawn for order in (permutation, permutation.flip(0))]
     return torch.stack(orders[:permutations]).argsort(-1)

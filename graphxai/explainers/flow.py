@@ -16,17 +16,17 @@ from .base import Attribution, Explainer, scored
 from .registry import register
 from .traits import Traits
 
-UNIT = 2**30  # SciPy's flows are 32-bit integers; capacities are rounded to 1e-9
+UNIT = 2**30  # SciPy's flows are 32-bit integers, so capacities are rounded to 1e-9
 
 
 @register
 class AttentionFlow(Explainer):
-    """Maximum flow from the graph token after the last layer to each token before the first.
+    """The maximum flow from the graph token after the last layer to each token before the first.
 
     An edge of capacity `row_normalise(mean_h A[l] + I)[q, k]` joins token q after layer l and
-    token k before it. Without a graph token, the flow starts from an extra node that is joined to
-    every node after the last layer, with its weight in the readout as capacity. Every node needs
-    one maximum flow, which is slow for large graphs.
+    token k before it. Without a graph token, the flow starts from an extra node. It is joined to
+    every node after the last layer, and the capacity is the node's weight in the readout. Every
+    node needs one maximum flow, which is slow for large graphs.
     """
 
     name = "attention_flow"
@@ -54,21 +54,21 @@ class AttentionFlow(Explainer):
 
 
 def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Compute the maximum flow (T,) from token 0 above the last layer to each below the first.
+    """Compute the maximum flow (T,) from token 0 above the last layer to every input token.
 
     Args:
-        capacities: one matrix (T, T) per layer, first layer first. A row is the token above, a
-            column the token below. For the last layer the first row is enough. Rows sum to at most
-            one.
+        capacities: one matrix (T, T) per layer, first layer first. Its rows are the tokens above
+            the layer, its columns the tokens below. For the last layer the first row is enough.
+            Rows sum to at most one.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
     bottom, *middle = [np.rint(matrix * UNIT).astype(np.int32) for matrix in capacities]
     size = bottom.shape[1]
-    if not middle:  # one layer: one edge to each token
+    if not middle:  # a single layer has one edge to each token
         return bottom[0] / UNIT
-    # nodes: the source, then T tokens below each layer from the last to the second, the sink
+    # The nodes are the source, T tokens below each layer from the last to the second, and the sink.
     sink = 1 + len(middle) * size
     above, below, capacity = [np.zeros(size, int)], [1 + np.arange(size)], [middle[-1][0]]
     for depth, matrix in enumerate(reversed(middle[:-1])):
@@ -81,8 +81,8 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
     for token in range(size):
         edges = np.concatenate([*capacity, bottom[:, token]])
         ends = np.array([np.concatenate([*above, last]), np.concatenate([*below, [sink] * size])])
-        # the first versions of scipy with this class keep the type of the positions, and
-        # `maximum_flow` takes only this one
+        # `maximum_flow` takes only 32-bit positions, and the first versions of SciPy with this
+        # class do not convert them.
         graph = csr_array((edges, tuple(ends.astype(np.int32))), shape=(sink + 1, sink + 1))
         flows[token] = maximum_flow(graph, 0, sink, method="dinic").flow_value
     return flows / UNIT
@@ -91,7 +91,7 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add the identity to attention (Q, T), and normalise the rows.
 
-    They sum to two before, or to one where a node attends to none.
+    Before this, a row sums to 2, or to 1 if its node attends to no token.
     """
     capacities = attention + np.eye(*attention.shape)
     return capacities / capacities.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A learned node mask: GNNExplainer's objective on the tokens of a graph transformer."""
+"""Learn a node mask by GNNExplainer's objective on the tokens of a graph transformer."""
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +14,17 @@ from .registry import register
 from .traits import Traits
 from .variants import encode, structural_bias
 
-SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # size and entropy weights, initial std, as in PyG
+SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # weights of size and entropy, and initial std, as in PyG
 KEPT = "kept by the mask"  # what a large score means
 
 
 @register
 class GnnExplainer(Explainer):
-    """A small node mask `m = sigmoid(w)` under which the prediction stays the same.
+    """A small node mask `m = sigmoid(w)` that leaves the prediction unchanged.
 
-    Adam minimises `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)` over w, where the loss is
-    minus the log-probability of the explained class, or for a regression the squared change of f_c.
-    The graphs of a batch are optimised together, each with its own objective. Settings are as in
+    Adam minimises `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)` over w. The loss is minus the
+    log-probability of the explained class, or for a regression the squared change of f_c. The
+    graphs of a batch are optimised together, but each has a separate objective. Settings are as in
     `torch_geometric.explain.GNNExplainer` with one mask entry per node. Scores are m, in (0, 1).
     """
 
@@ -84,7 +84,7 @@ def _loss(
     outputs: Tensor,
     masked_outputs: Tensor,
 ) -> Tensor:
-    """Compute the distance (B,) of the masked outputs from the outputs (B, num_outputs)."""
+    """Compute how far (B,) the masked outputs are from the outputs (B, num_outputs)."""
     task, columns = model.config.task_columns(target.task_in(model.config).name)
     if task.kind == "regression":
         return (resolved(masked_outputs) - resolved(outputs)).square()
@@ -95,7 +95,7 @@ def _loss(
 
 
 def _regularizers(m: Tensor, used: Tensor) -> Tensor:
-    """Compute the weighted mean size and entropy (B,) of the mask m (B, N) over nodes in use."""
+    """Compute the weighted mean size and entropy (B,) of the mask m (B, N) over used nodes."""
     entropy = torch.special.entr(m) + torch.special.entr(1 - m)
     total = torch.where(used, SIZE * m + ENTROPY * entropy, 0.0).sum(-1)
     return total / used.sum(-1).clamp(min=1)

@@ -1,13 +1,13 @@
-"""Gradient x Input, and the LRP rules as Gradient x Input of a network with constants.
+"""Gradient x Input, and LRP as Gradient x Input of a network in which factors are constant.
 
 `R_t = sum_d x_td * d f_c / d x_td` for every token t (Shrikumar 2017; Ali 2022, eq. 1). The
 variants differ only in what `rules.conservative` holds constant. Where attention is not constant,
 relevance also reaches the structural bias inside it, and each term of the bias gets its share. For
-the relevance that operations create or lose along the way see `rules.remainders`.
+the relevance that operations create or lose along the way, see `rules.remainders`.
 
-With `baseline="mean"` relevance is `sum_d (x_td - m_d) * d f_c / d x_td` for the nodes, m the mean
-node embedding of the training set. What is taken from the nodes, `n m . mean gradient`, is a share
-of its own: that of as many average nodes.
+With `baseline="mean"` the relevance of a node is `sum_d (x_td - m_d) * d f_c / d x_td`, where m is
+the mean node embedding of the training set. The difference to the usual relevance,
+`n m . mean gradient`, is listed separately. It is what n average nodes would get.
 """
 
 from dataclasses import replace
@@ -23,9 +23,9 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored
-from .passes import passed
+from .passes import run_pass
 from .registry import register
-from .soundness import warn_if_another
+from .soundness import warn_if_outputs_differ
 from .traits import Traits
 from .variants import structural_bias
 from .wrapped import by_graph, leaves_of
@@ -37,7 +37,7 @@ class GradientInput(Explainer):
 
     Args:
         baseline: "zero", or "mean" to measure a node's embedding from the mean over the training
-            set. The mean is stored with the checkpoint, of bundled Graphormers and of what
+            set. The mean is stored in the checkpoints of bundled Graphormers and in those that
             `graphxai train` writes.
     """
 
@@ -63,10 +63,10 @@ class GradientInput(Explainer):
         with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
             tokens = model.embed(batch).detach()  # (B, T, D)
         bias = structural_bias(model, batch)  # (B, H, T, T)
-        run = passed(model, batch, tokens, bias, self.rules)
+        run = run_pass(model, batch, tokens, bias, self.rules)
         outputs = run.outputs.detach()
-        if is_graphormer and self.rules.custom:  # a rule may compute anything
-            warn_if_another(model, batch, outputs, self.name)
+        if is_graphormer and self.rules.custom:  # a custom rule may change the outputs
+            warn_if_outputs_differ(model, batch, outputs, self.name)
         resolved = target.resolve(model.config, outputs)
         shares = run.back(resolved.weights)
         structure = None
@@ -102,7 +102,7 @@ class GradientInput(Explainer):
 
 
 def _mean_node(model: ExplainableModel) -> Tensor:
-    """Return the mean node embedding (F, D) stored with a Graphormer, split by feature."""
+    """Return the mean node embedding (F, D), split by feature, that a Graphormer stores."""
     mean = model.mean_node if isinstance(model, Graphormer) else None
     if mean is None:
         raise ValueError(
@@ -116,13 +116,16 @@ def _mean_node(model: ExplainableModel) -> Tensor:
 def structure_shares(
     model: ExplainableModel, batch: GraphBatch, bias: Tensor, gradient: Tensor
 ) -> dict[str, Tensor]:
-    """Compute `sum_ij b_ij * d f_c / d b_ij` for each term b of the structural bias, (B,) by name.
+    """Compute the share (B,) of each term of the structural bias, by the term's name.
+
+    The share of a term b is `sum_ij b_ij * d f_c / d b_ij`.
 
     Args:
         model: a Graphormer.
         batch: B graphs.
         bias: the structural bias (B, H, T, T).
-        gradient: that of f_c at the bias, (B, H, T, T), summed over the layers, which share it.
+        gradient: the gradient of f_c at the bias (B, H, T, T), summed over the layers, which all
+            use the same bias.
     """
     if not isinstance(model, Graphormer):
         raise TypeError(f"{type(model).__name__} does not split its structural bias into terms.")
@@ -142,7 +145,7 @@ class LrpAh(GradientInput):
 
 @register
 class LrpLn(GradientInput):
-    """LRP with LayerNorm's scale constant (LN)."""
+    """LRP with a constant LayerNorm scale (LN)."""
 
     name = "lrp_ln"
     title = "LRP (LN)"
@@ -152,7 +155,7 @@ class LrpLn(GradientInput):
 
 @register
 class LrpAhLn(GradientInput):
-    """LRP with constant attention and LayerNorm scale (AH+LN)."""
+    """LRP with constant attention and a constant LayerNorm scale (AH+LN)."""
 
     name = "lrp_ah_ln"
     title = "LRP (AH+LN)"
@@ -162,7 +165,7 @@ class LrpAhLn(GradientInput):
 
 @register
 class Lrp(GradientInput):
-    """LRP (AH+LN) with constant activation ratios: exactly conservative."""
+    """LRP (AH+LN) with constant activation ratios, which makes it exactly conservative."""
 
     name = "lrp"
     title = "LRP"
@@ -172,12 +175,13 @@ class Lrp(GradientInput):
 
 @register
 class AttnLrp(GradientInput):
-    """LRP through the softmax.
+    """LRP that also passes relevance through the softmax.
 
     The softmax keeps its gradient. Each factor of `A v` and `q k^T` gets half of the relevance, and
-    LayerNorm's scale and the activation ratio are constant. So values get 1/2, queries and keys 1/4
-    each. The structural bias, which is added to `q k^T`, shares the logits' 1/2. The softmax is not
-    conservative: what it creates or loses is the ledger's only remainder.
+    LayerNorm's scale and the activation ratio are constant. So the values get 1/2, and the queries
+    and the keys 1/4 each. The structural bias, which is added to `q k^T`, takes its share from the
+    logits' 1/2. The softmax is not conservative, so what it creates or loses is the ledger's only
+    remainder.
     """
 
     name = "attn_lrp"
@@ -188,7 +192,7 @@ class AttnLrp(GradientInput):
 
 @register
 class Saliency(Explainer):
-    """Gradient norm: `R_t = ||d f_c / d x_t||`, the L2 norm over the D embedding dimensions."""
+    """The length of the gradient, `R_t = ||d f_c / d x_t||`, over the D embedding dimensions."""
 
     name = "saliency"
     title = "Saliency"
@@ -211,5 +215,5 @@ class Saliency(Explainer):
 
 
 def _length(gradient: Tensor) -> Tensor:
-    """Compute the L2 norm of every row (rows, ...)."""
+    """Compute the L2 norm of every row of a gradient (rows, ...)."""
     return gradient.flatten(1).norm(dim=-1) if gradient.dim() > 1 else gradient.abs()

@@ -1,12 +1,12 @@
-"""Count where attention heads look: the key with the largest attention in every row.
+"""Count where attention heads look, which is the key with the largest attention in every row.
 
-A row is one node of one graph as the query; its key is the token with the largest attention. Tied
+A row is one node of one graph as the query. Its key is the token with the largest attention. Tied
 keys share the row, so that the counts do not depend on the order of the nodes.
 
-In a Graphormer distances are its distance codes, the largest of which covers everything at that
-distance or farther. In wrapped models they are shortest paths along the graph's edges, or |i - j|
-in a sequence of tokens. Keys farther than `FARTHEST` count as unreachable, since they are not all
-at one distance.
+In a Graphormer distances are its distance codes. The largest code stands for that distance and all
+farther ones. In wrapped models distances are the lengths of shortest paths along the graph's edges,
+or |i - j| in a sequence of tokens. Keys farther than `FARTHEST` count as unreachable, because they
+are not all at one distance.
 """
 
 from collections.abc import Sequence
@@ -27,24 +27,24 @@ from graphxai.rules.conservative import record
 from .layers import joined
 
 POSITIONAL = 0.8  # xi_pos of Song 2024
-RELATIONAL = 0.1  # xi_synt
-ROUNDING = 1e-6  # shares are sums of floats; the statistics file keeps six digits
-TIE = 1e-5  # relative difference below which attention ties in single precision
-FARTHEST = 100  # edges, in models that have no largest distance
+RELATIONAL = 0.1  # xi_synt of Song 2024
+ROUNDING = 1e-6  # shares are sums of floats, and the statistics file keeps six digits
+TIE = 1e-5  # attention ties below this relative difference, in single precision
+FARTHEST = 100  # the largest distance in edges that is counted in models without a largest distance
 
 Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class HeadCounts:
-    """Row counts of each graph.
+    """How many rows of each graph have their key at a distance or in a relation.
 
     Args:
-        distances: rows (B, L, H, C) by the distance of their key.
-        related: rows (B, L, H, K) whose key has a relation to the query.
-        chance: rows (B, K, C) whose key would have the relation if a head always looked at one
-            distance and its key were drawn at random among the nodes there.
-        rows: all rows, (B,).
+        distances: how many rows have their key at each distance (B, L, H, C).
+        related: how many rows have a key in each relation to the query (B, L, H, K).
+        chance: how many rows would have a key in each relation if a head always looked at one
+            distance and drew its key at random among the nodes there (B, K, C).
+        rows: the number of all rows (B,).
     """
 
     distances: Shares
@@ -56,21 +56,21 @@ class HeadCounts:
         return HeadCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def summed(self) -> "HeadCounts":
-        """Sum over the graphs. The first axis stays, with length one."""
+        """Sum over the graphs. The first axis remains, with length one."""
         return HeadCounts(*(value.sum(0, keepdims=True) for value in astuple(self)))
 
     def shares(self) -> tuple[Shares, Shares, Shares]:
         """Return `distances`, `related` and base rates (B, K) as shares of the rows.
 
-        The base rate is the largest share that any one distance reaches: max(lambda_k) in Song
-        2024, eq. 7, with distances in place of relative positions.
+        The base rate is the largest share that a head reaches by always looking at one distance. It
+        is max(lambda_k) in Song 2024, eq. 7, with distances in place of relative positions.
         """
         per_head = self.rows[:, None, None, None]
         base_rates = (self.chance / self.rows[:, None, None]).max(-1)
         return self.distances / per_head, self.related / per_head, base_rates
 
     def important(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Positional and relational heads (B, L, H) of each graph separately."""
+        """Return the positional and the relational heads (B, L, H) of each graph."""
         distances, related, base_rates = self.shares()
         chance = base_rates[:, None, None]
         return positional_heads(distances), relational_heads(related, chance)
@@ -80,7 +80,7 @@ class HeadCounts:
 def count(
     model: ExplainableModel, batch: Any, relations: Sequence[Any] | None = None
 ) -> HeadCounts:
-    """Count each graph's rows.
+    """Count where the rows of each graph have their key.
 
     Args:
         model: any explainable model with attention.
@@ -119,12 +119,12 @@ def count(
 
 
 def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:
-    """Count rows (B, K, C) whose key has a relation, for a random key at each distance.
+    """Count how many rows (B, K, C) have a related key if it is random at each distance.
 
     Args:
-        distance: distance codes (B, N, N).
-        both: True at pairs of nodes, (B, N, N).
-        pairs: True at pairs with a relation, (B, K, N, N).
+        distance: the distance codes (B, N, N).
+        both: True where both tokens are nodes (B, N, N).
+        pairs: True at pairs with a relation (B, K, N, N).
         categories: the number C of distance codes.
     """
     nodes = both.to(pairs).new_zeros(*both.shape[:2], categories)
@@ -135,10 +135,12 @@ def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int)
 
 
 def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
-    """Find each node's largest key: the graph token's part (B, H, N), and the nodes' (B, H, N, N).
+    """Mark the key with the largest attention in every node's row.
 
-    It is one for the key, or equal parts for tied keys. It is zero for padding and for rows without
-    attention.
+    Returns:
+        The marks at the graph token (B, H, N) and at the nodes (B, H, N, N). The key is marked with
+        one, and tied keys share it equally. All other entries are zero, and so are padding and rows
+        without attention.
     """
     of_nodes = attention[:, :, 1:].double()  # (B, H, N, T)
     top = (of_nodes >= of_nodes.amax(-1, keepdim=True) * (1 - TIE)) & (of_nodes > 0)
@@ -148,7 +150,7 @@ def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
-    """Return distance codes (B, N, N), arbitrary at padding, and the number of codes.
+    """Return distance codes (B, N, N), arbitrary at padding, and how many codes there are.
 
     The last code is for unreachable nodes.
     """
@@ -166,18 +168,19 @@ def _distances(model: ExplainableModel, batch: Any) -> tuple[Tensor, int]:
 
 
 def positional_heads(distances: Shares) -> NDArray[np.bool_]:
-    """Find heads by Eq. 8, from shares (..., C) as in `HeadStatistics`.
+    """Find positional heads by Eq. 8, from shares (..., C) as in `HeadStatistics`.
 
-    The last two columns do not count.
+    Unreachable nodes and the graph token, the last two columns, do not count.
     """
     return np.any(distances[..., :-2] > POSITIONAL + ROUNDING, axis=-1)
 
 
 def relational_heads(related: Shares, base_rates: Shares) -> NDArray[np.bool_]:
-    """Find heads by Eq. 7, from shares (..., K) and base rates that broadcast to them.
+    """Find relational heads by Eq. 7, from shares (..., K) and base rates of this shape.
 
-    A relation that one distance fully determines, as distance 1 does bonds, has a base rate near 1,
-    so only `positional_heads` can find heads that follow it. A head that fits several relations
-    counts once, because the relations overlap.
+    Base rates may also broadcast to the shares. If one distance fully determines a relation, as
+    distance 1 determines bonds, its base rate is near 1. Heads that follow it can then only be
+    found by `positional_heads`. A head that fits several relations counts once, because relations
+    overlap.
     """
     return np.any(related > base_rates + RELATIONAL + ROUNDING, axis=-1)

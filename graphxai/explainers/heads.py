@@ -1,6 +1,6 @@
-"""What attention heads look at in a data set: distances and relations (Song 2024, section 4.2).
+"""Measure what attention heads look at in a data set: distances and relations.
 
-Rows, keys and distances are as in `head_counts`.
+This follows Song 2024, section 4.2. Rows, keys and distances are defined in `head_counts`.
 """
 
 import json
@@ -57,15 +57,15 @@ class HeadStatistics:
     A layer with fewer than H heads is padded with heads that have no keys.
 
     Args:
-        distances: the share of the rows, (L, H, C), whose key is at shortest-path distance 0, 1,
-            ..., C - 3, then at an unreachable node, then at the graph token. A row without a key,
-            as of a node without edges in attention along edges, counts as unreachable.
+        distances: the share of the rows (L, H, C) that have their key at shortest-path distance 0,
+            1, ..., C - 3, then at an unreachable node, then at the graph token. Where attention
+            follows edges, a node without edges has no key, and its row counts as unreachable.
         relations: the names of K relations.
-        related: the share of the rows, (L, H, K), whose key has the relation to the query.
-        base_rates: the largest such share, (K,), of a head that always looks at one distance. It is
+        related: the share of the rows (L, H, K) that have a key in each relation to the query.
+        base_rates: the largest such share (K,) of a head that always looks at one distance. It is
             max(lambda_k) in Song 2024.
         rows: the number of rows.
-        data: the data measured, in words.
+        data: which data was measured, in words.
         sha256: the hash of the model's weights, or "".
     """
 
@@ -85,20 +85,20 @@ class HeadStatistics:
 
     @property
     def positional(self) -> NDArray[np.bool_]:
-        """Heads (L, H) whose key is at one distance in more than 80 % of the rows (eq. 8)."""
+        """The heads (L, H) that have their key at one distance in over 80 % of the rows (eq. 8)."""
         return positional_heads(self.distances)
 
     @property
     def relational(self) -> NDArray[np.bool_]:
-        """Heads (L, H) whose key has a relation more often than its base rate + 0.1 (eq. 7)."""
+        """The heads (L, H) that find a relation more often than base rate + 0.1 (eq. 7)."""
         return relational_heads(self.related, self.base_rates)
 
     def mask(self) -> NDArray[np.int64]:
-        """The head mask (L, H) of Eq. 6, which is 2 for heads both positional and relational."""
+        """Return the head mask (L, H) of Eq. 6. Heads that are both kinds have 2."""
         return self.positional.astype(np.int64) + self.relational
 
     def save(self, folder: str | Path) -> Path:
-        """Write `heads.json` into a (checkpoint) folder."""
+        """Write `heads.json` into a folder, such as that of a checkpoint."""
         path = Path(folder) / FILE
         content: dict[str, Any] = {"format": FORMAT} | vars(self)
         for name in ("distances", "related", "base_rates"):
@@ -107,7 +107,11 @@ class HeadStatistics:
 
     @classmethod
     def load(cls, folder: str | Path) -> "HeadStatistics":
-        """Read `heads.json` from a folder. ValueError names the file and what is wrong with it."""
+        """Read `heads.json` from a folder.
+
+        Raises:
+            ValueError: the file is missing or wrong. The message says what is wrong with it.
+        """
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
@@ -126,8 +130,8 @@ def head_statistics(
 ) -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
-    For molecules all of `RELATIONS` are measured. If any input has no molecule, only bonds are,
-    that is edges, or neighbours in a sequence of tokens.
+    For molecules all of `RELATIONS` are measured. If any input has no molecule, the only relation
+    is an edge, or being neighbours in a sequence of tokens.
 
     Args:
         model: a Graphormer, or any model after `wrap`.
@@ -156,14 +160,14 @@ def head_statistics(
     assert total is not None
     distances, related, base_rates = (shares[0] for shares in total.shares())
     if not isinstance(batch, GraphBatch):
-        distances = _as_far_as_needed(distances)
+        distances = _without_unused_distances(distances)
     sha256 = str(getattr(getattr(model, "origin", None), "sha256", ""))
     rows = int(total.rows[0])
     return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
 
 
 def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCounts:
-    """Count the rows of a batch, summed over its inputs."""
+    """Count where the rows of a batch have their keys, summed over its inputs."""
     try:
         return count(model, batch, relations).summed()
     except OneGraphAtATime as error:
@@ -172,8 +176,8 @@ def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCou
         return reduce(add, alone)
 
 
-def _as_far_as_needed(distances: Shares) -> Shares:
-    """Cut shares (..., C) off behind the largest distance at which any head has a key."""
+def _without_unused_distances(distances: Shares) -> Shares:
+    """Cut off the shares (..., C) at distances beyond those where any head has a key."""
     used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
     last = int(used[-1]) if len(used) else 0
     return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
@@ -214,7 +218,7 @@ def _device(model: Any) -> torch.device:
 
 
 def _fields(content: Any) -> dict[str, Any]:
-    """Read the dataclass's fields from a JSON object, with the right types."""
+    """Read the fields of a `HeadStatistics` from a JSON object, with the right types."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
     arrays = ("distances", "related", "base_rates")
@@ -238,7 +242,7 @@ def _fields(content: Any) -> dict[str, Any]:
 
 
 def _check(statistics: HeadStatistics) -> None:
-    """Raise ValueError unless shapes match and shares are valid."""
+    """Raise ValueError unless the shapes match and the shares are valid."""
     distances, related = statistics.distances, statistics.related
     count = len(statistics.relations)
     if distances.ndim != 3 or distances.shape[-1] < 3 or 0 in distances.shape:

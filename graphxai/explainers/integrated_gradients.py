@@ -19,18 +19,18 @@ from .wrapped import by_graph, leaves_of, scaled_leaves, share_of
 class IntegratedGradients(Explainer):
     """`R_t = sum_d x_td * integral_0^1 d f_c(a x) / d x_td da`, from the zero embedding to x.
 
-    All tokens start from zero, including the graph token. The ledger's `biases` are f_c at zero:
-    what parameters and structure give without any tokens. So `unexplained` is only the error of the
-    quadrature. Further inputs that are explained (`wrt`) start from zero too, together with the
-    tokens.
+    All tokens start from zero, including the graph token. The ledger's `biases` are f_c at zero,
+    which is what parameters and structure give without any tokens. So `unexplained` is only the
+    error of the quadrature. If further inputs are explained (`wrt`), they start from zero together
+    with the tokens.
 
     LayerNorm removes the length of tokens, so the output changes most close to zero. With too few
     points `unexplained` is large.
 
     Args:
-        steps: the number of points of the quadrature (Gauss-Legendre).
-        power: spaces the points in u, with `a = u ** power`. With 1 the spacing is the usual one. A
-            larger power moves the points to where the gradient is.
+        steps: the number of points of the Gauss-Legendre quadrature.
+        power: spaces the points evenly in u, where `a = u ** power`. With 1 the spacing is the
+            usual one. A larger power moves the points close to zero, where the gradient is largest.
     """
 
     name = "integrated_gradients"
@@ -59,7 +59,7 @@ class IntegratedGradients(Explainer):
         resolved = target.resolve(model.config, ends[0])
         points, weights = quadrature(self.steps, self.power, like=tokens)
         leaves = leaves_of(batch)
-        gradient = torch.zeros_like(tokens)  # mean over the path
+        gradient = torch.zeros_like(tokens)  # its mean over the path
         further = {name: torch.zeros_like(x) for name, x in leaves.items()}
         for part in in_passes(batch, self.steps):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
@@ -91,7 +91,7 @@ class IntegratedGradients(Explainer):
 
 
 def quadrature(steps: int, power: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute points a and weights (steps,) of `integral_0^1 g(a) da` with `a = u ** power`."""
+    """Compute points a and weights (steps,) for `integral_0^1 g(a) da`, where `a = u ** power`."""
     u, weight = np.polynomial.legendre.leggauss(steps)
     u, weight = (u + 1) / 2, weight / 2
     points, weights = u**power, weight * power * u ** (power - 1)

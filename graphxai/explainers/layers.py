@@ -1,11 +1,11 @@
 """Group the attention that a pass records into layers.
 
-A Graphormer attends once per layer. A wrapped model may compute its heads one after another, attend
-twice in parallel (as the convolution and the global attention of a GPS layer do), or attend where
-its output does not depend on it (as in a second tower for an auxiliary loss). Layers therefore
-follow from dependencies: attention that depends on no other attention is in the first layer,
-attention that depends on the first layer is in the second, and so on. All attention within a layer
-counts as its heads, except for chunks of queries, which are rows of one matrix.
+A Graphormer attends once per layer. A wrapped model may compute its heads one after another. It may
+attend twice in parallel, as the convolution and the global attention of a GPS layer do. It may also
+attend where its output does not depend on it, as in a second tower for an auxiliary loss. Layers
+therefore follow from dependencies. Attention that depends on no other attention is in the first
+layer, attention that depends on the first layer is in the second, and so on. All attention within a
+layer counts as its heads, except that chunks of queries are joined into one matrix.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 
-RecordedPass = tuple[Tensor, list[Tensor]]  # outputs and attention
+RecordedPass = tuple[Tensor, list[Tensor]]  # the outputs and the attention
 
 
 class Attended(Protocol):
@@ -36,10 +36,10 @@ class Layers:
     """The layers of a model.
 
     Args:
-        count: how often it attends.
-        indices: for each layer, first layer first, the positions of its attention in the order of a
-            pass. If None, each attention is a layer.
-        heads_apart: whether some layer has several softmaxes of one head each.
+        count: how often the model attends in a pass.
+        indices: for each layer, first layer first, which attentions of a pass belong to it. If
+            None, each attention is a layer.
+        heads_apart: whether some layer computes its heads in several softmaxes of one head each.
         chunks: see `rules.conservative.Tape`.
     """
 
@@ -64,9 +64,9 @@ class Layers:
 
 
 def joined(chunks: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Join tensors that hold some rows of the same attention into one (B, H, Q, T) per attention.
+    """Join tensors that hold different rows of the same attention into one (B, H, Q, T).
 
-    `chunks` has for each tensor a number that those of one attention have in common.
+    Tensors belong to the same attention if they have the same number in `chunks`.
     """
     whole: dict[int, Tensor] = {}
     for chunk, rows in zip(chunks, tensors, strict=True):
@@ -78,38 +78,38 @@ def joined(chunks: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(whole.values())
 
 
-# The layers of each model, or of what its copies share, with the form that it had at the time.
+# The layers of each model, with the form that the model had at the time. Copies share an entry.
 _layers_by_model: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], Layers]]" = WeakKeyDictionary()
 
 
-def layers_of(model: Any, recorded: Attended, passed: Callable[[], RecordedPass]) -> Layers:
+def layers_of(model: Any, recorded: Attended, run_pass: Callable[[], RecordedPass]) -> Layers:
     """Return the layers of the attention that a pass recorded.
 
     Args:
         model: the model.
         recorded: the attention of the pass.
-        passed: runs such a pass with gradients. It is called once per model, and again when parts
-            of the model have been replaced, or when it attends in another number of chunks.
+        run_pass: runs such a pass with gradients. It is called once per model, and again after
+            parts of the model were replaced or if the number of chunks changes.
     """
     count, chunks = len(recorded.attention), tuple(recorded.chunks)
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
-    kept_by, form = getattr(model, "padding", model), _form(getattr(model, "module", model))
+    shared, form = getattr(model, "padding", model), _form(getattr(model, "module", model))
     form += chunks
-    last_form, layers = _layers_by_model.get(kept_by, ((), Layers(0)))
+    last_form, layers = _layers_by_model.get(shared, ((), Layers(0)))
     if layers.count != count or last_form != form:
-        layers = replace(_found_in(*passed(), chunks), chunks=chunks)
-        _layers_by_model[kept_by] = form, layers
+        layers = replace(_layers_in(*run_pass(), chunks), chunks=chunks)
+        _layers_by_model[shared] = form, layers
     return layers if layers.count == count else Layers(count)
 
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
-    """Describe the parts of a model. Its copies have the same description."""
+    """Describe the parts of a model by types and shapes, which are the same in its copies."""
     return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 
 def pass_with_gradients(model: ExplainableModel, batch: Any) -> RecordedPass:
-    """Run a pass whose autograd graph shows on which attention each attention depends.
+    """Run a pass in which the autograd graph shows how attentions depend on each other.
 
     Returns:
         The outputs and the attention.
@@ -119,7 +119,7 @@ def pass_with_gradients(model: ExplainableModel, batch: Any) -> RecordedPass:
     return outputs, tape.attention
 
 
-def _found_in(outputs: Tensor, attention: list[Tensor], chunks: Sequence[int]) -> Layers:
+def _layers_in(outputs: Tensor, attention: list[Tensor], chunks: Sequence[int]) -> Layers:
     if outputs.grad_fn is None or any(weights.grad_fn is None for weights in attention):
         return Layers(len(attention))
     depths = _depths(outputs.grad_fn, [weights.grad_fn for weights in attention])
@@ -137,9 +137,9 @@ def _found_in(outputs: Tensor, attention: list[Tensor], chunks: Sequence[int]) -
 
 
 def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
-    """Count the attentions on the path to each attention that the output depends on, with itself.
+    """Count how many attentions lie on the path to each attention that the output depends on.
 
-    The output and the attention are nodes of autograd's graph.
+    Each attention counts itself. The output and the attentions are nodes of autograd's graph.
     """
     depth: dict[Any, int] = {}
     left = [output]

@@ -22,13 +22,13 @@ from .traits import Traits
 class MaskedLrp(Explainer):
     """Transformer attribution in which only positional and relational heads pass relevance on.
 
-    A layer without important heads passes all relevance around its attention, so that without any
-    important head the nodes score zero.
+    In a layer without important heads, all relevance goes around the attention. In a model without
+    any important head, all nodes score zero.
 
     Args:
-        statistics: those of the model's heads over a data set (see `head_statistics`), or a folder
-            with their `heads.json`. None takes those stored with the checkpoint. If there are none,
-            it takes statistics of each graph itself, from distances and bonds.
+        statistics: what the model's heads look at in a data set (see `head_statistics`), or a
+            folder with a `heads.json`. If it is None, the statistics in the checkpoint are used. If
+            the checkpoint has none, each graph is measured by itself, by distances and bonds.
     """
 
     name = "masked_lrp"
@@ -57,7 +57,7 @@ class MaskedLrp(Explainer):
 
 
 def stored_statistics(model: Any) -> HeadStatistics | None:
-    """Load the statistics that are stored with the model's weights and measured on them."""
+    """Load the statistics in the model's folder, if they were measured on its weights."""
     origin = model.origin
     if origin.folder is None or not (origin.folder / FILE).is_file():
         return None

@@ -1,14 +1,14 @@
-"""What a few passes of a Graphormer say about every node: the input of a learned explainer.
+"""Describe every node by what a few passes of a Graphormer say about it, for learned explainers.
 
-There are one plain pass and one under the rules of LRP. Each has a backward pass from v, the
-log-odds of the class explained. By layer and head they give
+One pass is plain, and one is under the rules of LRP. Each has a backward pass from v, the log-odds
+of the explained class. The passes give for each layer and head
 
 * what v loses if the node leaves the softmax (`path_marginals.by_query`), through all queries and
   through the graph token's row alone;
 * gradient times state of the node at the entry of each layer.
 
-The plain pass also gives the graph token's attention and the states. What has the units of v is
-given in units of the graph's mean |score of `lrp_path`|, and compressed by asinh.
+The plain pass also gives the graph token's attention and the states. Values in units of v are
+divided by the graph's mean |score of `lrp_path`| and compressed by asinh.
 """
 
 from typing import NamedTuple
@@ -25,12 +25,12 @@ from .averages import mean_size
 from .gradient import Lrp
 from .path_marginals import by_query
 
-TYPICAL_SIZE = 50.0  # nodes; brings the size of graphs near one
+TYPICAL_SIZE = 50.0  # in nodes; dividing by it brings the size of graphs near one
 STEEPNESS = 2.0  # of the soft rank, per mean |score|
 
 
 class NodeFeatures(NamedTuple):
-    """Features of the nodes.
+    """The features of the nodes of a batch.
 
     Args:
         values: the values (B, N, F) that `num_values` counts.
@@ -42,7 +42,7 @@ class NodeFeatures(NamedTuple):
 
 
 def num_values(config: GraphormerConfig) -> int:
-    """Count the values F of a node."""
+    """Count how many values F describe a node."""
     heads, layers = config.num_heads, config.num_layers
     of_pass = heads * layers + heads * (layers - 1) + layers
     return 2 * of_pass + heads * layers + 5
@@ -51,7 +51,7 @@ def num_values(config: GraphormerConfig) -> int:
 def node_features(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, path: Tensor
 ) -> NodeFeatures:
-    """Compute the features of every node of a batch, from scores (B, N) by `lrp_path`."""
+    """Compute the features of every node of a batch, given the scores (B, N) of `lrp_path`."""
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     plain, outputs, of_plain = _one_pass(model, batch, tokens, bias, target, Rules())
     _, _, of_lrp = _one_pass(model, batch, tokens, bias, target, Lrp.rules)
@@ -72,9 +72,9 @@ def node_features(
 
 
 def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute the share (B, N) of the graph's nodes that a node exceeds.
+    """Compute which share of its graph's nodes each node (B, N) exceeds.
 
-    Those with equal scores count half.
+    Nodes with equal scores count half.
     """
     above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
     return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
@@ -88,11 +88,12 @@ def _one_pass(
     target: ResolvedTarget,
     rules: Rules,
 ) -> tuple[Tape, Tensor, Tensor]:
-    """Run a pass under the rules, and a backward pass.
+    """Run a forward pass under the rules, and a backward pass.
 
     Returns:
-        The recording, the outputs, and values (B, N, values): marginals by layer and head, through
-        the graph token's row (the only row in the last layer), and gradient x state by layer.
+        The recording, the outputs, and the values of the nodes (B, N, values). These are the
+        marginals of each layer and head through all queries and through the graph token's row,
+        which is the only row in the last layer, and gradient x state of each layer.
     """
     with conservative(**vars(rules)), record(attention_gradients=True) as tape:
         outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)

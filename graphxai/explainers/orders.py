@@ -1,33 +1,33 @@
 """Order the nodes by their scores, so that equivalent nodes stay together.
 
-Nodes whose scores differ by rounding alone enter an order together, so that results do not depend
-on how the nodes are numbered.
+Nodes enter an order together if their scores differ by rounding alone. So results do not depend on
+how the nodes are numbered.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TIED = 1e-4  # of the largest score
+TIED = 1e-4  # up to this part of the largest score, a difference counts as rounding
 
 
 def rounding(scores: Tensor) -> Tensor:
-    """Bound the difference (B, 1) that is rounding, for scores (B, T) from `averages.relative`.
+    """Return up to which difference (B, 1) scores (B, T) from `averages.relative` count as equal.
 
-    Such scores may be sums of terms around one that cancel.
+    These scores may be sums of terms of size one that cancel, so the bound is no less than `TIED`.
     """
     return TIED * scores.abs().amax(dim=-1, keepdim=True).clamp(min=1.0)
 
 
 def first_nodes(scores: Tensor, mask: Tensor, share: float) -> Tensor:
-    """Select the highest scores of each graph, True in (B, N).
+    """Select a share of each graph's nodes, those with the highest scores, as True in (B, N).
 
-    These are a share of its nodes, at least one, and all nodes that tie with the last of them.
+    At least one node is selected, and so are all nodes that tie with the last.
 
     Args:
         scores: the scores (B, T), graph token first.
         mask: True at nodes, (B, N).
-        share: the share of the nodes.
+        share: which share of the nodes to select.
     """
     nodes = scores[:, 1:]
     ranked = nodes.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
@@ -37,9 +37,9 @@ def first_nodes(scores: Tensor, mask: Tensor, share: float) -> Tensor:
 
 
 def ranks(scores: Tensor, mask: Tensor) -> Tensor:
-    """Rank every node (B, N) by descending score (B, T).
+    """Rank the nodes (B, N) by descending score (B, T).
 
-    Padding, which never joins, has rank N.
+    Padding has rank N.
     """
     order = (
         scores[:, 1:].masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
@@ -48,7 +48,7 @@ def ranks(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute what each node adds (B, N) when it joins those of higher score.
+    """Compute how much each node adds (B, N) when it joins the nodes with higher scores.
 
     Tied nodes share equally.
 
@@ -58,7 +58,7 @@ def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
         mask: True at nodes, (B, N).
     """
     nodes, tied = scores[:, 1:], rounding(scores)[..., None]
-    higher = nodes[:, None, :] - nodes[:, :, None]  # (B, N, N): by how much the second is higher
+    higher = nodes[:, None, :] - nodes[:, :, None]  # (B, N, N), by how much the second is higher
     before = ((higher > tied) & mask[:, None, :]).sum(-1)
     after = ((higher >= -tied) & mask[:, None, :]).sum(-1)
     by_size = values.T
@@ -67,9 +67,9 @@ def gains(values: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """Reassign the values (B, N) of a graph's nodes by rank in `order` (B, N).
+    """Permute the values (B, N) of each graph's nodes so that they follow `order` (B, N).
 
-    The highest rank gets the highest value.
+    The node with the highest entry in `order` gets the highest value.
     """
     ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
     sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)

@@ -1,28 +1,28 @@
-"""Which pairs of tokens carried the relevance: attention weighted by relevance.
+"""Which pairs of tokens carried the relevance, by attention weighted with relevance.
 
-Where attention is held constant (AH), token i receives `y_i = sum_j A_ij v_j` in every head, and
-with `g_i = d f_c / d y_i` the relevance that comes through one entry of attention is
+Where attention is held constant (AH), token i receives `y_i = sum_j A_ij v_j` in every head. With
+`g_i = d f_c / d y_i`, the relevance that comes through one entry of attention is
 
     R[l, i, j] = sum_h A[l, h, i, j] (v_j . g_i) = sum_h A[l, h, i, j] dA[l, h, i, j],
 
-where `dA = d f_c / d A` is the gradient at the constant (Ali 2022, section 4, read one product
-earlier than at the tokens). Row i is the query, the token that reads; column j is the key, the
-token that is read; the bias of the values counts as part of them. The entries of one layer sum to
-all relevance that passed through its attention; the rest took the residual path. Relevance passes
-every layer, so a sum over layers counts it once per layer.
+where `dA = d f_c / d A` is the gradient at the constant. This is section 4 of Ali 2022, read at
+the attention instead of at the tokens. Row i is the query, the token that reads. Column j is the
+key, the token that is read. The bias of the values counts as part of them. The entries of one layer
+sum to all relevance that passed through its attention. The rest took the residual path. Relevance
+passes every layer, so a sum over layers counts it once per layer.
 
 In wrapped models a layer is one application of attention between nodes, dense or along edges.
-Whatever else nodes receive (messages without attention, as from a GIN or GCN in a GPS layer,
-positional terms, pooling) bypasses attention and is in no pair. What an edge adds to a value
-counts as part of it.
+Whatever else nodes receive bypasses attention and is in no pair. Examples are positional terms,
+pooling, and messages without attention, as from the GIN or GCN in a GPS layer. What an edge adds to
+a value counts as part of the value.
 
-Walks (GNN-LRP, Schnake 2021, here with one token named on the way) follow both paths: with
-`h_i` the state of token i after some layers and `g_i = d f_c / d h_i`,
+Walks follow both paths. They are those of GNN-LRP (Schnake 2021), where one token on the way is
+named. If `h_i` is the state of token i after some layers and `g_i = d f_c / d h_i`, then
 
     W[i, j] = sum_d x_jd  d (h_i . g_i) / d x_jd,  g constant,
 
-is the relevance that began at token j and was in token i there. Summed over i it is the relevance
-of token j.
+is the relevance that began at token j and was in token i after these layers. Its sum over i is the
+relevance of token j.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from .gradient import GradientInput, Lrp
 def pair_relevance(
     model: ExplainableModel, batch: Any, target: Any = None, rules: Rules | None = None
 ) -> Tensor:
-    """Compute `sum_h A_ij dA_ij` (B, L, T, T) of every layer.
+    """Compute the relevance of pairs, `sum_h A_ij dA_ij` (B, L, T, T), in every layer.
 
     The rules hold attention constant. By default they are those of LRP.
 
@@ -87,15 +87,15 @@ def walk_relevance(
     target: Any = None,
     rules: Rules | None = None,
 ) -> Tensor:
-    """Compute `W` (B, T, T): what began at token j (column) and was in token i (row) after some
-    layers.
+    """Compute `W` (B, T, T), the relevance that began at one token and was in another later.
 
-    It takes one backward pass through these layers per token.
+    It began at token j (column) and was in token i (row) after some layers. This takes one backward
+    pass per token through these layers.
 
     Args:
         model: a Graphormer.
         batch: B graphs.
-        num_layers: after how many layers.
+        num_layers: the number of layers after which token i has the relevance.
         target: the output to explain.
         rules: the rules in force, by default those of LRP.
 
@@ -136,7 +136,7 @@ def walk_relevance(
 def _mean(
     model: Ensemble, batch: Any, target: Any, explain: Callable[[Graphormer, Target], Tensor]
 ) -> Tensor:
-    """Average over the members, each explained for the target that the ensemble decides on."""
+    """Average over the members, which all explain the target that the ensemble decides on."""
     _, decided = decided_by(model, batch, Target.of(target))
     return torch.stack([explain(member, decided) for member in model.members]).mean(0)
 
@@ -151,7 +151,7 @@ def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:
 
 
 def rules_of(explainer: Explainer) -> Rules:
-    """Return the method's rules. ValueError unless they hold attention constant."""
+    """Return the method's rules, or raise ValueError unless they hold attention constant."""
     if isinstance(explainer, GradientInput) and explainer.rules.attention:
         return explainer.rules
     raise ValueError(

@@ -1,4 +1,4 @@
-"""A method's forward and backward pass through a model, explicit or through autograd."""
+"""Run a method's forward and backward pass through a model, explicitly or by autograd."""
 
 import warnings
 
@@ -25,7 +25,7 @@ from graphxai.rules.remainders import (
 from .variants import encode
 
 
-def passed(
+def run_pass(
     model: ExplainableModel,
     batch: GraphBatch,
     tokens: Tensor,
@@ -33,10 +33,10 @@ def passed(
     rules: Rules,
     structure: bool = False,
 ) -> PassWithGradient:
-    """Compute outputs under the rules, and prepare the backward pass to the tokens.
+    """Compute the outputs under the rules, and prepare the backward pass to the tokens.
 
-    An unchanged Graphormer takes the explicit pass of `models.graphormer.backward`, if that follows
-    the rules. Otherwise autograd runs.
+    An unchanged Graphormer takes the explicit pass of `models.graphormer.backward`, if that pass
+    knows the rules. Otherwise autograd runs.
 
     Args:
         model: any explainable model.
@@ -59,9 +59,10 @@ def by_autograd(
     rules: Rules,
     structure: bool = False,
 ) -> PassWithGradient:
-    """Compute outputs under the rules through autograd, and prepare the backward pass.
+    """Compute the outputs under the rules, and let autograd run the backward pass.
 
-    It takes any model, and the arguments of `passed`. It is the reference of the explicit pass.
+    This works for any model, and its arguments are those of `run_pass`. The explicit pass is tested
+    against it.
     """
     is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
     tokens = tokens.detach().requires_grad_()
@@ -77,7 +78,7 @@ def by_autograd(
         inside = [bias] if bias is not None and bias.requires_grad else []
         passing = tensors_passed(tape, rules) if is_graphormer else []
         leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
-        arriving = [] if tape.arriving is None else tape.arriving.leaves
+        arriving = [] if tape.deferred_shares is None else tape.deferred_shares.leaves
         wanted = [tokens, *tape.biases, *inside, *passing, *leaves.values(), *arriving]
         wanted += tape.attention if held else []
         gradients = gradients_of((outputs * weights).sum(-1), wanted)
@@ -92,12 +93,14 @@ def by_autograd(
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
         left = remainders(tape, rules, gradients, share) if is_graphormer else {}
         constants: dict[str, Tensor] = {}
-        if tape.arriving is not None:
+        if tape.deferred_shares is not None:
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
             at_leaves = [gradients[leaf] for leaf in arriving]
             try:
-                shares = tape.arriving.shares(at_leaves, outputs.detach(), weights, relevance)
-            except DoesNotAddUp:  # next time the pass is recorded
+                shares = tape.deferred_shares.shares(
+                    at_leaves, outputs.detach(), weights, relevance
+                )
+            except DoesNotAddUp:  # the next pass records what it needs
                 return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
             constants = _finite(shares)
             biases = biases + constants.pop("biases", 0.0)
@@ -112,8 +115,8 @@ def by_autograd(
 def _finite(shares: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the shares (B,) of the ledger's lines, with zero for those that are not finite.
 
-    A mask of the most negative number, times a gradient, may overflow. The relevance of the nodes
-    does not depend on it, and the ledger lists what is missing as unexplained.
+    A mask may hold the most negative number, which times a gradient may overflow. The relevance of
+    the nodes does not depend on such shares, and the ledger lists what is missing as unexplained.
     """
     lost = sorted(line for line, share in shares.items() if not bool(share.isfinite().all()))
     if lost:
@@ -122,13 +125,13 @@ def _finite(shares: dict[str, Tensor]) -> dict[str, Tensor]:
             " lists it as unexplained.",
             stacklevel=4,
         )
-    partly = {line: shares[line].masked_fill(~shares[line].isfinite(), 0.0) for line in lost}
+    cleaned = {line: shares[line].masked_fill(~shares[line].isfinite(), 0.0) for line in lost}
     whole = {line: share for line, share in shares.items() if line not in lost}
-    return whole | {line: share for line, share in partly.items() if bool(share.any())}
+    return whole | {line: share for line, share in cleaned.items() if bool(share.any())}
 
 
 def _at_logits(tape: Tape, gradients: Gradients, bias: Tensor) -> Tensor:
-    """Compute what arrives at the logits, (B, H, T, T), though attention is constant."""
+    """Compute the gradient (B, H, T, T) at the logits as if attention were not constant."""
     arriving = torch.zeros_like(bias)
     for attention in tape.attention:
         to_logits, _ = through_softmax(attention.detach(), gradients[attention])

@@ -1,18 +1,18 @@
-"""Marginals of the nodes along their own activation path, from the attention they share.
+"""Marginals of the nodes along their activation path, from gradients at the attention.
 
-Activation curves (Ali 2022, section 5) add the nodes in the order of their scores, so what counts
-is the marginal of a node at the coalitions of that order: how much the output changes when the node
-joins, or leaves, the nodes present. For one coalition, a single backward pass gives the marginals
-of all nodes, exact in every softmax and of first order in the rest of the network. With attention
-`A = softmax(e)` in layer l and head h, query i, key j, `dA = dv / dA` and the coalition's
-normaliser `Z_i`,
+Activation curves (Ali 2022, section 5) add the nodes in the order of their scores. So what counts
+is the marginal of a node at the coalitions of that order, which is how much the output changes when
+the node joins or leaves the coalition. For one coalition, a single backward pass gives the
+marginals of all nodes, exactly in every softmax and to first order in the rest of the network. Let
+`A = softmax(e)` be the attention in layer l and head h, with query i and key j, `dA = dv / dA` its
+gradient, and `Z_i` the coalition's normaliser. The marginals are
 
     present j:  sum_lhi  A_ij / (1 - A_ij)              (dA_ij - sum_k A_ik dA_ik)
     absent j:   sum_lhi  exp(e_ij) / (Z_i + exp(e_ij))  (dA_ij - sum_k A_ik dA_ik)
 
-v is the log-odds of the class explained. In round k, the coalition is the first `u_k N` nodes of
-the present order, `u_k = frac(1/2 + 0.618 k)`; the rounds begin with the order of `lrp_path`, and
-each adds its marginals to the scores, which re-sorts the nodes.
+where v is the log-odds of the explained class. The first round begins with the order of `lrp_path`.
+In round k, the coalition is the first `u_k N` nodes of the current order, with
+`u_k = frac(1/2 + 0.618 k)`. Each round adds its marginals to the scores, which re-sorts the nodes.
 """
 
 from dataclasses import replace
@@ -38,28 +38,28 @@ from .registry import register
 from .traits import Traits
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
-HIDDEN = -25.0  # log presence of absent keys: 1e-11, yet `A e^25 = e^score / Z` keeps its digits
-LEAST = 0.02  # smallest 1 - A: the marginal of a key with all the attention has no bound
-SAME = 1e-5  # of two gradients: their difference is rounding
+HIDDEN = -25.0  # log presence of absent keys, so low that `A e^25 = e^score / Z` is still exact
+LEAST = 0.02  # the smallest 1 - A, as the marginal of a key with all the attention has no bound
+SAME = 1e-5  # up to this part of two gradients, their difference counts as rounding
 
 
 @register
 class PathMarginals(Explainer):
-    """Marginals of the nodes at coalitions of their own order, from gradients at the attention.
+    """The marginals of the nodes at coalitions of the order that these marginals give.
 
     Scores are `z(lrp_path) + z(mean marginal)` with `z(x) = x / mean |x|`. Their spread is the
     standard error of the mean marginal, in the same unit. All graphs of a batch share each pass.
 
     In wrapped models an absent node leaves the graph, so only present nodes get a marginal, and the
-    first coalition is the whole graph. A marginal counts what a node gives through attention. What
-    it gives through messages and pooling counts in `lrp_path` alone.
+    first coalition is the whole graph. A marginal counts what a node contributes through attention.
+    What it contributes through messages and pooling is only in `lrp_path`.
 
     Args:
         rounds: the number of coalitions, 4 to 32.
-        values: "own", or "lrp" to keep only the order of these scores and take the values from
-            `lrp`. Then the node of rank k gets the k-th largest of the graph, and tied nodes share
-            theirs. The sum and the ledger are those of `lrp`, exactly, and there is no spread. It
-            costs one pass more each way.
+        values: "marginals" for the scores above, or "lrp" to keep only their order and take the
+            values from `lrp`. The node of rank k then gets the k-th largest value of the graph, and
+            tied nodes share theirs. The sum and the ledger are exactly those of `lrp`, and there is
+            no spread. This costs one more forward and one more backward pass.
     """
 
     name = "path_marginals"
@@ -67,11 +67,11 @@ class PathMarginals(Explainer):
     source = "this project; Ali 2022, section 5; Aumann 1974"
     traits = Traits(cost="18 forward, 18 backward")
 
-    def __init__(self, rounds: int = 16, values: Literal["own", "lrp"] = "own") -> None:
+    def __init__(self, rounds: int = 16, values: Literal["marginals", "lrp"] = "marginals") -> None:
         if not 4 <= rounds <= 32:
             raise ValueError(f"rounds must be from 4 to 32, not {rounds}.")
-        if values not in ("own", "lrp"):
-            raise ValueError(f"values must be 'own' or 'lrp', not {values!r}.")
+        if values not in ("marginals", "lrp"):
+            raise ValueError(f"values must be 'marginals' or 'lrp', not {values!r}.")
         self.rounds, self.values = rounds, values
         self.traits = replace(self.traits, adds_up=values == "lrp")
 
@@ -85,9 +85,9 @@ class PathMarginals(Explainer):
             measure = partial(marginals_of_present, model, batch, tokens)
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
         samples, measured_nodes = [], []
-        measured: dict[bytes, Tensor] = {}  # by coalition: few nodes make few, which come again
+        measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
         for k in range(self.rounds):
-            # where only present nodes have marginals, all are present in the first round
+            # If only present nodes get marginals, all nodes are present in the first round.
             share = (0.5 + GOLDEN * k) % 1 if is_graphormer or k else 1.0
             present = first_nodes(scores, batch.mask, share)
             coalition = present.numpy(force=True).tobytes()
@@ -113,7 +113,7 @@ def marginals(
     present: Tensor,
     target: ResolvedTarget,
 ) -> Tensor:
-    """Compute marginals (B, N) of all nodes at the coalition `present` (B, N)."""
+    """Compute the marginals (B, N) of all nodes at the coalition `present` (B, N)."""
     hidden = F.pad(batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
     presence = HIDDEN * hidden.to(tokens.dtype)
     with record(attention_gradients=True) as tape:
@@ -124,10 +124,7 @@ def marginals(
 def through_attention(
     attention: list[Tensor], outputs: Tensor, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
-    """Sum marginals (B, T) through all recorded attention of a pass.
-
-    They are those of the class's log-odds.
-    """
+    """Sum the marginals (B, T) of the class's log-odds over all recorded attention of a pass."""
     gradients = torch.autograd.grad(
         target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
     )
@@ -139,24 +136,24 @@ def through_attention(
 
 
 def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """Compute how much f_c changes, (B, T), if a key joins or leaves one layer's softmax.
+    """Compute how much f_c changes (B, T) if a key joins or leaves one layer's softmax.
 
-    The change is linear in dA.
+    The network after the softmax counts as linear.
 
     Args:
-        attention: A, (B, H, Q, T).
-        gradient: dA, (B, H, Q, T).
-        presence: zero for present keys, and the log presence of absent ones, (B, 1, 1, T).
+        attention: the attention A (B, H, Q, T).
+        gradient: the gradient dA (B, H, Q, T).
+        presence: zero for present keys, and the log presence of absent keys (B, 1, 1, T).
     """
     return by_query(attention, gradient, presence).sum(dim=(1, 2))
 
 
 def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """Compute the terms (B, H, Q, T) of `finite_marginals`, each through one head and query."""
+    """Compute the terms (B, H, Q, T) of `finite_marginals`, one for each head and query."""
     mean = (attention * gradient).sum(-1, keepdim=True)
     to_mean = gradient - mean
-    # Where all keys say the same, only rounding is left, which scores in units of their own mean
-    # size would show as relevance.
+    # If all keys say the same, only rounding remains. Dividing scores by their mean size would make
+    # it look like relevance.
     to_mean = to_mean.masked_fill(to_mean.abs() <= SAME * (gradient.abs() + mean.abs()), 0.0)
     leaving = attention / (1 - attention).clamp(min=LEAST)
     joining = torch.sigmoid(attention.log() - presence)  # e^score / (Z + e^score)
@@ -170,12 +167,12 @@ def marginals_of_present(
     present: Tensor,
     target: ResolvedTarget,
 ) -> Tensor:
-    """Compute marginals (B, N) of the present nodes through recorded attention.
+    """Compute the marginals (B, N) of the present nodes through recorded attention.
 
-    They are zero at absent nodes.
+    Absent nodes get zero.
     """
     alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
-    if alone:  # a node without company has all the attention, whatever its score
+    if alone:  # a single node has all the attention, whatever its score
         return tokens.new_zeros(present.shape)
     rows, rest, keep = _coalition(model, batch, tokens, present)
     with record() as tape:
@@ -189,12 +186,12 @@ def marginals_of_present(
 def _coalition(
     model: ExplainableModel, batch: Any, tokens: Tensor, present: Tensor
 ) -> tuple[Tensor, Any, Tensor | None]:
-    """Return tokens, batch and `keep` of a pass with only the present nodes.
+    """Return the tokens, the batch and `keep` of a pass with only the present nodes.
 
-    Graphs of a wrapped model lose the other nodes, so that a smaller batch's attention is recorded.
-    Other models hide them.
+    Graphs of a wrapped model lose the other nodes, so that the attention of a smaller batch is
+    recorded. Other models hide them.
     """
-    if bool((present == batch.mask).all()):  # the pass that other methods look at, too
+    if bool((present == batch.mask).all()):  # other methods use this pass too
         return tokens.detach(), batch, None
     if not hasattr(model, "attributes_read") or batch.graphs is None:
         return tokens, batch, present

@@ -1,7 +1,8 @@
-"""What the output loses without a node: alone, over sampled orders, or along the method's order.
+"""Measure what the output loses without a node.
 
-All methods only run the model. There are two ways to remove nodes: `mask` excludes the node's key
-from every attention, and `zero` sets its embedding to zero. The structure of the rest stays.
+Nodes are removed one at a time, in sampled orders, or in the order that the method finds. All
+methods only run the model. There are two ways to remove nodes: `mask` excludes the node's key from
+every attention, and `zero` sets its embedding to zero. The structure of the rest stays the same.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ Operator = Literal["mask", "zero"]
 
 
 class _Removal(Explainer):
-    """A method that compares outputs with and without nodes."""
+    """A method that compares outputs with and without some nodes."""
 
     def __init__(self, operator: Operator = "mask") -> None:
         if operator == "delete":
@@ -41,7 +42,7 @@ class _Removal(Explainer):
 
     @torch.no_grad()
     def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
-        """Compute outputs (K, B, num_outputs) with only the nodes where keep (K, B, N) is True."""
+        """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
         outputs = []
         for part in in_passes(batch, len(keep)):
@@ -57,7 +58,7 @@ class _Removal(Explainer):
 
 @register
 class Occlusion(_Removal):
-    """`R_i = f_c(all) - f_c(all without i)`.
+    """How much the output loses without a node, `R_i = f_c(all) - f_c(all without i)`.
 
     Args:
         operator: how nodes are removed, "mask" or "zero".
@@ -82,13 +83,12 @@ class Occlusion(_Removal):
 
 @register
 class ShapleySampling(_Removal):
-    """Mean gain of f_c when a node joins those before it, over random orders of the nodes.
+    """The mean gain of f_c when a node joins the nodes before it, over random orders of the nodes.
 
     Averaging over all orders would be exact. For any number of orders the scores sum to `f_c(all) -
     f_c(none)`. The output of the graph token alone, f_c(none), is listed under `biases` in the
     ledger. Orders depend on the seed and on the graph's node features. The spread is the standard
-    error over orders, or over pairs if all orders are paired. There is none if only one of these
-    was drawn.
+    error over orders, or over pairs if all orders are paired. A single order or pair has no spread.
 
     Args:
         operator: how nodes are removed, "mask" or "zero".
@@ -133,10 +133,7 @@ class ShapleySampling(_Removal):
         return replace(attribution, biases=f[0, 0], spread=error if len(samples) > 1 else None)
 
     def _places(self, batch: GraphBatch) -> Tensor:
-        """Return the position of every node in every order, (P, B, N).
-
-        It is N at padding, which never joins.
-        """
+        """Return the position (P, B, N) of every node in every order. It is N at padding."""
         b, n = batch.mask.shape
         places = torch.full((self.permutations, b, n), n)
         for graph, size in enumerate(batch.num_nodes.tolist()):
@@ -156,15 +153,14 @@ class ShapleySampling(_Removal):
 
 @register
 class OrderMarginals(_Removal):
-    """Gain of the class's log-odds when a node joins those before it, in an order made from these
-    gains.
+    """The gains of the class's log-odds when nodes join in an order that these gains decide.
 
-    A round follows the present order from the empty to the whole graph and adds each node's gain to
+    A round follows the current order from the empty to the whole graph and adds each node's gain to
     its score, which re-sorts the nodes. Scores are `z(start) + z(mean gain)`, with `z(x) = x / mean
     |x|`. From two rounds on, the spread is the standard error of the mean gain, in the same unit.
 
-    The rounds evaluate activation curves, the very thing that AUAC integrates: compare the method
-    by other measures.
+    The rounds evaluate activation curves, which is exactly what AUAC integrates. Compare this
+    method with others by other measures.
 
     Args:
         operator: how nodes are removed, "mask" or "zero".
@@ -204,9 +200,9 @@ class OrderMarginals(_Removal):
 
 
 def prefixes(places: Tensor) -> Tensor:
-    """Choose the first 0..N nodes of orders, True in (N + 1, ..., N).
+    """Mark the first 0, 1, ..., N nodes of each order as True in (N + 1, ..., N).
 
-    `places` (..., N) has each node's place.
+    `places` (..., N) holds the place of each node in the order.
     """
     sizes = torch.arange(places.shape[-1] + 1, device=places.device)
     return places < sizes.view(-1, *[1] * places.dim())

@@ -1,13 +1,13 @@
-"""Relevance by the positive rule: Chefer et al., CVPR 2021, and its two baselines.
+"""Relevance by the positive rule: the method of Chefer et al., CVPR 2021, and its two baselines.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
 by operation. `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
 model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
-linear maps take no part. Padding gets no attention, hence no relevance.
+linear maps take no part. Padding gets no attention and therefore no relevance.
 
 Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
-order of summation, so the pass runs on a copy of the model in double precision. A model whose code
-fixes its data type, so that the copy does not run, is explained in that type.
+order of summation, so the pass runs on a copy of the model in double precision. If the copy does
+not run, because the model's code fixes the data type, the model itself is explained.
 """
 
 import warnings
@@ -40,13 +40,13 @@ CONTRIBUTING = "contributing"  # what a large score means
 
 @dataclass(frozen=True, eq=False)
 class RelevancePassedBack:
-    """Where a relevance of one at f_c ends up.
+    """Where a relevance of one at f_c arrives when it is passed back.
 
     Args:
-        tokens: relevance of the tokens that entered the first layer, (B, T, D).
-        attention: relevance of each layer's probabilities (B, H, Q, T), first layer first.
+        tokens: the relevance of the tokens that enter the first layer (B, T, D).
+        attention: the relevance of each layer's probabilities (B, H, Q, T), first layer first.
         outputs: the model's outputs (B, num_outputs).
-        resolved: the target resolved for them.
+        resolved: the target resolved for these outputs.
     """
 
     tokens: Tensor
@@ -56,7 +56,7 @@ class RelevancePassedBack:
 
 
 def in_double_precision(model: ExplainableModel) -> ExplainableModel:
-    """Copy the model in 64-bit precision. Raises TypeError unless it is a PyTorch module."""
+    """Copy the model in 64-bit precision, or raise TypeError if it is no PyTorch module."""
     module = _module_of(model)
 
     def copy() -> ExplainableModel:
@@ -77,23 +77,23 @@ def _module_of(model: Any) -> nn.Module:
     return module
 
 
-def precisely(
+def in_best_precision(
     model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
 ) -> Attribution:
     """Call `attribute` on the model in double precision, or on the model if the copy fails.
 
-    Numbers in the code of a model, such as a mask of the most negative number, may be beyond what
-    another tensor of the copy can hold.
+    The copy fails if the model's code fixes a data type, or holds a number that is only valid in
+    one. An example is a mask with the most negative number of its type.
     """
-    with cached_passes(most=1):  # gradients of attention and its relevance are of one pass
-        with suppress(RuntimeError):  # operands of different types, or a tensor without a copy
+    with cached_passes(most=1):  # gradients of attention and relevance come from one pass
+        with suppress(RuntimeError):  # operands have different types, or a tensor cannot be copied
             attribution = attribute(in_double_precision(model))
             if bool(attribution.outputs.isfinite().all()):
                 return attribution
         return attribute(model)
 
 
-def hand_down(
+def pass_relevance_back(
     double: ExplainableModel,
     batch: GraphBatch,
     target: Target,
@@ -106,16 +106,16 @@ def hand_down(
     """Pass a relevance of one back from f_c, in the model's precision.
 
     Args:
-        double: the model.
+        double: the model, or its copy in double precision.
         batch: B graphs.
         target: the output to explain.
         rules: the rules for additions, products and attention.
-        important: the important heads, (B or 1, K, L, H), see
+        important: the important heads (B or 1, K, L, H), see
             `rules.positive.through_important_entries`. None takes all heads.
-        to_last_layer_of: the original of this copy, if relevance is to stop at its last layer's
-            attention. Tokens are then zero, and attention has only that layer.
-        reads_attention: whether the relevance of attention is needed. If not, the model may have
-            none.
+        to_last_layer_of: if relevance is to stop at the last layer's attention, the model that
+            `double` was copied from. The tokens then get zero, and `attention` has only that layer.
+        reads_attention: whether the relevance of attention is needed. If not, the model may have no
+            attention.
     """
     tokens = double.embed(batch).detach().requires_grad_()
     with relevance_pass(rules, important, reads_attention) as state:
@@ -146,9 +146,9 @@ def _layers(model: ExplainableModel, batch: GraphBatch, state: RelevancePass) ->
 
 
 def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, state: RelevancePass) -> Tensor:
-    """Compute outputs of tokens.
+    """Compute the outputs of tokens under the rules.
 
-    A wrapped model passes relevance back by itself, while a Graphormer does not.
+    A wrapped model applies the rules itself. A Graphormer runs in a pass that applies them.
     """
     module: Any = model
     if not isinstance(module, nn.Module):
@@ -164,7 +164,7 @@ def _name_of(model: Any) -> str:
 
 
 def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
-    """Compute row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
+    """Compute a row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
     row = row[:, None]  # (B, 1, T)
     for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
         weighted = (gradient * of_attention).relu().mean(1)  # (B, Q, T)
@@ -175,7 +175,7 @@ def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Ten
 def transformer_attribution(
     model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
 ) -> Attribution:
-    """Explain by Eq. 5, 10, 13 and 14, through important heads (B or 1, K, L, H) or all."""
+    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H)."""
 
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target, copy_of=model)
@@ -186,26 +186,26 @@ def transformer_attribution(
                 " Compute the heads of a layer in one softmax.",
                 stacklevel=2,
             )
-        handed = hand_down(double, batch, target, CHEFER, important=important)
-        row = first_row(batch, handed.tokens, "token")
-        scores = attention_rollout(traced.gradients, traced.layers.of(handed.attention), row)
-        return in_own_precision(scores, batch, handed, model)
+        passed_back = pass_relevance_back(double, batch, target, CHEFER, important=important)
+        row = first_row(batch, passed_back.tokens, "token")
+        scores = attention_rollout(traced.gradients, traced.layers.of(passed_back.attention), row)
+        return in_model_precision(scores, batch, passed_back, model)
 
-    return precisely(model, attribute)
+    return in_best_precision(model, attribute)
 
 
-def in_own_precision(
-    scores: Tensor, batch: GraphBatch, handed: RelevancePassedBack, model: Any
+def in_model_precision(
+    scores: Tensor, batch: GraphBatch, passed_back: RelevancePassedBack, model: Any
 ) -> Attribution:
-    """Make an Attribution in the model's precision from token scores (B, T) in double precision."""
+    """Make an Attribution in the model's precision from scores (B, T) in double precision."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     dtype = next(floats, torch.get_default_dtype())
-    return scored(scores.to(dtype), batch, handed.outputs.to(dtype), handed.resolved)
+    return scored(scores.to(dtype), batch, passed_back.outputs.to(dtype), passed_back.resolved)
 
 
 @register
 class TransformerAttribution(Explainer):
-    """Relevance of attention times its gradient, rolled out over the layers."""
+    """The relevance of attention times its gradient, rolled out over the layers."""
 
     name = "transformer_attribution"
     title = "Transformer attribution"
@@ -222,10 +222,10 @@ class TransformerAttribution(Explainer):
 
 @register
 class LrpZPlus(Explainer):
-    """The plain positive rule back to the tokens; nodes and graph token sum to one.
+    """The plain positive rule, applied back to the tokens. Nodes and graph token sum to one.
 
-    The terms of a sum share by their positive parts. Attention counts as a matrix of weights: all
-    relevance goes through the values.
+    The terms of a sum share relevance by their positive parts. Attention counts as a matrix of
+    weights, so all relevance goes through the values.
     """
 
     name = "lrp_zplus"
@@ -240,17 +240,17 @@ class LrpZPlus(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
-            handed = hand_down(double, batch, target, PLAIN, reads_attention=False)
-            return in_own_precision(handed.tokens.sum(-1), batch, handed, model)
+            passed_back = pass_relevance_back(double, batch, target, PLAIN, reads_attention=False)
+            return in_model_precision(passed_back.tokens.sum(-1), batch, passed_back, model)
 
-        return precisely(model, attribute)
+        return in_best_precision(model, attribute)
 
 
 @register
 class PartialLrp(Explainer):
-    """The plain positive rule, stopped at the last layer's attention, averaged over its heads.
+    """The plain positive rule, stopped at the last layer's attention and averaged over its heads.
 
-    Without a graph token, it is summed over the rows of the nodes.
+    Without a graph token, the relevance is summed over the rows of the nodes.
     """
 
     name = "partial_lrp"
@@ -265,8 +265,8 @@ class PartialLrp(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
-            handed = hand_down(double, batch, target, PLAIN, to_last_layer_of=model)
-            (last,) = handed.attention  # (B, H, Q, T)
-            return in_own_precision(last.mean(1).sum(1), batch, handed, model)
+            passed_back = pass_relevance_back(double, batch, target, PLAIN, to_last_layer_of=model)
+            (last,) = passed_back.attention  # (B, H, Q, T)
+            return in_model_precision(last.mean(1).sum(1), batch, passed_back, model)
 
-        return precisely(model, attribute)
+        return in_best_precision(model, attribute)

@@ -27,7 +27,7 @@ from . import REGISTRY, Attribution, Explainer, get_explainer
 from .pyg_explainer import PygExplainer, from_pyg
 from .pyg_graphs import COUNTED, PygCall, SingleGraphModel, check_split, split
 
-# Attributes of a node or a graph: the output column explained, or -1.
+# The attribute of a node or a graph that holds the output column to explain, or -1.
 NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
 
 
@@ -38,16 +38,16 @@ class Algorithm(ExplainerAlgorithm):
     """An explainer of this toolkit as an algorithm of `torch_geometric.explain`.
 
     The node mask is the signed relevance: (n, 1) for "object", (n, F) for "attributes", and its sum
-    over nodes (1, F) for "common_attributes". The last two need a method whose scores split by
-    feature. The edge mask (E,) is the relevance of the edges' inputs in the call, such as
-    `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs for the
-    target classes, over the rows `index` (all by default). Graphs and nodes of a batch do not share
-    relevance.
+    over nodes (1, F) for "common_attributes". The last two need a method that splits scores by
+    feature. The edge mask (E,) is the relevance of those inputs of the call that belong to edges,
+    such as `edge_attr` or `edge_weight`. The explained number is the sum of the model's outputs for
+    the target classes, over the rows `index` (all by default). Graphs and nodes of a batch do not
+    share relevance.
 
     Args:
-        method: the explainer.
+        method: the explainer, or its name.
         embedding: as in `adapters.wrap`.
-        options: those of the explainer.
+        options: the options of the explainer.
     """
 
     method: ClassVar[str] = "lrp"
@@ -61,7 +61,7 @@ class Algorithm(ExplainerAlgorithm):
         self._padding: WeakKeyDictionary[nn.Module, dict[Any, PaddingCheck]] = WeakKeyDictionary()
 
     def supports(self) -> bool:
-        """Whether the settings are supported: masks of nodes or edges, for graphs or nodes."""
+        """Return whether the settings ask for masks of nodes or edges, at graph or node level."""
         config = self.explainer_config
         by_feature = config.node_mask_type in (MaskType.attributes, MaskType.common_attributes)
         return (
@@ -88,7 +88,7 @@ class Algorithm(ExplainerAlgorithm):
         graphs, uncertain = split(whole, kwargs.get("batch"))
         wrapped = self._wrapped(model, x, kwargs)
         if len(graphs) == 1 and (uncertain or kwargs.get("batch") is None):
-            wrapped = SingleGraphModel.of(wrapped, asks_nodes=NODE_COLUMN in whole)
+            wrapped = SingleGraphModel.of(wrapped, explains_nodes=NODE_COLUMN in whole)
         batch: Any = wrapped.collate([wrapped.prepare(graph).data for graph in graphs]).to(x.device)
         if len(graphs) > 1 and uncertain:
             with evaluating(wrapped):
@@ -134,7 +134,7 @@ class Algorithm(ExplainerAlgorithm):
     def _edge_mask(
         self, attribution: Attribution, edges: list[str], whole: Data, group: Tensor | None
     ) -> Tensor | None:
-        """Return the relevance of the edges (E,) in the order of the call."""
+        """Return the relevance of the edges (E,), in the order of the call."""
         if not edges or attribution.inputs is None:
             return None
         mask = whole.x.new_zeros(whole.num_edges)
@@ -156,7 +156,7 @@ class Algorithm(ExplainerAlgorithm):
         index: int | Tensor | None,
         kwargs: dict[str, Any],
     ) -> Data:
-        """Put all graphs of the call into one, with the output columns to explain."""
+        """Put all graphs of the call into one Data, with the output columns to explain."""
         columns = self._columns(target)
         if index is not None:
             asked = torch.full_like(columns, -1)
@@ -177,13 +177,15 @@ class Algorithm(ExplainerAlgorithm):
         return whole
 
     def _columns(self, target: Tensor) -> Tensor:
-        """Return the column of every row: its class, or 0 where the row has one value."""
+        """Return the column to explain in each row, which is its class or, for a value, 0."""
         if self.model_config.mode == ModelMode.multiclass_classification:
             return target.reshape(-1).long()
         if self.model_config.mode == ModelMode.binary_classification:
             return target.reshape(-1).long()
         if target.dim() > 1 and target.shape[-1] != 1:
-            raise ValueError("a regression with several outputs: explain one with `forward`.")
+            raise ValueError(
+                "the regression has several outputs: select one in the model's forward."
+            )
         return torch.zeros(target.numel(), dtype=torch.long, device=target.device)
 
     def _wrapped(self, model: nn.Module, x: Tensor, kwargs: dict[str, Any]) -> WrappedModel:
@@ -201,7 +203,7 @@ class Algorithm(ExplainerAlgorithm):
             forward=PygCall(kwargs, read),
             features=names,
         )
-        # what passes show about the model holds for all calls of this form
+        # calls of the same form share what earlier passes have shown about the model
         by_form = self._padding.setdefault(model, {})
         wrapped.padding = by_form.setdefault((x.dim(), *_form(kwargs)), wrapped.padding)
         return wrapped
@@ -217,7 +219,7 @@ class Algorithm(ExplainerAlgorithm):
 
 
 def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
-    """Describe the arguments by names and values.
+    """Describe the arguments of a call by their names and values.
 
     Tensors are described only by their number of axes, and objects by their type.
     """
@@ -232,10 +234,9 @@ def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
-    """Sum the requested output columns of each graph, (B,), which is what is explained.
+    """Sum the output columns to explain over each graph (B,), given rows (n, C) or (B, C).
 
-    The rows are (n, C) or (B, C). A binary model's single logit counts for class 1, its negative
-    for 0.
+    A binary model's single logit counts for class 1, its negative for class 0.
     """
     columns = batch[NODE_COLUMN] if NODE_COLUMN in batch else batch[GRAPH_COLUMN]
     asked = columns >= 0
@@ -250,7 +251,7 @@ def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
 
 
 def __getattr__(name: str) -> Any:
-    """Make an algorithm from a registered explainer, by its class name; `LRP` is `Lrp`."""
+    """Make an algorithm from a registered explainer, by its class name. `LRP` is `Lrp`."""
     for method, cls in REGISTRY.items():
         if name == cls.__name__ or (name == "LRP" and method == "lrp"):
             algorithm = type(name, (Algorithm,), {"method": method, "__module__": __name__})

@@ -1,4 +1,4 @@
-"""An algorithm of `torch_geometric.explain` as an explainer of this toolkit."""
+"""Use an algorithm of `torch_geometric.explain` as an explainer of this toolkit."""
 
 import logging
 from dataclasses import replace
@@ -20,7 +20,7 @@ from .base import Attribution, Explainer, scored
 from .gnn_explainer import KEPT
 from .traits import Traits
 
-# What a large score means for PyG's masks, which have no sign. Captum's scores may have one.
+# What a large score means in PyG's masks without a sign. Captum's scores may have a sign.
 LARGE_SCORES_MEAN = {
     "AttentionExplainer": ATTENDED,
     "DummyExplainer": "drawn at random",
@@ -38,27 +38,24 @@ def from_pyg(
 ) -> "PygExplainer":
     """Use an algorithm of `torch_geometric.explain` as an explainer, for `explain` and `evaluate`.
 
-    A node's score is its mask, summed over features. With an edge mask only, it is half the mask of
-    each of its edges.
+    A node's score is its mask, summed over features. If there is only an edge mask, each edge gives
+    half of its mask to either end.
 
     Args:
         algorithm: PyG's algorithm.
         node_mask: the type of node mask that it computes.
         edge_mask: the type of edge mask that it computes.
-        seed: for the random numbers that it draws.
+        seed: the seed of the random numbers that it draws.
 
     Raises:
-        ValueError: the algorithm cannot run this way, such as one that needs training. The message
-            has PyG's reason.
+        ValueError: the algorithm cannot run this way, for example because it needs training. The
+            message has PyG's reason.
     """
     return PygExplainer(algorithm, node_mask, edge_mask, seed)
 
 
 class PygExplainer(Explainer):
-    """An algorithm of PyG, which explains graphs one at a time, each with the same seed.
-
-    `from_pyg` makes it.
-    """
+    """An algorithm of PyG, which explains graphs one at a time with the same seed."""
 
     name = "pyg"
     title = "PyG"
@@ -86,7 +83,7 @@ class PygExplainer(Explainer):
         _check_supports(algorithm, self.masks, _config(self._explains_values("binary")))
 
     def _explains_values(self, kind: str) -> bool:
-        """Whether PyG is told that f_c is a number, not a logit (CaptumExplainer: always)."""
+        """Return whether PyG treats f_c as a number, not a logit. Captum always does."""
         return kind == "regression" or isinstance(self.algorithm, CaptumExplainer)
 
     def _attribute(self, model: ExplainableModel, batch: Any, target: Target) -> Attribution:
@@ -136,7 +133,7 @@ def _config(as_value: bool) -> ModelConfig:
 def _check_supports(
     algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
 ) -> None:
-    """Raise ValueError unless the algorithm can run, with the reason that PyG only logs."""
+    """Raise ValueError unless the algorithm can run, with the reason, which PyG only logs."""
     logged: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
@@ -188,10 +185,7 @@ class _TargetOfOneGraph(nn.Module):
         self.eval()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """Return node embeddings (n, D) and edges (2, E).
-
-        There are no edges if the model keeps them elsewhere.
-        """
+        """Return node embeddings (n, D) and edges (2, E), or no edges if the model has none."""
         x = self.tokens[self.row, 1 : self.n + 1].clone()
         graphs = getattr(self.batch, "graphs", None)
         if graphs is None:

@@ -1,10 +1,10 @@
-"""The inputs of a call through `torch_geometric.explain` as graphs, and the model that takes them.
+"""Split a call through `torch_geometric.explain` into graphs, for a model that takes them.
 
 The call holds the model's inputs as one batch, which is split into graphs as in
-`adapters.subgraphs`. If the split is uncertain, or there is no batch vector so that copies of a
-graph could be mistaken for one graph, the model decides: its outputs for graphs that share a pass
-must equal its outputs for each alone. If they do not, graphs are passed one by one, or the call is
-refused.
+`adapters.subgraphs`. The split may be uncertain, and without a batch vector the model could take
+several copies of a graph for one graph. The model decides in both cases: its outputs for graphs
+that share a pass must equal its outputs for each graph alone. Otherwise graphs are passed one by
+one, or the call is refused.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from graphxai.adapters.one_at_a_time import one_by_one
 from graphxai.adapters.subgraphs import restricted
 from graphxai.rules.conservative import unrecorded
 
-# Arguments that are attributes of a batch.
+# Arguments of a call, and the attributes of a batch that hold their values.
 COUNTED = {"batch": "batch", "ptr": "ptr", "batch_size": "num_graphs", "num_graphs": "num_graphs"}
 COUNTED |= {"num_nodes": "num_nodes", "num_edges": "num_edges"}
 
@@ -34,7 +34,8 @@ class PygCall:
 
     Args:
         kwargs: the further arguments of the call.
-        read: gives the explained number of each graph, (B, 1), from the model's rows and the batch.
+        read: computes the explained number of each graph (B, 1) from the model's rows and the
+            batch.
         gives_batch: whether to pass the batch vector to the model even if the user's call has none.
     """
 
@@ -43,7 +44,7 @@ class PygCall:
     gives_batch: bool = False
 
     def __call__(self, module: nn.Module, batch: Any) -> Tensor:
-        """Compute the explained number of each graph of a batch, (B, 1)."""
+        """Compute the explained number of each graph of a batch (B, 1)."""
         given = {k: batch.get(k) if isinstance(v, Tensor) else v for k, v in self.kwargs.items()}
         for name, attribute in COUNTED.items():
             if given.get(name) is not None or isinstance(self.kwargs.get(name), Tensor):
@@ -59,9 +60,14 @@ class PygCall:
 
 
 def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
-    """Split into one Data per graph. Also return the attributes whose split is uncertain.
+    """Split the inputs of a call into one Data per graph.
 
-    `group` (n,) has the graph of each node. Without it there is one graph.
+    Args:
+        whole: the inputs of the call.
+        group: the graph of each node (n,). If it is None, there is one graph.
+
+    Returns:
+        The graphs, and the names of attributes that may not have been split correctly.
     """
     size = 1 if group is None else int(group.max()) + 1
     roles, doubts = roles_and_doubts([whole])
@@ -84,7 +90,7 @@ def _rows(value: Any) -> int:
 def check_split(
     model: WrappedModel, batch: WrappedBatch, whole: Data, group: Tensor, uncertain: list[str]
 ) -> None:
-    """Raise ValueError unless the graphs split from a call reproduce the outputs of the call."""
+    """Raise ValueError unless the split graphs reproduce the outputs of the call."""
     call: Any = model.settings.forward
     asked = whole.clone()
     asked.batch, asked.ptr = group, batch.graphs.ptr if batch.graphs is not None else None
@@ -110,40 +116,43 @@ def _same(outputs: Tensor, expected: Tensor) -> bool:
 
 
 class SingleGraphModel(WrappedModel):
-    """A wrapped model of one graph. Copies share a pass if they do not affect each other.
+    """A wrapped model that is called with one graph.
 
-    That works more often with a batch vector, so a model that takes one gets it even if the user's
-    call has none, as long as it changes nothing.
+    Copies of the graph share a pass if they do not affect each other. This works more often with a
+    batch vector. So a model that accepts one gets it even if the user's call has none, provided
+    that its outputs stay the same.
     """
 
-    asks_nodes = False  # whether node rows are explained; an empty graph has none
-    _alike: bool | None = None
+    explains_nodes = (
+        False  # whether rows of nodes are explained, which an empty graph does not have
+    )
+    _copies_are_independent: bool | None = None
 
     @classmethod
-    def of(cls, model: WrappedModel, asks_nodes: bool) -> "SingleGraphModel":
-        """The same model as a SingleGraphModel."""
+    def of(cls, model: WrappedModel, explains_nodes: bool) -> "SingleGraphModel":
+        """Return the same model as a SingleGraphModel."""
         made = cls.__new__(cls)
-        vars(made).update(vars(model), asks_nodes=asks_nodes)
+        vars(made).update(vars(model), explains_nodes=explains_nodes)
         return made
 
     def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
-        """Encode as a wrapped model does. Copies, whole or reduced, go alone if they must."""
+        """Encode as a wrapped model does. Copies of the graph share a pass if they can."""
         if len(tokens) == 1 and keep is None:
             return super().encode(tokens, batch, keep)
-        if self._alike is None:
-            self._alike = self._leave_alone(batch)
-        if self._alike:
+        if self._copies_are_independent is None:
+            self._copies_are_independent = self._passes_are_independent(batch)
+        if self._copies_are_independent:
             return super().encode(tokens, batch, keep)
-        nothing = tokens.new_zeros(1, 1) if self.asks_nodes else None
+        nothing = tokens.new_zeros(1, 1) if self.explains_nodes else None
         return one_by_one(self, tokens, batch, keep, nothing)
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
-        """Whether copies shared passes when they were encoded."""
+        """Return whether copies shared passes when they were encoded."""
         return not self.goes_alone(batch.singles[0])
 
     @torch.no_grad()
-    def _leave_alone(self, batch: WrappedBatch) -> bool:
-        """Whether two different graphs get the same outputs in one pass as each gets alone."""
+    def _passes_are_independent(self, batch: WrappedBatch) -> bool:
+        """Return whether two graphs get the same outputs in one pass as each gets alone."""
         call: Any = self.settings.forward
         graph, *_ = batch.examples()
         other = graph.clone()
@@ -156,7 +165,7 @@ class SingleGraphModel(WrappedModel):
                 try:
                     if _same(self._output_of([graph, other]), alone):
                         return True
-                except Exception:  # a model may raise anything for unexpected inputs
+                except Exception:  # a model may raise any error for unexpected inputs
                     continue
         return False
 

@@ -8,7 +8,7 @@ from .base import Explainer
 from .custom import CustomMethod
 
 REGISTRY: dict[str, type[Explainer]] = {}
-BEST = "learned"  # "best" by AUAC for its passes, see benchmarks/learned_explainer.md
+BEST = "learned"  # highest AUAC for the passes it takes, see benchmarks/learned_explainer.md
 _Class = TypeVar("_Class", bound=type[Explainer])
 
 
@@ -50,16 +50,16 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
 
 
 def methods_for(model: Any) -> list[str]:
-    """List the methods that have what they need of this model, with their usual options."""
+    """List the methods that can explain this model with their default options."""
     return [name for name in REGISTRY if get_explainer(name).applies_to(model)]
 
 
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
-    """Make an explainer of this class. Raises ValueError for an unknown option."""
+    """Make an explainer of this class, or raise ValueError for an unknown option."""
     factory: Callable[..., Explainer] = cls
-    known_options = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
+    available = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:
-        if option not in known_options:
-            text = ", ".join(known_options) or "none"
+        if option not in available:
+            text = ", ".join(available) or "none"
             raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
     return factory(**options)

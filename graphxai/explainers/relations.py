@@ -1,4 +1,4 @@
-"""Relations between the atoms of a molecule: the graph's counterpart of syntactic relations."""
+"""Find relations between the atoms of a molecule, the counterpart of syntactic relations."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 RELATIONS = ("bonded", "same ring", "same functional group", "conjugated")
 
-# The atoms that a match covers form a group. Larger groups contain smaller ones.
+# The atoms that a match covers form a group. A larger group may contain smaller ones.
 FUNCTIONAL_GROUPS: dict[str, str] = {
     "carboxylic acid or carboxylate": "[CX3](=O)[OX2H1,OX1-]",
     "ester": "[CX3](=O)[OX2H0][#6]",
@@ -43,7 +43,7 @@ FUNCTIONAL_GROUPS: dict[str, str] = {
 
 
 def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
-    """Tell which pairs of atoms have which of `RELATIONS`, (4, N, N).
+    """Return which pairs of atoms have each of the four `RELATIONS` (4, N, N).
 
     Atoms are bonded, in the same ring, covered by the same match of a pattern in
     `FUNCTIONAL_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated.
@@ -72,8 +72,8 @@ def _conjugated_systems(molecule: "Mol") -> list[list[int]]:
 
     bonds = [b for b in molecule.GetBonds() if b.GetIsConjugated()]
     n = molecule.GetNumAtoms()
-    # the first versions of scipy with this class keep the type of the positions, and
-    # `connected_components` takes only this one
+    # `connected_components` takes only 32-bit positions, and the first versions of SciPy with this
+    # class do not convert them.
     start = np.array([b.GetBeginAtomIdx() for b in bonds], dtype=np.int32)
     end = np.array([b.GetEndAtomIdx() for b in bonds], dtype=np.int32)
     adjacency = coo_array((np.ones(len(bonds)), (start, end)), shape=(n, n))

@@ -1,4 +1,4 @@
-"""Check that it is the model itself that is explained: the same outputs, and no randomness."""
+"""Check that a method explains the model itself: outputs stay the same, without randomness."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from graphxai.adapters.engine.session import warn_of_random_numbers
 from graphxai.adapters.engine.trace import recording
 from graphxai.runtime.randomness import current_draws
 
-FAR = 7e4  # machine epsilons of the largest output: more than bfloat16 within a pass causes
+FAR = 7e4  # in machine epsilons of the largest output, more than bfloat16 inside a pass causes
 SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers
 
 _compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
-def warn_if_another(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
-    """Compare the outputs (B, C) of a method's pass with those of the model, once for each method.
+def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
+    """Warn if the outputs (B, C) of a method's pass are not those of the model.
 
-    Rules change gradients, never values. If they change values in some module, a warning says so.
+    Rules should change gradients, but never values. The check runs once for each model and method.
     """
     module, draws = getattr(model, "module", model), current_draws()
     if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
@@ -48,10 +48,10 @@ def _floats(model: Any) -> Any:
 
 
 @contextmanager
-def noticing_chance(model: Any, batch: Any) -> Iterator[None]:
-    """If random numbers are drawn within the block, name the place in a wrapped model.
+def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
+    """Warn if a wrapped model draws random numbers within the block, and name the place.
 
-    There is no warning if another thread or the method drew them. Passes that were recorded have
+    There is no warning if another thread or the method itself draws them, or if a recorded pass has
     already warned.
     """
     before = torch.get_rng_state()

@@ -1,27 +1,31 @@
-"""What is said of an explainer beside its name: what its scores mean, needs and cost."""
+"""What an explainer declares about itself: what its scores mean, what it needs, and its cost."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What the scores of an explainer mean, what it needs of a model, and what it costs.
+    """What the scores of an explainer mean, what it needs from a model, and what it costs.
 
     Args:
-        adds_up: scores are shares of the output, in its units, and a ledger accounts for the rest.
-        in_output_units: scores are in the units of the output, but do not add up to it.
-        large_score_means: what a large score says about a node, such as "attended to", for methods
-            without negative scores. Empty if a sign tells for and against the target.
-        caveat: what readers of the scores must know. It is shown beside them.
-        cost: the passes that it takes, in words such as "1 forward, 1 backward".
-        draws_random_numbers: scores depend on random numbers drawn in the order of the nodes.
-        searches_curve: the method evaluates the curve that AUAC integrates, so that its AUAC is no
-            independent test.
-        needs_fitting: it needs a file of its own beside the checkpoint.
-        needs_gradients: it needs gradients from the outputs back to the nodes.
-        reports_cut_gradients: its own passes notice where a wrapped model cuts these gradients off.
-        explains_other_inputs: it also explains inputs other than the nodes' features.
-        explains_integer_inputs: these may be integers, such as the types of bonds.
+        adds_up: whether scores are shares of the output, in its units, so that a ledger accounts
+            for the rest.
+        in_output_units: whether scores are in the units of the output, but do not add up to it.
+        large_score_means: for methods without negative scores, what a large score says about a
+            node, such as "attended to". It is empty if the sign says for or against the target.
+        caveat: what readers of the scores must know. It is shown beside the scores.
+        cost: how many passes the method takes, in words such as "1 forward, 1 backward".
+        draws_random_numbers: whether scores depend on random numbers drawn in the order of the
+            nodes.
+        searches_curve: whether the method evaluates the curve that AUAC integrates, so that its
+            AUAC is no independent test.
+        needs_fitting: whether the method needs a fitted file beside the checkpoint.
+        needs_gradients: whether the method needs gradients from the outputs back to the nodes.
+        reports_cut_gradients: whether the method's passes notice where a wrapped model cuts these
+            gradients off.
+        explains_other_inputs: whether the method also explains inputs other than the nodes'
+            features.
+        explains_integer_inputs: whether such inputs may be integers, such as the types of bonds.
     """
 
     adds_up: bool = False

@@ -1,4 +1,4 @@
-"""Several variants of a batch, with other tokens or hidden nodes, in passes of limited size.
+"""Run variants of a batch, with other tokens or hidden nodes, in passes of limited size.
 
 A Graphormer's structural bias is computed once and shared by all variants.
 """
@@ -12,11 +12,11 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer
 
-MAX_PAIRS = 50_000  # token pairs in one pass: larger passes no longer fit the cache
+MAX_PAIRS = 50_000  # how many token pairs a pass may have before it no longer fits the cache
 
 
 def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
-    """Compute the bias (B, H, T, T) inside every attention, or None if the model has none."""
+    """Compute the structural bias (B, H, T, T) of attention, or None if the model has none."""
     if not isinstance(model, Graphormer):
         return None
     with torch.no_grad():
@@ -30,7 +30,7 @@ def encode(
     keep: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Compute outputs (B, num_outputs), with the bias from `structural_bias` if there is one."""
+    """Compute outputs (B, num_outputs), given the bias from `structural_bias` if there is one."""
     if bias is None or not isinstance(model, Graphormer):
         return model.encode(tokens, batch, keep)
     return model.encode(tokens, batch, keep, bias)
@@ -47,13 +47,13 @@ def encode_variants(
 
     Args:
         model: any explainable model.
-        tokens: the tokens of every variant, (K, B, T, D).
+        tokens: the tokens of every variant (K, B, T, D).
         batch: B graphs.
-        keep: False where a node is hidden, (K, B, N).
+        keep: False where a node is hidden (K, B, N).
         bias: the structural bias (B, H, T, T), if the model has one.
     """
     k, b = tokens.shape[:2]
-    if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes them all at once
+    if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes all variants at once
         hidden = None if keep is None else keep.flatten(0, 1)
         return model.encode(tokens.flatten(0, 1), batch, hidden).unflatten(0, (k, b))
     if bias is None:

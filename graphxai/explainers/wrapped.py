@@ -1,4 +1,4 @@
-"""What an explainer asks of a wrapped model beyond the contract."""
+"""Ask a wrapped model for what explainers need beyond the contract."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ NODES_ONLY = ("x",)
 
 
 def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
-    """Return the inputs to explain beside the nodes' features x.
+    """Return the names of the inputs to explain beside the nodes' features x.
 
     Raises:
-        ValueError: there are any, and the method does not explain them.
+        ValueError: there are such inputs, but the method does not explain them.
     """
     if isinstance(wrt, str):
         wrt = (wrt,)
@@ -29,9 +29,9 @@ def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[st
 
 
 def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
-    """Return the batch with gradients at inputs of these names.
+    """Return the batch with gradients at the inputs of these names.
 
-    With `codes`, they may be integers.
+    If `codes` is True, these inputs may be integers.
     """
     if not names:
         return batch
@@ -49,10 +49,10 @@ def leaves_of(batch: Any) -> dict[str, Tensor]:
 
 
 def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
-    """Repeat a batch for each scale (K,), with its leaves times that scale.
+    """Repeat a batch once for each scale (K,), with its leaves multiplied by the scale.
 
     Returns:
-        The batch, and its scaled leaves (K, rows, ...). Without leaves the batch stays as it is.
+        The batch, and its scaled leaves (K, rows, ...). Without leaves the batch is not repeated.
     """
     leaves = leaves_of(batch)
     if not leaves:
@@ -66,33 +66,33 @@ def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
 
 
 def share_of(batch: Any, name: str, relevance: Tensor) -> Tensor:
-    """Sum the relevance of a further input over each graph, (B,)."""
+    """Sum the relevance of a further input over each graph (B,)."""
     return torch.stack([part.sum() for part in batch.split(name, relevance)])
 
 
 def by_graph(batch: Any, values: dict[str, Tensor]) -> dict[str, list[Tensor]] | None:
-    """Split values of further inputs, which have the shape of a batch, into its graphs."""
+    """Split values of further inputs, which have the shape of a batch, by graph."""
     if not values:
         return None
     return {name: batch.split(name, value.detach()) for name, value in values.items()}
 
 
 def passes_of(model: Any, batch: Any) -> list[Any]:
-    """Return the batch, or its graphs if they cannot share a pass of a wrapped model."""
+    """Return the batch, or its graphs one by one if they cannot share a wrapped model's pass."""
     return model.passes(batch) if hasattr(model, "passes") else [batch]
 
 
 def warn_of_mixing(model: Any, method: str) -> None:
-    """Warn if a wrapped model is seen to mix the graphs of a batch."""
+    """Warn if a wrapped model has been seen to mix the graphs of a batch."""
     if hasattr(model, "checks"):
         model.checks.warn_of_mixing(type(model.module).__name__, method)
 
 
-def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
-    """Warn where values leave a wrapped model's gradient, unless the method's own passes warn.
+def check_gradients(model: Any, batch: Any, reports_cuts: bool) -> None:
+    """Warn where a wrapped model cuts off gradients, unless the method's own passes warn.
 
     Raises:
-        ValueError: weights pass no gradient on.
+        ValueError: a layer's weights pass no gradient on.
     """
     if not hasattr(model, "checks"):
         return
@@ -103,5 +103,5 @@ def check_gradients(model: Any, batch: Any, names_cuts: bool) -> None:
             " model as it was before quantisation, or use a method that only hides nodes, such as"
             " 'occlusion'."
         )
-    if not names_cuts and (places := model.cuts(batch)):
+    if not reports_cuts and (places := model.cuts(batch)):
         warn_of_cuts(name, places, in_ledger=False)

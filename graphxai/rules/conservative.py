@@ -1,4 +1,4 @@
-"""What is held constant in a backward pass, and what is recorded along the way.
+"""Decide what a backward pass holds constant, and record what a forward pass computes.
 
 Gradient x Input becomes conservative layer-wise relevance propagation once the factors that make a
 transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4):
@@ -8,7 +8,7 @@ transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4
   mean is not.
 * activation: `y = x * [f(x) / x]`, with the ratio in brackets detached.
 * products: in `A v` and in `q k^T`, each of the two factors gets half of the relevance (Achtibat et
-  al., ICML 2024). Gradient x Input gives all of it to both.
+  al., ICML 2024). Gradient x Input alone would give the whole relevance to each of them.
 
 Further rules are declared from outside (see `operation_rule`) and named in `Rules.custom`.
 
@@ -35,9 +35,13 @@ from .operation_rule import BoundOperation, OperationRule
 class Rules:
     """Which factors are held constant. The default is the unmodified network.
 
-    `custom` has rules for single operations. They precede the others: where one of them acts,
-    `layernorm` and `activation` do not. Constant attention passes nothing to its softmax, whatever
-    the rule there.
+    Args:
+        attention: whether attention is constant.
+        layernorm: whether the scale of LayerNorm is constant.
+        activation: "ratio" if `f(x) / x` is constant, or None.
+        products: whether each factor of a product gets half of the relevance.
+        custom: rules for single operations. Where one of them acts, `layernorm` and `activation`
+            do not. A rule for the softmax has no effect if attention is constant.
 
     Raises:
         ValueError: there are two custom rules for one operation.
@@ -56,7 +60,7 @@ class Rules:
             raise ValueError(f"there are several rules for {', '.join(twice)}: give one each.")
 
     def custom_rule(self, operation: str) -> OperationRule | None:
-        """Return the custom rule for an operation, by its public or its basic name in PyTorch."""
+        """Return the custom rule for an operation, given its public or basic name in PyTorch."""
         for rule in self.custom:
             if operation == rule.operation or operation in rule.basic_operations:
                 return rule
@@ -77,17 +81,17 @@ class LossyOperation:
 
 
 class DoesNotAddUp(Exception):
-    """Relevance and the shares of constants do not sum to the output: the pass has to run again."""
+    """Relevance and constants do not sum to the output, so the pass has to run again."""
 
 
 @dataclass(frozen=True, eq=False)
-class Arriving:
+class DeferredShares:
     """Shares of constants that can be computed once the gradient has passed.
 
     Args:
         leaves: tensors, or edges to them, whose gradients are needed.
-        shares: gives the share (B,) of each line of the ledger, from the gradients of the leaves,
-            the outputs (B, C), the weights (B, C) with which these were summed up, and the
+        shares: computes the share (B,) of each line of the ledger. It takes the gradients of the
+            leaves, the outputs (B, C), the weights (B, C) of the sum over these outputs, and the
             relevance (B, T) of the tokens. It raises DoesNotAddUp if the pass has to run again.
     """
 
@@ -100,22 +104,21 @@ class Tape:
     """What `record` collects during a forward pass, in the order of the layers.
 
     Args:
-        all_queries: the model computes every row of its last layer instead of only the graph
-            token's.
-        with_biases: bias terms are recorded.
-        attention_gradients: gradients of attention are available even where a rule holds it
-            constant. Nothing flows further back.
-        with_operations: operations that lose or create relevance are recorded.
+        all_queries: whether the model computes every row of its last layer instead of only the
+            graph token's.
+        with_biases: whether bias terms are recorded.
+        attention_gradients: whether gradients of attention are available even where a rule holds
+            it constant. They flow no further back than that.
+        with_operations: whether operations that lose or create relevance are recorded.
         attention: probabilities (B, H, Q, T) of every layer. The last one has Q = 1, the graph
             token's row, unless `all_queries` is set.
-        chunks: of a wrapped model, for each entry of `attention` the place of the first entry that
-            holds other rows of the same matrix. Without such an entry, it is the place of the entry
-            itself.
+        chunks: a wrapped model may compute one attention matrix in several parts. For each entry of
+            `attention`, this is the index of the first part of its matrix.
         hidden: token states (B, T, D) that enter the first layer and leave each layer.
-        biases: every additive parameter as used, one copy (B, 1, D) per graph, so that each graph's
-            output has its separate share.
-        arriving: of a wrapped model, the shares of its biases and of other constants, which are
-            numbers in its code, inputs beside the nodes' features, and signals cut off from the
+        biases: every additive parameter as used. Each graph has its own copy (B, 1, D), so that
+            each gets its own share.
+        deferred_shares: the shares of a wrapped model's biases and of its other constants, which
+            are numbers in its code, inputs beside the nodes' features, and signals cut off from the
             gradient.
         operations: every LayerNorm and activation that no rule makes conservative, without its
             bias, and every softmax with a custom rule. What another softmax loses follows from
@@ -130,7 +133,7 @@ class Tape:
     chunks: list[int] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
-    arriving: "Arriving | None" = None
+    deferred_shares: "DeferredShares | None" = None
     operations: list[LossyOperation] = field(default_factory=list)
 
 
@@ -159,9 +162,9 @@ def conservative(
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
-    The forward pass must run inside the block. The backward pass may run outside. With
-    `activation="ratio"` and the two others the network is affine in its input, so that Gradient x
-    Input and the shares of the biases sum to the output.
+    The forward pass must run inside the block. The backward pass may run outside. If attention,
+    LayerNorm's scale and the activation ratio are all constant, the network is affine in its input.
+    Gradient x Input and the shares of the biases then sum to the output.
 
     Args:
         attention: hold attention constant (Ali 2022, section 4).
@@ -172,7 +175,7 @@ def conservative(
         custom: rules for single operations, see `Rules`.
 
     Raises:
-        ValueError: `activation` is anything else, or two custom rules are for one operation.
+        ValueError: `activation` is anything else, or an operation has two custom rules.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
@@ -230,11 +233,11 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     query, key = _factors(query, key)
     rules = _rules.get()
     if rules.attention:
-        with torch.no_grad():  # without a gradient to q, k or the bias it is also cheaper
+        with torch.no_grad():  # q, k and the bias need no gradient, and this is cheaper
             weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     elif (rule := rules.custom_rule("softmax")) is not None:
         softmax, logits = BoundOperation(torch.softmax, (-1,)), query @ key.transpose(-2, -1) + bias
-        weights = _noted("softmax", logits, lambda logits: rule.compute(logits, softmax))
+        weights = _recorded("softmax", logits, lambda logits: rule.compute(logits, softmax))
     else:
         weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
     tape = _tape.get()
@@ -252,7 +255,7 @@ def mix_values(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Normalise x (B, T, D) over its last axis, with a constant scale under the rule LN."""
+    """Normalise x (B, T, D) over its last axis. The scale is constant under the rule LN."""
     rules = _rules.get()
     if (rule := rules.custom_rule("layer_norm")) is not None:
         norm = BoundOperation(F.layer_norm, (x.shape[-1:], weight, None, eps))
@@ -261,7 +264,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         tape = _tape.get()
         if tape is None or not (tape.with_biases or tape.with_operations):
             return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-        y = _noted("LayerNorm", x, lambda x: F.layer_norm(x, x.shape[-1:], weight, None, eps))
+        y = _recorded("LayerNorm", x, lambda x: F.layer_norm(x, x.shape[-1:], weight, None, eps))
         return add_bias(y, bias)
     centred = x - x.mean(dim=-1, keepdim=True)
     scale = (centred.detach().square().mean(dim=-1, keepdim=True) + eps).rsqrt()
@@ -269,7 +272,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...] = (-1,)) -> Tensor:
-    """Compute `x / sqrt(mean(x^2) + eps) * weight`, with a constant root under the rule LN."""
+    """Compute `x / sqrt(mean(x^2) + eps) * weight`. The root is constant under the rule LN."""
     rules = _rules.get()
     if (rule := rules.custom_rule("rms_norm")) is not None:
         shape = [x.shape[axis] for axis in axes]
@@ -281,23 +284,23 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Compute GELU (erf). Under the activation rule it is x times a constant factor."""
+    """Compute GELU (erf). Under the activation rule, it is x times a constant factor."""
     rules = _rules.get()
     if (rule := rules.custom_rule("gelu")) is not None:
         return _by_custom_rule(rule, "activation", x, BoundOperation(F.gelu))
     if rules.activation is None:
-        return _noted("activation", x, F.gelu)
+        return _recorded("activation", x, F.gelu)
     return x * _gelu_ratio(x.detach())
 
 
 def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute f(x) entry by entry, where f(0) = 0.
+    """Compute f(x) entry by entry, for a function with f(0) = 0.
 
-    Under the activation rule it is x times the constant f(x) / x. At x = 0 that is the ratio of a
-    small positive number.
+    Under the activation rule, it is x times the constant f(x) / x. At x = 0 the ratio is taken at a
+    small positive number instead.
     """
     if _rules.get().activation is None:
-        return _noted("activation", x, f)
+        return _recorded("activation", x, f)
     point = x.detach().masked_fill(x == 0, 1e-4)
     return x * (f(point) / point).detach()
 
@@ -313,14 +316,14 @@ def relu(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Map x (B, T, D). The bias is added separately while biases are recorded."""
+    """Apply a linear map to x (B, T, D), and add its bias separately if biases are recorded."""
     if bias is None or not _records_biases():
         return F.linear(x, weight, bias)
     return add_bias(F.linear(x, weight), bias)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Add bias (D,) to x (B, ..., D), as one copy per graph while biases are recorded."""
+    """Add bias (D,) to x (B, ..., D), with one copy per graph while biases are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_biases:
         return x + bias
@@ -334,11 +337,11 @@ def _factors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return both factors of a product, each with half of its gradient under `products`."""
     if not _rules.get().products:
         return left, right
-    return partly(left, 1 / 2), partly(right, 1 / 2)
+    return scale_gradient(left, 1 / 2), scale_gradient(right, 1 / 2)
 
 
-def partly(x: Tensor, share: float) -> Tensor:
-    """Return x with a share of its gradient."""
+def scale_gradient(x: Tensor, share: float) -> Tensor:
+    """Return x unchanged, but pass only this share of its gradient back."""
     return x * share + x.detach() * (1 - share)
 
 
@@ -346,15 +349,15 @@ def _by_custom_rule(rule: OperationRule, name: str, x: Tensor, operation: BoundO
     """Compute an operation by its rule, and record it unless the rule conserves relevance."""
     if rule.conserves:
         return rule.compute(x, operation)
-    return _noted(name, x, lambda x: rule.compute(x, operation))
+    return _recorded(name, x, lambda x: rule.compute(x, operation))
 
 
-def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute f(x), and put its input and output on the tape if operations are recorded."""
+def _recorded(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute f(x), and record its input and output if operations are recorded."""
     tape = _tape.get()
     if tape is None or not tape.with_operations:
         return f(x)
-    x = x.view_as(x)  # a residual connection may use x, too, whose gradient is not this operation's
+    x = x.view_as(x)  # a residual connection may use x too, and its gradient must not count here
     y = f(x)
     tape.operations.append(LossyOperation(name, x, y))
     return y
@@ -363,7 +366,7 @@ def _noted(name: str, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 def _rms_norm(
     x: Tensor, scaled_by: Tensor, weight: Tensor | None, eps: float, axes: tuple[int, ...]
 ) -> Tensor:
-    """Compute RMSNorm of x by the size of `scaled_by`, which is x or a constant copy of it."""
+    """Compute RMSNorm of x with the scale of `scaled_by`, which is x or a constant copy of it."""
     y = x * (scaled_by.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
     return y if weight is None else y * weight
 
@@ -374,8 +377,5 @@ def _records_biases() -> bool:
 
 
 def _gelu_ratio(x: Tensor) -> Tensor:
-    """Compute GELU(x) / x, the normal distribution function.
-
-    Unlike the quotient, it has a value at zero.
-    """
+    """Compute GELU(x) / x as the normal distribution function, which also has a value at x = 0."""
     return torch.special.ndtr(x)

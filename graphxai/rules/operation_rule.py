@@ -1,9 +1,9 @@
-"""Rules that are added from outside: how an operation of PyTorch passes relevance back.
+"""Rules that users add: how an operation of PyTorch passes relevance back.
 
 The rules of `conservative` come with the package. An `OperationRule` declares another one for a
-single operation. Whoever names it in `conservative.Rules(custom=...)` has it act wherever a model
-runs that operation: in the layers of a bundled Graphormer, which call the functions of
-`conservative`, and in the recorded pass of a wrapped model.
+single operation. Once it is named in `conservative.Rules(custom=...)`, it acts wherever a model
+runs that operation. This holds for the layers of a bundled Graphormer, which call the functions of
+`conservative`, and for the recorded pass of a wrapped model.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-# The basic operations behind functions of PyTorch that are made of others.
+# Functions of PyTorch that run under other names, and the basic operations behind them.
 _BASIC = {
     "softmax": ("_softmax", "_safe_softmax"),
     "layer_norm": ("native_layer_norm",),
@@ -24,12 +24,12 @@ _BASIC = {
 
 @dataclass(frozen=True, eq=False)
 class BoundOperation:
-    """An operation as a function of the signal alone, with everything else as the model set it.
+    """An operation as a function of the signal alone. Its other arguments are the model's.
 
     Args:
         function: computes the operation from the signal, `settings` and `options`.
         settings: the operation's further arguments in PyTorch's order, such as the axis of a
-            softmax. The bias of a norm is None here: it is added behind the rule.
+            softmax. The bias of a norm is None here, because it is added after the rule.
         options: the arguments that are given by name.
     """
 
@@ -38,7 +38,7 @@ class BoundOperation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the operation of another signal x; of several results, return the first."""
+        """Compute the operation for a signal x, and return the first of its results."""
         result = self.function(x, *self.settings, **self.options)
         first: Tensor = result[0] if isinstance(result, tuple | list) else result
         return first
@@ -49,17 +49,17 @@ Compute: TypeAlias = Callable[[Tensor, BoundOperation], Tensor]
 
 @dataclass(frozen=True)
 class OperationRule:
-    """A rule for one operation of PyTorch: the same values, with another way back.
+    """A rule for one operation of PyTorch, which keeps its values but changes its gradient.
 
     Args:
-        operation: PyTorch's name of an operation on one signal, its first argument: a function of
-            each entry such as "gelu", "softplus" or "sqrt", a reduction such as "std", or one of
-            "softmax", "layer_norm", "group_norm" and "rms_norm".
+        operation: PyTorch's name of an operation on one signal, which is its first argument. It may
+            be a function of each entry such as "gelu", "softplus" or "sqrt", a reduction such as
+            "std", or one of "softmax", "layer_norm", "group_norm" and "rms_norm".
         compute: takes the signal and the operation as a function of the signal, and returns what
-            the operation returns. Whatever it detaches is a constant on the way back.
-        conserves: whether the signal times its gradient sums to what arrives at the result, as it
-            does if the result is the signal times constants. Otherwise the ledger lists the
-            difference.
+            the operation returns. Whatever it detaches is a constant in the backward pass.
+        conserves: whether the rule conserves relevance: the signal times its gradient sums to what
+            arrives at the result. This holds if the result is the signal times constants. Otherwise
+            the ledger lists the difference.
 
     Raises:
         ValueError: `operation` is no operation of PyTorch, or takes several signals.
@@ -83,7 +83,7 @@ class OperationRule:
 
 
 def _takes_one_tensor(operation: str) -> bool:
-    """Whether PyTorch runs an operation of this name as it is, on a single tensor."""
+    """Return whether PyTorch has a basic operation of this name on a single tensor."""
     packet = getattr(torch.ops.aten, operation, None)
     if operation.startswith("_") or packet is None:
         return False

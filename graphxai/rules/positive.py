@@ -1,9 +1,9 @@
 """Rules that pass relevance back through one operation: Chefer et al., CVPR 2021, section 3.
 
 Each function takes the operation's inputs and the relevance R of its output, and returns the
-relevance of the inputs. Normalising sums run over one graph, never over the batch: `graph` gives
-the graph of each entry of the first axis, which are rows of nodes or edges. If it is None, each
-entry is a graph.
+relevance of the inputs. Normalising sums run over one graph, never over the batch. If the first
+axis holds nodes or edges, `graph` gives the graph of each of them. If `graph` is None, each entry
+of the first axis is a graph.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, where
 
-NEGLIGIBLE = 1e-200  # what is smaller counts as zero, because its reciprocal may overflow
+NEGLIGIBLE = 1e-200  # smaller numbers count as zero, because their reciprocal may overflow
 
 Linear = Callable[[Tensor], Tensor]
 Bilinear = Callable[[Tensor, Tensor], Tensor]
@@ -27,7 +27,7 @@ def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
     Args:
         x: the input (..., D_in).
         weight: the matrix (D_out, D_in).
-        relevance: that of the output, (..., D_out).
+        relevance: the relevance of the output (..., D_out).
 
     Returns:
         Relevance (..., D_in) of the input.
@@ -39,7 +39,7 @@ def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
 
 
 def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-    """Pass relevance by Eq. 5 through f(x, weight), which is linear in both.
+    """Pass relevance by Eq. 5 through f(x, weight), which is linear in each argument.
 
     Examples are a product and a convolution.
     """
@@ -53,7 +53,7 @@ def through_weights(f: Bilinear, x: Tensor, weight: Tensor, relevance: Tensor) -
 def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
     """Pass relevance by Eq. 5 through a map with nonnegative weights, such as a mean over nodes.
 
-    Where no term is positive, the negative ones share in proportion, so that nothing is lost.
+    Where no term is positive, the negative terms share in proportion, so that no relevance is lost.
     """
     positive, negative = x.clamp(min=0), x.clamp(max=0)
     reached = f(positive)
@@ -63,7 +63,7 @@ def through_sum(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
 
 
 def in_proportion(f: Linear, x: Tensor, relevance: Tensor) -> Tensor:
-    """Give every term of a sum, or of any linear map f, its share by Eq. 2."""
+    """Give every term of a linear map f, such as a sum, its share of the relevance by Eq. 2."""
     return x * _pulled_back(f, x, _divide(relevance, f(x)))
 
 
@@ -82,10 +82,10 @@ def through_addition(
 def through_product(
     a: Tensor, v: Tensor, relevance: Tensor, f: Bilinear = torch.matmul
 ) -> tuple[Tensor, Tensor]:
-    """Pass relevance by Eq. 2 and 10 through f(a, v), which is linear in both.
+    """Pass relevance by Eq. 2 and 10 through f(a, v), which is linear in each argument.
 
-    By default these are matrices (..., Q, T) and (..., T, d). By Eq. 2 each factor gets all of the
-    incoming relevance, so Eq. 10 halves both.
+    By default f multiplies matrices (..., Q, T) and (..., T, d). By Eq. 2 each factor gets all of
+    the incoming relevance, so Eq. 10 halves both.
     """
     share = _divide(relevance, f(a, v))
     return a * _to_left(f, a, v, share) / 2, v * _to_right(f, a, v, share) / 2
@@ -94,10 +94,10 @@ def through_product(
 def normalised(
     first: Tensor, second: Tensor, incoming: Tensor, graph: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Scale two relevances (B, ...) by Eq. 10, so that together they sum to the incoming relevance.
+    """Scale two relevances (B, ...) by Eq. 10, so that they sum to the incoming relevance.
 
-    `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, where R' is the other of the two.
-    The sums run over each graph.
+    R becomes `R |sum R| / (|sum R| + |sum R'|) * (sum incoming) / (sum R)`, where R' is the other
+    relevance. The sums run over each graph.
     """
     of_first, of_second = per_graph(first, graph), per_graph(second, graph)
     scale = _divide(per_graph(incoming, graph), of_first.abs() + of_second.abs())
@@ -110,7 +110,7 @@ def positive_addition(
 ) -> tuple[Tensor, Tensor]:
     """Pass relevance through u + v by Eq. 5.
 
-    Where neither is positive they share in proportion, so that nothing is lost.
+    Where neither u nor v is positive, they share in proportion, so that no relevance is lost.
     """
     up, vp = u.clamp(min=0), v.clamp(min=0)
     none = up + vp <= NEGLIGIBLE
@@ -125,8 +125,9 @@ def positive_product(
     """Pass relevance through attention f(a, v) by Eq. 5.
 
     The values get all of it with a as the weights, and a gets all of it with v as the weights.
-    Where no product is positive, the negative ones share in proportion, so that nothing is lost.
-    Linear attention can have negative entries. Relevance without a positive product is then lost.
+    Where no product is positive, the negative products share in proportion, so that no relevance is
+    lost. Linear attention can have negative entries. Then relevance is lost where no product is
+    positive.
     """
     if (a < 0).any():
         to_v = through_weights(lambda z, weight: f(weight, z), v, a, relevance)
@@ -145,11 +146,11 @@ def through_important_entries(
 ) -> Tensor:
     """Let only important heads pass relevance on (Song 2024, section 4.3).
 
-    Each kind's relevance is scaled as in Eq. 10, so that together they sum to the incoming
-    relevance. Without an important head nothing passes.
+    The relevance of each kind of heads is scaled as in Eq. 10, so that all kinds together sum to
+    the incoming relevance. Without an important head, no relevance passes.
 
     Args:
-        relevance: that of the output.
+        relevance: the relevance of the output.
         graph: the graph of every entry of the relevance.
         head: the head of every entry of the relevance.
         important: which heads are important, (B, K, H), for K kinds of heads.
@@ -173,9 +174,9 @@ class PositiveRules:
     Args:
         addition: passes relevance through u + v.
         product: passes relevance through attention times values.
-        into_queries_and_keys: whether relevance of attention goes further back. It passes the
-            softmax unchanged, and `q k^T + bias` to queries and keys. The structural bias keeps its
-            share.
+        into_queries_and_keys: whether the relevance of attention goes further back. If so, it goes
+            through the softmax unchanged, and from `q k^T + bias` to the queries, the keys and the
+            structural bias, which keeps its share.
     """
 
     addition: Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
@@ -188,7 +189,7 @@ PLAIN = PositiveRules(positive_addition, positive_product, into_queries_and_keys
 
 
 def per_graph(x: Tensor, graph: Tensor | None = None) -> Tensor:
-    """Sum over each graph, and give every entry of the first axis the sum of its graph."""
+    """Sum x over each graph, and return each graph's sum at every entry of the first axis."""
     sums = x.flatten(1).sum(1) if x.dim() > 1 else x
     if graph is None or not len(graph):
         return sums
@@ -210,7 +211,7 @@ def _to_right(f: Bilinear, a: Tensor, v: Tensor, share: Tensor) -> Tensor:
 
 
 def _is_product_of_matrices(f: Bilinear, a: Tensor, v: Tensor) -> bool:
-    """Whether f(a, v) is `a v` without broadcasting, whose transposes are products too."""
+    """Return whether f(a, v) is `a v` without broadcasting, which transposes into products."""
     return f is torch.matmul and min(a.dim(), v.dim()) > 1 and a.shape[:-2] == v.shape[:-2]
 
 
@@ -223,7 +224,7 @@ def _pulled_back(f: Linear, x: Tensor, share: Tensor) -> Tensor:
 
 
 def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Divide, and return zero where the denominator is zero because nothing contributed."""
+    """Divide, but return zero where the denominator is zero because nothing contributed."""
     return (numerator / denominator).masked_fill_(denominator.abs() <= NEGLIGIBLE, 0.0)
 
 

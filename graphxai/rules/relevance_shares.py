@@ -1,4 +1,4 @@
-"""What a forward pass and its backward pass give: outputs, gradients and the shares of a ledger."""
+"""What a forward and a backward pass yield: outputs, gradients and the shares of a ledger."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +12,13 @@ class RelevanceShares:
 
     Args:
         tokens: the gradient at the tokens, (B, T, D).
-        biases: `sum b df/db` (B,) over all additive parameters.
+        biases: the share `sum b df/db` (B,) of all additive parameters.
         structure: the gradient at the structural bias, (B, H, T, T), summed over the layers. It is
             None if attention is constant and the gradient was not requested.
-        remainders: what each operation creates or loses, (B,) by name, see `rules.remainders`.
-        others: the shares (B,) of further constants by name, see `rules.conservative.Tape`.
-        inputs: the gradient at each of a wrapped batch's leaves, by name.
+        remainders: by the name of each operation, what it creates or loses (B,), see
+            `rules.remainders`.
+        others: by name, the shares (B,) of further constants, see `rules.conservative.Tape`.
+        inputs: by name, the gradient at each leaf of a wrapped batch.
     """
 
     tokens: Tensor
@@ -34,7 +35,7 @@ class PassWithGradient:
 
     Args:
         outputs: the outputs (B, num_outputs).
-        back: gives the shares of f_c, from its weights (B, num_outputs) for the outputs.
+        back: computes the shares of f_c, given its weights (B, num_outputs) for the outputs.
     """
 
     outputs: Tensor
@@ -42,5 +43,8 @@ class PassWithGradient:
 
 
 def share_of_structure(bias: Tensor, gradient: Tensor) -> Tensor:
-    """Compute `sum b df/db` (B,) of the structural bias and the gradient at it, (B, H, T, T)."""
+    """Compute the share `sum b df/db` (B,) of the structural bias b from its gradient.
+
+    Bias and gradient are both (B, H, T, T).
+    """
     return (bias * gradient).masked_fill_(bias.isinf(), 0.0).flatten(1).sum(1)

@@ -1,8 +1,8 @@
 """How much relevance each operation of a Graphormer creates or loses.
 
-The relevance `sum y dy` arrives at an operation y = g(x), with dy = d f_c / d y, and the gradient
-passes on `sum x dx`. From the output back to the tokens these differences telescope: what a ledger
-leaves unexplained is the sum of its remainders,
+Let y = g(x) be an operation, and dy = d f_c / d y. The relevance `sum y dy` arrives at it, and the
+gradient passes `sum x dx` on. The difference is its remainder. From the output back to the tokens
+these differences telescope, so what a ledger leaves unexplained is the sum of the remainders,
 
     f_c - (nodes + graph token + biases + structure) = sum over operations of (y dy - x dx).
 
@@ -29,15 +29,15 @@ from torch.autograd.graph import GradientEdge
 
 from .conservative import LossyOperation, Rules, Tape
 
-Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # d f_c by tensor, or edge to one
+Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # of f_c, by tensor or edge
 
 
 def gradients_of(f: Tensor, leaves: Sequence[Tensor | GradientEdge]) -> Gradients:
-    """Return the gradients of f (B,) by tensors, or by the tensors that edges lead to.
+    """Return the gradients of f (B,) at tensors, or at the tensors that graph edges lead to.
 
-    They are zero where f does not depend on a tensor.
+    A gradient is zero if f does not depend on the tensor.
     """
-    wrt: Any = leaves  # PyTorch takes both together
+    wrt: Any = leaves  # PyTorch accepts tensors and edges in one list
     gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True)
     return {
         leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
@@ -48,14 +48,14 @@ def gradients_of(f: Tensor, leaves: Sequence[Tensor | GradientEdge]) -> Gradient
 
 
 def _end_of(edge: GradientEdge) -> Tensor:
-    """Return the tensor that an edge leads to."""
+    """Return the tensor that an edge of the autograd graph leads to."""
     node: Any = edge.node
     tensor: Tensor = node.variable
     return tensor
 
 
 def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
-    """List the tensors within a pass whose gradients `remainders` needs."""
+    """List the tensors inside a pass whose gradients `remainders` needs."""
     ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
     return ends if rules.attention else [*tape.attention, *ends]
 
@@ -63,14 +63,15 @@ def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
 def remainders(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
-    """Compute the remainders (B,) by operation, summed over layers. There may be none.
+    """Compute the remainders (B,) by operation, summed over layers.
 
-    They follow from the table at the top of this file.
+    They follow from the table at the top of this file. The result is empty if no operation leaves
+    a remainder.
 
     Args:
         tape: recorded with `operations=True` under `rules`.
         rules: the rules in force.
-        gradients: those of `tensors_passed`.
+        gradients: the gradients of the tensors that `tensors_passed` lists.
         structure: the share (B,) of the structural bias, `b ds`, or None without such a bias.
     """
     left = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
@@ -86,7 +87,7 @@ def remainders(
 def _of_attention(
     tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
 ) -> dict[str, Tensor]:
-    """Compute the remainders (B,) of softmax and products over all layers and heads."""
+    """Compute the remainders (B,) of the softmax and the products, over all layers and heads."""
     flows = [
         _flow_through(operation, gradients)
         for operation in tape.operations
@@ -103,11 +104,11 @@ def _of_attention(
 
 
 def _flow_through(operation: LossyOperation, gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """Compute the relevance (B,) that arrives at an operation, and that it passes on."""
+    """Compute the relevance (B,) that arrives at an operation, and what the operation passes on."""
     x, y = operation.input, operation.output
     passed_on = x.detach() * gradients[x]
     if operation.name == "softmax":
-        passed_on = passed_on.masked_fill(x.isinf(), 0.0)  # keys that are padding
+        passed_on = passed_on.masked_fill(x.isinf(), 0.0)  # the keys of padding
     return _total(y.detach() * gradients[y]), _total(passed_on)
 
 
@@ -115,7 +116,8 @@ def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor
     """Pass the gradient dA at attention A back through the softmax.
 
     Returns:
-        The gradient `ds` (B, H, Q, T) at the logits, zero where A is, and `sum A dA` (B,).
+        The gradient `ds` (B, H, Q, T) at the logits, which is zero where A is zero, and `sum A dA`
+        (B,).
     """
     share = attention * gradient
     to_logits = torch.addcmul(share, attention, share.sum(-1, keepdim=True), value=-1)
@@ -123,11 +125,11 @@ def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor
 
 
 def passed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
-    """Compute `sum ds log A` (B,) of attention A and the gradient ds at its logits."""
+    """Compute `sum ds log A` (B,) from attention A and the gradient ds at its logits."""
     logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log_()
     return _total(logs.mul_(to_logits))
 
 
 def _total(x: Tensor) -> Tensor:
-    """Sum over all axes but the first, (B,)."""
+    """Sum over all axes except the first, which gives (B,)."""
     return x.flatten(1).sum(-1)

@@ -15,7 +15,7 @@ import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import HeadStatistics, get_explainer
-from graphxai.explainers.positive import hand_down, in_double_precision
+from graphxai.explainers.positive import in_double_precision, pass_relevance_back
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.positive import CHEFER, PLAIN
 from other_models import GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
@@ -31,7 +31,7 @@ def scores(model, x, method="transformer_attribution", **options):
 def relevance_of(model, graphs, rules):
     """Relevance of tokens (B, T, D) and of attention, in double precision."""
     batch = model.collate([model.prepare(graph).data for graph in graphs])
-    return hand_down(in_double_precision(model), batch, Target(), rules)
+    return pass_relevance_back(in_double_precision(model), batch, Target(), rules)
 
 
 class Foreign(nn.Module):

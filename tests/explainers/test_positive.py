@@ -9,7 +9,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
-from graphxai.explainers.positive import hand_down
+from graphxai.explainers.positive import pass_relevance_back
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from graphxai.rules.positive import (
@@ -90,7 +90,7 @@ def test_relevance_of_every_attention_matrix_equals_numpy(changes):
     reference, tokens, _ = reference_of(model, batch)
     for rules, name in ((CHEFER, "chefer"), (PLAIN, "plain")):
         expected, matrices = reference.relevance(tokens, np.array([1.0, 0.0]), name)
-        found = hand_down(model, batch, Target(), rules)
+        found = pass_relevance_back(model, batch, Target(), rules)
         np.testing.assert_allclose(found.tokens[0], expected, rtol=1e-7, atol=1e-12)
         for one, other in zip(found.attention, matrices, strict=True):
             np.testing.assert_allclose(one[0], other, rtol=1e-7, atol=1e-12)
@@ -180,7 +180,7 @@ def test_padding_has_no_relevance_anywhere(smiles):
     batch = batch_of(model, smiles, pad_to=40)
     padding = torch.nn.functional.pad(~batch.mask, (1, 0))  # (B, T)
     for rules in (CHEFER, PLAIN):
-        found = hand_down(model, batch, Target(), rules)
+        found = pass_relevance_back(model, batch, Target(), rules)
         assert (found.tokens[padding] == 0).all()
         for matrix in found.attention:
             assert (matrix.sum(1).transpose(1, 2)[padding] == 0).all()

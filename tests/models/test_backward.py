@@ -16,7 +16,7 @@ from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import get_explainer
-from graphxai.explainers.passes import by_autograd, passed
+from graphxai.explainers.passes import by_autograd, run_pass
 from graphxai.explainers.variants import structural_bias
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.original_encoder import has_original_encoder
@@ -46,7 +46,7 @@ def both_ways(model, batch, method, weights, structure=False):
     rules = get_explainer(method).rules
     with torch.no_grad():
         tokens, bias = model.embed(batch), structural_bias(model, batch)
-    passes = [way(model, batch, tokens, bias, rules, structure) for way in (passed, by_autograd)]
+    passes = [way(model, batch, tokens, bias, rules, structure) for way in (run_pass, by_autograd)]
     assert not passes[0].outputs.requires_grad
     assert passes[1].outputs.requires_grad
     return tokens, [(p.outputs.detach(), p.back(weights)) for p in passes]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from graphxai.rules.conservative import Arriving, DoesNotAddUp, Rules
+from graphxai.rules.conservative import DeferredShares, DoesNotAddUp, Rules
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled, with_plain_attention
@@ -119,7 +119,7 @@ def note_failure(module: nn.Module, reason: str, times: int = 1) -> None:
     _failures.setdefault(module, []).extend([reason] * times)
 
 
-def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, Arriving]:
+def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredShares]:
     """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
 
     Raises Opaque if the pass has to be recorded.
@@ -283,7 +283,7 @@ def _has_codes(request: PassRequest) -> bool:
 
 def _ledger(
     request: PassRequest, graph: AutogradGraph, plan: HookedPlan, edges: Mapping[str, GradientEdge]
-) -> Arriving:
+) -> DeferredShares:
     """Return how the shares of constants follow from the gradients at parameters and inputs.
 
     The biases of all graphs together have the share `sum b df/db`. How it is divided among the
@@ -325,7 +325,7 @@ def _ledger(
         lines = {name: line for name, line in lines.items() if bool(line.any())}
         return {BIASES: left - unexplained / len(left)} | lines
 
-    return Arriving([*edges.values(), *parameters], shares)
+    return DeferredShares([*edges.values(), *parameters], shares)
 
 
 def _shift(bias: Tensor, node: Node) -> Tensor:

@@ -516,7 +516,7 @@ class Replay:
         if (shares := self.plan.shares.get(op.number)) is not None:
             first = int(op.name in PLUS_PRODUCT)
             for place in (first, first + 1):
-                args[place] = rules_of.partly(args[place], shares[op.args[place].value])
+                args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
         return self._store(op, (self.run_op or self._by_rule)(op, args, kwargs))
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

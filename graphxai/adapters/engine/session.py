@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.utils._pytree import tree_flatten
 
 from graphxai.rules import conservative as rules_of
-from graphxai.rules.conservative import Arriving, Rules, Tape, current_rules, current_tape
+from graphxai.rules.conservative import DeferredShares, Rules, Tape, current_rules, current_tape
 from graphxai.rules.operation_rule import OperationRule
 from graphxai.runtime.scope import Blocks
 
@@ -75,7 +75,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
         return _pass_with_attention(request, rules)
     if tape is not None and may_be_hooked(request, rules):
         try:
-            outputs, tape.arriving = pass_by_hooks(request, rules)
+            outputs, tape.deferred_shares = pass_by_hooks(request, rules)
             return _connected_to_nodes(outputs, request)
         except Exception as why:  # the recorded pass raises it again if it is the model's
             note_failure(request.module, str(why) or type(why).__name__)
@@ -102,9 +102,9 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     if tape is None:
         return outputs
     if followed is None or followed.shares is None:
-        tape.arriving = _shares_by_derivative(outputs, program, request)
+        tape.deferred_shares = _shares_by_derivative(outputs, program, request)
     else:
-        tape.arriving = _shares_from_gradient(followed, followed.shares, request, rules, key)
+        tape.deferred_shares = _shares_from_gradient(followed, followed.shares, request, rules, key)
     return outputs
 
 
@@ -237,7 +237,7 @@ def _shares_from_gradient(
     request: PassRequest,
     rules: Rules,
     key: Hashable,
-) -> Arriving:
+) -> DeferredShares:
     """Return the shares that the gradient brings, or derivatives if these do not add up."""
     program, inputs = followed.program, followed.inputs
 
@@ -259,10 +259,12 @@ def _shares_from_gradient(
             warn_of_cuts(request.name, program.modules[CUT_OFF])
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
 
-    return Arriving(list(inputs.values()), of_lines)
+    return DeferredShares(list(inputs.values()), of_lines)
 
 
-def _shares_by_derivative(outputs: Tensor, program: Program, request: PassRequest) -> Arriving:
+def _shares_by_derivative(
+    outputs: Tensor, program: Program, request: PassRequest
+) -> DeferredShares:
     """Return the shares of a recorded pass, computed before the gradient passes."""
     line_of_output = program.line_of_output
     if line_of_output is None:
@@ -273,7 +275,9 @@ def _shares_by_derivative(outputs: Tensor, program: Program, request: PassReques
     if CUT_OFF in shares:
         modules = program.modules[CUT_OFF] if line_of_output is None else {""}
         warn_of_cuts(request.name, modules)
-    return Arriving([], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights))
+    return DeferredShares(
+        [], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights)
+    )
 
 
 def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:

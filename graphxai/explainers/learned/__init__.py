@@ -1,4 +1,4 @@
-"""A learned explainer: the network with its files, its training, and the method."""
+"""A learned explainer: its network and files, its training, and the method."""
 
 from .method import Learned
 from .network import FittedExplainer

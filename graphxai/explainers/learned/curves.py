@@ -1,9 +1,10 @@
 """The soft activation curve, from which an explainer learns the order of the nodes.
 
 An activation curve (Ali 2022, section 5) adds the nodes in the order of their scores and follows
-the probability of the class explained. Here it is made soft so that gradients reach the scores s:
-the presence of a node at threshold theta is `sigmoid((s - theta) / tau)`, and its logarithm is
-added to the logits of its key in every attention, so that tau -> 0 is the removal operator `mask`.
+the probability of the explained class. Here it is made soft, so that gradients reach the scores s.
+The presence of a node at threshold theta is `sigmoid((s - theta) / tau)`. Its logarithm is added to
+the logits of the node's key in every attention. As tau goes to 0, this becomes the removal operator
+`mask`.
 """
 
 import torch
@@ -16,7 +17,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
 
 from ..orders import ranks
-from ..passes import passed
+from ..passes import run_pass
 from ..perturbation import prefixes
 from ..variants import encode_variants, in_passes
 
@@ -32,12 +33,12 @@ def standardised(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
-    """Compute the log presence (K, B, N) of the nodes at K thresholds, zero at padding.
+    """Compute the log presence (K, B, N) of the nodes at K thresholds. It is zero at padding.
 
     Args:
         scores: the scores (B, N).
-        mask: True at nodes, (B, N).
-        shares: the share (K, B), below one, of a graph's nodes that lie above the threshold.
+        mask: True at nodes (B, N).
+        shares: which share of a graph's nodes lies above each threshold (K, B), below one.
         tau: the softness of the thresholds.
     """
     count = mask.sum(-1)  # (B,)
@@ -61,7 +62,7 @@ def gradients_of_probability(
     gradients = []
     for log_presence in presence:
         seen = bias + F.pad(log_presence, (1, 0))[:, None, None, :]
-        run = passed(model, batch, tokens, seen, Rules(), structure=True)
+        run = run_pass(model, batch, tokens, seen, Rules(), structure=True)
         outputs = run.outputs.detach().requires_grad_()
         probability = torch.sigmoid(target.log_odds(outputs)).sum()
         shares = run.back(torch.autograd.grad(probability, outputs)[0])
@@ -72,7 +73,7 @@ def gradients_of_probability(
 
 @torch.no_grad()
 def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
-    """Compute the AUAC (B,) of scores (B, N), where nodes are added highest first."""
+    """Compute the AUAC (B,) of scores (B, N), where the highest score is added first."""
     tokens, bias = model.embed(batch), model.bias(batch)
     keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
     outputs = [

@@ -1,7 +1,7 @@
 """A learned explainer: an order of the nodes from a small network, with the values of `lrp_path`.
 
-The activation curve says how good an order is. The curves of other graphs can teach which features
-of a node predict its place in a good order (`train`).
+The activation curve says how good an order is. From the curves of other graphs, a network can learn
+which features of a node predict its place in a good order (see `train`).
 """
 
 from collections.abc import Sequence
@@ -33,17 +33,17 @@ class Learned(Explainer):
     """The order of the nodes that a network learned on other graphs of the same model.
 
     The network reads what four passes say about each node (`node_features`) and corrects the scores
-    of `lrp_path`. Its numbers have neither a zero nor a unit, so only their order is used: the most
-    relevant node gets the largest score of `lrp_path` in its graph, the next the second largest,
-    and so on. Equivalent nodes share theirs. Scores are therefore in units of the output, but do
-    not add up to it.
+    of `lrp_path`. Its numbers have neither a zero nor a unit, so only their order is used. The most
+    relevant node gets the largest score of `lrp_path` in its graph, the next node gets the second
+    largest, and so on. Equivalent nodes share theirs. Scores are therefore in units of the output,
+    but do not add up to it.
 
-    It explains the classes of the tasks that it was fitted to, in Graphormers. Other targets and
-    wrapped models raise ValueError, as does a model without a fitted explainer.
+    The method explains Graphormers, for the classes of the tasks that it was fitted to. Other
+    targets and wrapped models raise ValueError, as does a model without a fitted explainer.
 
     Args:
-        fitted: from `fit_explainer`, or a folder with its files. None takes the files beside the
-            model's checkpoint.
+        fitted: what `fit_explainer` returns, or a folder with its files. None takes the files
+            beside the model's checkpoint.
     """
 
     name = "learned"
@@ -55,7 +55,7 @@ class Learned(Explainer):
         self.fitted = FittedExplainer.load(fitted) if isinstance(fitted, str | Path) else fitted
 
     def applies_to(self, model: Any) -> bool:
-        """Whether an explainer is fitted to this Graphormer."""
+        """Return whether an explainer has been fitted to this Graphormer."""
         if not isinstance(model, Graphormer):
             return False
         return self.fitted is not None or _stored_in(model) is not None
@@ -83,13 +83,13 @@ class Learned(Explainer):
 
 
 def _stored_in(model: Graphormer) -> Path | None:
-    """Return the checkpoint's folder if a fitted explainer lies there."""
+    """Return the checkpoint's folder if it holds a fitted explainer, or None."""
     folder = model.origin.folder
     return folder if folder is not None and (folder / CARD).exists() else None
 
 
 def stored_explainer(model: Graphormer) -> FittedExplainer:
-    """Load the explainer beside the model's checkpoint. ValueError says how to fit one."""
+    """Load the explainer beside the model's checkpoint, or raise a ValueError if there is none."""
     folder = _stored_in(model)
     if folder is not None:
         return FittedExplainer.load(folder)
@@ -98,7 +98,7 @@ def stored_explainer(model: Graphormer) -> FittedExplainer:
 
 
 def class_numbers(target: ResolvedTarget, tasks: Sequence[tuple[Task, slice]]) -> Tensor:
-    """Number (B,) the classes explained in each graph, among the classes of all these tasks.
+    """Return the number (B,) of each graph's explained class among the classes of all tasks.
 
     Raises:
         ValueError: something other than a class is explained.
@@ -108,7 +108,7 @@ def class_numbers(target: ResolvedTarget, tasks: Sequence[tuple[Task, slice]]) -
     first = 0
     for task, columns in tasks:
         weights = target.weights[:, columns]
-        # a single logit is for the second class, or negative for the first
+        # a single logit is for the second class, its negative for the first
         binary = task.kind == "binary"
         number = (weights[:, 0] > 0).long() if binary else weights.argmax(-1)
         numbers = torch.where(is_single & (weights != 0).any(-1), first + number, numbers)

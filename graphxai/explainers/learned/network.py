@@ -1,8 +1,8 @@
 """A fitted explainer: a small network over the nodes of a graph, and its files.
 
-`explainer.safetensors` holds the network, `explainer.json` says what it was fitted to and how, and
-has the SHA-256 of both the network's file and the model's weights. Both lie beside the model's
-checkpoint. Nothing is unpickled.
+`explainer.safetensors` holds the network. `explainer.json` says what the network was fitted to and
+how, and has the SHA-256 of the network's file and of the model's weights. Both files lie beside the
+model's checkpoint. Nothing is unpickled.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from ..node_features import NodeFeatures, num_values
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
-CLIPPED = 5.0  # standard deviations: what lies farther out is clipped to this
+CLIPPED = 5.0  # inputs are clipped to this many standard deviations
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
 
 
 class OrderNetwork(nn.Module):
-    """A score for every node, from its features and their mean and maximum over the graph.
+    """A network that scores each node from its features and their mean and maximum in the graph.
 
-    It starts at `z(lrp_path)`, because the last map is zero until it has learned. Buffers
-    standardise the inputs and reduce the states to `components`, so that the parameters are all
-    that is stored.
+    The score starts at `z(lrp_path)`, because the last map is zero until the network has learned.
+    Buffers standardise the inputs and reduce the states to `components`, so that a file needs
+    nothing but the network's state.
     """
 
     state_mean: Tensor  # (states,)
@@ -60,19 +60,19 @@ class OrderNetwork(nn.Module):
         nn.init.zeros_(self.score.bias)
 
     def inputs(self, features: NodeFeatures, classes: Tensor) -> Tensor:
-        """Standardise the inputs (B, N, inputs), for the classes (B,) that are explained."""
+        """Standardise the inputs (B, N, inputs), given the explained classes (B,)."""
         count = len(self.mean) - self.components.shape[1] - features.values.shape[-1]
         joined = raw_inputs(features, classes, count, self.state_mean, self.components)
         return ((joined - self.mean) / self.deviation).clamp(-CLIPPED, CLIPPED)
 
     @torch.no_grad()
     def round(self) -> None:
-        """Round matrices to half precision, as they are stored, which keeps the order."""
+        """Round matrices to half precision as in a file, so that the order stays the same."""
         for value in self.state_dict().values():
             value.copy_(_stored(value))
 
     def forward(self, inputs: Tensor, start: Tensor, mask: Tensor) -> Tensor:
-        """Score the nodes (B, N), from inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
+        """Score the nodes (B, N), given inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
         of_node = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
         padding = ~mask[..., None]
         mean = of_node.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
@@ -83,18 +83,21 @@ class OrderNetwork(nn.Module):
 
 
 def _stored(value: Tensor) -> Tensor:
-    """Return what a file holds of a tensor. Only matrices are stored in half precision."""
+    """Return a tensor as it is stored in a file, where only matrices have half precision."""
     return value.detach().half() if value.ndim > 1 else value.detach()
 
 
 def raw_inputs(
     features: NodeFeatures, classes: Tensor, count: int, state_mean: Tensor, components: Tensor
 ) -> Tensor:
-    """Join values, components of the states and the class of every node, not yet standardised.
+    """Join the values, the components of the states and the class of every node.
+
+    The result is not standardised yet.
 
     Args:
         features: what the passes say about the nodes.
-        classes: numbers (B,) among the classes of all tasks that the explainer is fitted to.
+        classes: the number (B,) of each explained class among the classes of all tasks that the
+            explainer is fitted to.
         count: the number of these classes.
         state_mean: the mean state.
         components: the principal components of the states.
@@ -112,7 +115,7 @@ class FittedExplainer:
         network: the network.
         tasks: the names of the tasks.
         sha256: the hash of the model's weights, or "" if they came from no file.
-        card: data, number of graphs, seed, settings, processor time in seconds, and scores on
+        card: the data, number of graphs, seed, settings, processor time in seconds, and scores on
             held-out graphs.
     """
 
@@ -122,7 +125,7 @@ class FittedExplainer:
     card: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write both files to a (checkpoint) folder, and return it."""
+        """Write both files to a folder, such as that of a checkpoint, and return the folder."""
         folder = folder_at(folder)
         state = self.network.state_dict()
         tensors = {name: _stored(value).cpu().contiguous() for name, value in state.items()}
@@ -142,7 +145,7 @@ class FittedExplainer:
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedExplainer":
-        """Read both files of a folder. ValueError names the file and what is wrong with it."""
+        """Read both files of a folder, or raise a ValueError that says what is wrong with one."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
             content = _content(small_file(card))
@@ -163,7 +166,7 @@ class FittedExplainer:
         return cls(network, tasks, content["model_sha256"], content["card"])
 
     def tasks_in(self, model: Graphormer) -> list[tuple[Task, slice]]:
-        """Return the model's tasks and their columns. ValueError for another model's."""
+        """Return the model's tasks and their columns, or raise ValueError for another model."""
         config = model.config
         names = [task.name for task in config.tasks if task.classes]
         if set(self.tasks) <= {*names}:
@@ -181,7 +184,7 @@ class FittedExplainer:
 
 
 def with_classes(config: TaskSet) -> list[Task]:
-    """Return the tasks that have classes. ValueError if there are none."""
+    """Return the tasks that have classes, or raise ValueError if there are none."""
     tasks = [task for task in config.tasks if task.classes]
     if not tasks:
         raise ValueError(
@@ -192,7 +195,7 @@ def with_classes(config: TaskSet) -> list[Task]:
 
 
 def _content(raw: bytes) -> dict[str, Any]:
-    """Read the card's JSON object, with the right types."""
+    """Read the JSON object of the card, with the right types."""
     content = json.loads(raw.decode("utf-8"))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
@@ -207,7 +210,7 @@ def _content(raw: bytes) -> dict[str, Any]:
 
 
 def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
-    """Make the network of these tensors, after checking their names, shapes and values.
+    """Make a network from these tensors, after checking their names, shapes and values.
 
     The tensors were read from a small file, so a network of their shapes is small too.
     """

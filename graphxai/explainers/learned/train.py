@@ -1,8 +1,8 @@
-"""Fit an explainer to a model: which order of the nodes makes the activation curve rise soonest.
+"""Fit an explainer to a model, so that it finds the order in which the curve rises soonest.
 
 First the network imitates a teacher that averages over coalitions or orders. Then it learns from
-the curve itself, made soft (`curves`): the loss is the negative mean of the class's probability
-over six random thresholds.
+the curve itself, in a soft form (see `curves`). The loss is the negative mean of the class's
+probability over six random thresholds.
 """
 
 import time
@@ -41,7 +41,7 @@ COMPONENTS, WIDTH = 24, 96
 IMITATION_EPOCHS, IMITATION_RATE = 25, 2e-3
 CURVE_RATE = 5e-4
 WEIGHT_DECAY = 0.02
-WARM_UP = 20  # steps
+WARM_UP = 20  # the number of steps in which the rate rises
 THRESHOLDS = 6
 TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard deviations of the scores
 
@@ -52,8 +52,8 @@ class _TaughtBatch:
 
     Args:
         batch: B graphs.
-        target: the class explained in each.
-        classes: its number (B,) among the classes of all tasks.
+        target: the explained class of each graph.
+        classes: the number (B,) of that class among the classes of all tasks.
         features: the features of the nodes.
         start: `z(lrp_path)` (B, N).
         teacher: the teacher's scores (B, N).
@@ -61,10 +61,10 @@ class _TaughtBatch:
 
     batch: GraphBatch
     target: ResolvedTarget
-    classes: Tensor  # (B,): numbers among the classes of all tasks
+    classes: Tensor
     features: NodeFeatures
-    start: Tensor  # (B, N): z(lrp_path)
-    teacher: Tensor  # (B, N)
+    start: Tensor
+    teacher: Tensor
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -84,18 +84,19 @@ def fit_explainer(
 ) -> FittedExplainer:
     """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
 
-    In half of the graphs the predicted class is explained, in the others any, drawn at random. The
-    same seed gives the same result, which `save(folder)` stores beside the checkpoint.
+    In half of the graphs the predicted class is explained, in the others a random class. The same
+    seed gives the same result, which `save(folder)` stores beside the checkpoint.
 
     Args:
         model: a single Graphormer.
-        graphs: what `explain` takes, a thousand or so. Those that cannot be used are left out with
-            a warning.
-        task: a task with classes. By default all such, each drawn for about as many graphs.
-        shapley_orders: the teacher is Shapley sampling over this many orders. None takes
-            `path_marginals`, which costs a fraction.
-        epochs: passes over the graphs' activation curves.
-        held_out: share of the graphs, at most 100, held out to measure on.
+        graphs: about a thousand inputs as for `explain`. Inputs that cannot be used are left out
+            with a warning.
+        task: a task with classes. By default all tasks with classes take part, each with about the
+            same number of graphs.
+        shapley_orders: how many orders the teacher samples for Shapley values. If it is None, the
+            teacher is `path_marginals`, which is much faster.
+        epochs: how often the network learns from each graph's activation curve.
+        held_out: the share of the graphs to hold out for measuring, of at most 100 graphs.
         seed: draws the classes, the order of the graphs and the network's first weights.
         data: what the graphs are, in words, for the card.
         progress: whether to show a bar, as for `explain`.
@@ -118,36 +119,36 @@ def fit_explainer(
     prepared = _usable(model, graphs)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(prepared), generator=generator).tolist()
-    apart = min(round(held_out * len(prepared)), MOST_HELD_OUT)
-    if len(prepared) - apart < FEWEST:
+    num_held_out = min(round(held_out * len(prepared)), MOST_HELD_OUT)
+    if len(prepared) - num_held_out < FEWEST:
         raise ValueError(
-            f"{len(prepared) - apart} usable graphs are too few to learn from: give {FEWEST} or"
-            " more, better a thousand."
+            f"{len(prepared) - num_held_out} usable graphs are too few to learn from: give"
+            f" {FEWEST} or more, better a thousand."
         )
     begun = time.process_time()
-    total = len(prepared) + epochs * (len(prepared) - apart)
+    total = len(prepared) + epochs * (len(prepared) - num_held_out)
     bar = progress_bar("fitting the explainer", total, show=progress)
     with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
-        def taught(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
+        def teach(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
             items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
             return [
-                _taught(
+                _teach_batch(
                     model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance
                 )
                 for at in range(0, len(items), GRAPHS_AT_A_TIME)
             ]
 
-        apart_parts = taught(order[:apart], None)
-        parts = taught(order[apart:], teacher)
+        held_out_parts = teach(order[:num_held_out], None)
+        parts = teach(order[num_held_out:], teacher)
         network = _network(model, parts, sum(len(each.classes) for each in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, advance)
         network.round()
-        scores = _scores(model, network, apart_parts) if apart else {}
+        scores = _scores(model, network, held_out_parts) if num_held_out else {}
     card = {
         "data": data,
-        "graphs": len(prepared) - apart,
+        "graphs": len(prepared) - num_held_out,
         "seed": seed,
         "settings": {
             "teacher": teacher.name,
@@ -157,13 +158,13 @@ def fit_explainer(
             "width": WIDTH,
         },
         "processor_seconds": round(time.process_time() - begun, 1),
-        "held_out": {"graphs": apart} | scores,
+        "held_out": {"graphs": num_held_out} | scores,
     }
     return FittedExplainer(network, tuple(t.name for t in tasks), model.origin.sha256, card)
 
 
 def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
-    """Return the named task, or all with classes. ValueError if there are no classes."""
+    """Return the named task, or all tasks with classes. ValueError if there are no classes."""
     if name is None:
         return with_classes(model.config)
     task, _ = model.config.task_columns(name)
@@ -171,7 +172,7 @@ def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
 
 
 def _usable(model: Graphormer, graphs: Any) -> list[Input]:
-    """Encode the graphs, with one warning for those that cannot be used."""
+    """Encode the graphs, and warn once about all that cannot be used."""
     prepared = list(prepare_each(model, as_list(graphs)[0]))
     errors = [(k, graph) for k, graph in enumerate(prepared) if isinstance(graph, Exception)]
     if errors:
@@ -192,7 +193,7 @@ def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
         yield
 
 
-def _taught(
+def _teach_batch(
     model: Graphormer,
     items: list[Input],
     tasks: list[Task],
@@ -200,7 +201,7 @@ def _taught(
     generator: torch.Generator,
     progress: Progress,
 ) -> _TaughtBatch:
-    """Run the passes that say something about some graphs, after drawing their classes."""
+    """Draw the classes of some graphs, and run the passes that say something about their nodes."""
     batch = model.collate([item.data for item in items]).to(model.graph_token.device)
     with torch.no_grad():
         outputs = model(batch)
@@ -208,9 +209,9 @@ def _taught(
     if len(tasks) > 1:
         drawn = int(torch.randint(len(tasks), (), generator=generator))
     task, first = tasks[drawn], sum(len(each.classes) for each in tasks[:drawn])
-    classes = _drawn(model, task, outputs, generator)
+    classes = _draw_classes(model, task, outputs, generator)
     target = DecidedTarget(
-        task=task.name, resolved=_resolved(model, task, classes.tolist(), outputs)
+        task=task.name, resolved=_join_targets(model, task, classes.tolist(), outputs)
     )
     path = LrpPath()._attribute(model, batch, target)
     resolved = target.resolve(model.config, path.outputs)
@@ -221,8 +222,10 @@ def _taught(
     return _TaughtBatch(batch, resolved, first + classes.to(start.device), features, start, taught)
 
 
-def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a class (B,) for each graph: half of the time the predicted one, otherwise any."""
+def _draw_classes(
+    model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Draw a class (B,) for each graph, which is the predicted class half of the time."""
     _, columns = model.config.task_columns(task.name)
     logits = outputs[:, columns].cpu()
     predicted = logits.argmax(-1) if task.kind == "multiclass" else (logits[:, 0] > 0).long()
@@ -230,8 +233,10 @@ def _drawn(model: Graphormer, task: Task, outputs: Tensor, generator: torch.Gene
     return torch.where(torch.rand(len(predicted), generator=generator) < 0.5, predicted, any_class)
 
 
-def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor) -> ResolvedTarget:
-    """Put the targets of single graphs, one class for each, side by side."""
+def _join_targets(
+    model: Graphormer, task: Task, classes: list[int], outputs: Tensor
+) -> ResolvedTarget:
+    """Resolve one class for each graph, and join the targets into one for the batch."""
     rows = [
         Target(c, task.name).resolve(model.config, outputs[row : row + 1])
         for row, c in enumerate(classes)
@@ -246,7 +251,7 @@ def _resolved(model: Graphormer, task: Task, classes: list[int], outputs: Tensor
 
 
 def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
-    """Make the network before learning. It standardises its inputs over all nodes."""
+    """Make an untrained network that standardises its inputs over all nodes."""
     config = model.config
     states = config.num_layers * config.hidden_dim
     kept = min(COMPONENTS, states)
@@ -272,18 +277,18 @@ def _train(
     generator: torch.Generator,
     step: Callable[[_TaughtBatch, Tensor, float], None],
 ) -> None:
-    """Minimise with AdamW over all batches in random order.
+    """Train the network with AdamW on all batches in random order.
 
-    The rate rises over the first steps and falls to zero over all.
+    The learning rate rises over the first steps and then falls to zero.
 
     Args:
         network: the network.
         parts: the batches.
-        epochs: how often each is used.
-        rate: the highest rate.
+        epochs: how often each batch is used.
+        rate: the highest learning rate.
         generator: draws the order of the batches.
-        step: adds the gradients of a batch's scores (B, N). It also gets the share of the training
-            that is done.
+        step: adds the gradients of the loss, given a batch, its scores (B, N), and which share of
+            the training is done.
     """
     optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=WEIGHT_DECAY)
     inputs = [network.inputs(part.features, part.classes) for part in parts]
@@ -303,7 +308,7 @@ def _train(
 
 
 def _imitate(network: OrderNetwork, parts: list[_TaughtBatch], generator: torch.Generator) -> None:
-    """Learn the teacher's scores, and which of two nodes has the higher."""
+    """Learn the teacher's scores, and which of two nodes has the higher score."""
 
     def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
         mask = part.batch.mask
@@ -325,7 +330,7 @@ def follow_curves(
     generator: torch.Generator,
     progress: Progress,
 ) -> None:
-    """Learn from the soft activation curve."""
+    """Train the network on soft activation curves."""
 
     def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
         mask = part.batch.mask
@@ -343,7 +348,7 @@ def follow_curves(
 def _scores(
     model: Graphormer, network: OrderNetwork, parts: list[_TaughtBatch]
 ) -> dict[str, float]:
-    """Measure the mean AUAC over held-out graphs, of the network and of `lrp_path`."""
+    """Measure the mean AUAC of the network and of `lrp_path` on the held-out graphs."""
     areas_by_name: dict[str, list[float]] = {"learned": [], "lrp_path": []}
     with torch.no_grad():
         for part in parts:
