@@ -318,7 +318,7 @@ class WrappedModel(ModuleView):
         if tape is None and state is None and current_rules() == Rules():
             return self.rows_to_outputs(batch, shown)(rows)
         try:
-            request = self._pass_request(rows, batch, shown)
+            request = self.pass_request(rows, batch, shown)
             if state is not None:
                 return pass_by_positive_rules(request, state)
             outputs = pass_by_conservative_rules(request, current_rules(), tape)
@@ -333,7 +333,7 @@ class WrappedModel(ModuleView):
             )
         return outputs
 
-    def _pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
+    def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
         """Describe the pass of these node rows, with the graph's other attributes.
 
         `x` is one of these attributes if the rows are an embedding, because the model may compute

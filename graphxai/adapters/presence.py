@@ -1,0 +1,134 @@
+"""Passes of a wrapped model with some nodes absent, and the marginals of all nodes there.
+
+The model is recorded once, on the whole graphs. `engine.presence` then runs the recorded pass again
+for every coalition of nodes.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.contract.target import ResolvedTarget
+
+from .attribute_roles import NODES, AttributeRole, roles_and_doubts
+from .batches import as_rows
+from .engine.node_ids import EntryIds
+from .engine.presence import PresencePlan, plan_presence
+from .engine.session import ids_of_rows, record_pass
+from .engine.structure_ids import track_structure
+from .engine.trace import Trace
+
+CLOSE = 1e-3  # of the outputs' size: the recorded pass computes in another order
+
+
+class NotGated(ValueError):
+    """The model's nodes cannot be left out of its recorded pass; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class PresencePass:
+    """A recorded pass of a batch, in which nodes can be absent."""
+
+    plan: PresencePlan
+    mask: Tensor
+
+    def outputs(self, present: Tensor) -> Tensor:
+        """Return the outputs (B, C) with only the present nodes (B, N)."""
+        with torch.no_grad():
+            return self.plan.outputs(self._presence(present))
+
+    def marginals(self, present: Tensor, target: ResolvedTarget) -> Tensor:
+        """Return the marginals (B, N) of all nodes at a coalition, of the class's log-odds.
+
+        That of a present node says how much would be lost without it, that of an absent node how
+        much would be gained with it.
+        """
+        with torch.enable_grad():
+            presence = self._presence(present).requires_grad_()
+            value = target.log_odds(self.plan.outputs(presence)).sum()
+            (gradient,) = torch.autograd.grad(value, presence)
+        return gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
+
+    def _presence(self, present: Tensor) -> Tensor:
+        """Return the presence (B, T) of every token. The graph token is always there."""
+        of_nodes = torch.cat([torch.ones_like(present[:, :1]), present | ~self.mask], dim=1)
+        return of_nodes.to(self.plan.dtype)
+
+
+def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
+    """Record a pass of a wrapped model, and find where its nodes can be left out.
+
+    Raises NotGated if no nodes are left out anywhere, or if a pass with half of the nodes does not
+    give what the model gives for them.
+    """
+    rows = as_rows(tokens.detach(), batch)
+    request = model.pass_request(rows, batch, batch.mask)
+    trace = record_pass(request)
+    others = _ids_of_others(trace, request, batch)
+    layout = request.layout
+    ids = ids_of_rows(layout, request.rows)
+    nodes = track_structure(trace, trace.slot_of(1), ids, layout.tokens, others)
+    plan = plan_presence(trace, nodes, len(layout.mask) * layout.tokens, tokens.dtype)
+    gated = PresencePass(plan, batch.mask)
+    _check(model, batch, tokens, gated)
+    return gated
+
+
+def _check(model: Any, batch: Any, tokens: Tensor, gated: PresencePass) -> None:
+    """Compare a pass without every second node with what the model gives for the others."""
+    if not gated.plan.gates:
+        raise NotGated("no operation combines nodes in a way that is understood")
+    present = batch.mask.clone()
+    present[:, 1::2] = False
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        wanted = model.encode(tokens.detach(), batch, present)
+    outputs = gated.outputs(present)
+    size = wanted.abs().amax().clamp(min=1.0)
+    if not bool(((outputs - wanted).abs() <= CLOSE * size).all()):
+        where = "; ".join(gated.plan.without) or "an operation that no gate covers"
+        raise NotGated(f"{type(model.module).__name__} combines nodes in {where}")
+
+
+def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:
+    """Return the ids of the graph's other attributes, by the slots that hold them."""
+    if batch.graphs is None:
+        return {}
+    of_rows = ids_of_rows(request.layout, request.rows)[:, 0]  # (n,)
+    roles, _ = roles_and_doubts(batch.examples())
+    slots = {bit: slot for slot, bit in trace.inputs.items()}
+    names = {name: 1 << k for k, name in enumerate(request.others, start=1)}
+    ids: dict[int, EntryIds] = {}
+    for name, value in request.others.items():
+        slot = slots.get(names[name])
+        role = AttributeRole(NODES) if name == "batch" else roles.get(name)
+        if slot is None or role is None:
+            continue
+        found = _ids_of(value, role, batch.graphs, of_rows)
+        if found is not None:
+            ids[slot] = found
+    return ids
+
+
+def _ids_of(value: Tensor, role: AttributeRole, graphs: Any, of_rows: Tensor) -> EntryIds | None:
+    """Return the ids of the entries of an attribute, or None if they belong to no nodes."""
+    if role.along is None or not value.dim():
+        return None
+    if role.square:
+        return EntryIds(of_rows[:, None], of_rows[None]) if len(value) == len(of_rows) else None
+    if role.along == NODES:
+        fits = len(value) == len(of_rows)
+        return EntryIds(of_rows.view(-1, *[1] * (value.dim() - 1))) if fits else None
+    index = graphs.get(role.along)
+    if not isinstance(index, Tensor) or index.dim() != 2 or len(index) != 2:
+        return None
+    start, end = of_rows[index.long()]
+    if role.names is not None:
+        return EntryIds(start[None], end[None]) if value.dim() == 2 and len(value) == 2 else None
+    if len(value) != index.shape[1]:
+        return None
+    shape = (-1, *[1] * (value.dim() - 1))
+    return EntryIds(start.view(shape), end.view(shape))
