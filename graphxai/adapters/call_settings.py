@@ -21,7 +21,6 @@ from .calling import (
     module_named,
     without_fused_attention,
 )
-from .chosen import LINKS
 from .eval_replica import uncompiled
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook
@@ -73,17 +72,16 @@ class CallSettings:
                 graphs.x = rows.clone()  # a model may write over its input
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
-            with without_fused_attention(module), shared_ties():
+            with without_fused_attention(module), shared_ties(module):
                 names = None if self.forward else attributes_read(module)
-                reads_links = names is None or LINKS in names
                 answer = run_graphs(module, inputs)
-                return as_outputs(answer, size, columns, graphs, reads_links)
+                return as_outputs(answer, size, columns, graphs, names)
         x = rows if replaces_x else batch.dense
         assert x is not None
         mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
-        with without_fused_attention(module), shared_ties():
+        with without_fused_attention(module), shared_ties(module):
             return as_outputs(run_tokens(module, Tokens(x, mask)), size, columns)
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Calls of a user's module, checks of what it returns, and the row of an explained node."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
@@ -113,26 +113,26 @@ def as_outputs(
     size: int,
     columns: int,
     graphs: Batch | None = None,
-    reads_links: bool = False,
+    attributes: Collection[str] | None = None,
 ) -> Tensor:
     """Turn the model's answer into outputs (B, columns). Raises ValueError if that is impossible.
 
     Args:
         graphs: the batch that the answer is about. If it says which nodes are explained, the
             answer must have a row per node.
-        reads_links: whether the model may read pairs that the graphs name.
+        attributes: the names of the attributes that the model reads; None if it reads all.
     """
     answer, advice = getattr(answer, "logits", answer), ""
     if isinstance(answer, Mapping) and isinstance(answer.get("logits"), Tensor):
         answer = answer["logits"]
     if graphs is not None and PAIR in graphs:
-        answer = outputs_of_explained_pairs(answer, graphs, size, reads_links)
+        answer = outputs_of_explained_pairs(answer, graphs, size, attributes)
     elif graphs is not None and CHOSEN in graphs:
         if (rows := rows_of_explained_nodes(answer, graphs)) is None:
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows
     elif graphs is not None:
-        answer = with_rows_of_hidden_nodes(answer, graphs, size)
+        answer = with_rows_of_hidden_nodes(answer, graphs, size, attributes)
         advice = advice_for_node_outputs(answer, graphs, size)
     if advice:
         form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"

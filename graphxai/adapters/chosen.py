@@ -4,7 +4,7 @@ The choice travels with the graph, as an attribute. If the node is hidden, or on
 output is zero. So it is for models that read their answer at nodes that the graph names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -19,6 +19,10 @@ CHOSEN = "explained_node"
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 PAIR = "explained_pair_index"  # (2, 1), the two nodes; PyG counts on in a batch, as for edges
 LINKS = "edge_label_index"  # where models of links read the pairs to score, by PyG's convention
+PAIR_IS_IGNORED = (
+    f"pair= is for models that read {LINKS!r}, or that return a score for each pair of nodes,"
+    f" (N, N): leave it out, or pass a wrap(..., forward=...) that scores the pair batch.{LINKS}."
+)
 
 
 def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
@@ -111,24 +115,44 @@ def chosen_nodes(graph: Data) -> list[int]:
     return [] if CHOSEN not in graph else (graph[CHOSEN] == 2).nonzero()[:, 0].tolist()
 
 
-def outputs_of_explained_pairs(answer: Any, graphs: Any, size: int, reads_links: bool) -> Any:
+def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:
+    """Return the nodes that the only entry of an index, or of a mask, names.
+
+    A model may read its answer there. The edges of the graph are no such index.
+
+    Args:
+        attributes: the names of the attributes that the model reads; None if it reads all.
+    """
+    nodes: set[int] = set()
+    for key, value in graph.items():
+        read = key != "edge_index" and (attributes is None or key in attributes)
+        if not read or not isinstance(value, Tensor) or value.is_floating_point():
+            continue
+        if value.dtype == torch.bool and value.shape == (graph.num_nodes,):
+            entries = value.nonzero()[:, 0]
+            nodes |= set(entries.tolist()) if len(entries) == 1 else set()
+        elif "index" in key and value.dim() and value.shape[-1] == 1:
+            nodes |= set(value.flatten().tolist())
+    return sorted(nodes)
+
+
+def outputs_of_explained_pairs(
+    answer: Any, graphs: Any, size: int, attributes: Collection[str] | None
+) -> Any:
     """Return the row (B, C) of each graph's pair, or zeros if one of its nodes is hidden.
 
     Raises ValueError if the answer cannot be about the pair.
 
     Args:
         answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
-        reads_links: whether the model may read the pairs that the graphs name.
+        attributes: the names of the attributes that the model reads; None if it reads all.
     """
     if isinstance(answer, Tensor) and answer.shape[:2] == (graphs.num_nodes,) * 2:
         first, second = graphs[PAIR]
         answer = answer[first, second]
-    elif not reads_links:
-        raise ValueError(
-            f"pair= is for models that read {LINKS!r}, or that return a score for each pair of"
-            " nodes, (N, N): leave it out, or pass a wrap(..., forward=...) that scores the pair."
-        )
-    return with_rows_of_hidden_nodes(answer, graphs, size)
+    elif attributes is not None and LINKS not in attributes:
+        raise ValueError(PAIR_IS_IGNORED)
+    return with_rows_of_hidden_nodes(answer, graphs, size, attributes)
 
 
 def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
@@ -152,16 +176,22 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
 
 
-def with_rows_of_hidden_nodes(answer: Any, graphs: Any, size: int) -> Any:
+def with_rows_of_hidden_nodes(
+    answer: Any, graphs: Any, size: int, attributes: Collection[str] | None
+) -> Any:
     """Add rows of zeros to an answer for the graphs whose explained node or link is hidden.
 
     Such a model reads its answer at nodes that each graph names, by an index such as `root_index`
     or `edge_label_index`, or by a mask. A graph that has lost its entry of the index has no row.
     Any other answer is returned as it is.
+
+    Args:
+        attributes: the names of the attributes that the model reads; None if it reads all.
     """
     if not isinstance(answer, Tensor) or not answer.dim() or len(answer) >= size:
         return answer
-    places = [has for has in _graphs_with_an_entry(graphs) if int(has.sum()) == len(answer)]
+    entries = _graphs_with_an_entry(graphs, attributes)
+    places = [has for has in entries if int(has.sum()) == len(answer)]
     if not places or any(not torch.equal(places[0], has) for has in places[1:]):
         return answer
     (graph_of_row,) = places[0].to(answer.device).nonzero(as_tuple=True)
@@ -169,14 +199,15 @@ def with_rows_of_hidden_nodes(answer: Any, graphs: Any, size: int) -> Any:
     return zeros.index_add(0, graph_of_row, answer)
 
 
-def _graphs_with_an_entry(graphs: Any) -> Iterator[Tensor]:
+def _graphs_with_an_entry(graphs: Any, attributes: Collection[str] | None) -> Iterator[Tensor]:
     """For each index and mask with at most one entry in a graph, yield which graphs (B,) have it.
 
     The edges of the graph itself are no such index.
     """
     slices = getattr(graphs, "_slice_dict", {})
     for key, value in graphs.items():
-        if key not in slices or key == "edge_index" or not isinstance(value, Tensor):
+        read = key == PAIR or attributes is None or key in attributes
+        if key not in slices or key == "edge_index" or not (read and isinstance(value, Tensor)):
             continue
         if value.dtype == torch.bool and value.shape == graphs.batch.shape:
             counts = graphs.batch[value].bincount(minlength=graphs.num_graphs)

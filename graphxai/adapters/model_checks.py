@@ -2,7 +2,8 @@
 
 Mixing: one of two graphs in a batch gets other rows. If the output of the other graph changes, the
 model mixes graphs, for example by attention without the batch vector or by a norm over the batch.
-Then every method runs the graphs one at a time.
+Then every method runs the graphs one at a time. So it does for a model without a batch vector,
+unless the model reads its answer at nodes and does not mix graphs.
 
 Padding: a model may count padding, as PyG's linear attention does. Then its output for a graph
 changes beside a larger graph, although no graph reads another. A pass of two graphs of different
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from .batches import WrappedBatch, as_rows, is_real
+from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .engine.positive_pass import ALL_CONSTANT
 from .engine.replay import make_plan
 from .engine.roles import find_roles
@@ -52,6 +54,8 @@ class ModelChecks:
         self.mixing: str | None = None
         self._form = _form(module)
         self._looked_for_mixing = False
+        self._reads_apart: dict[bool, bool] = {}  # for pairs and other graphs
+        self._ignores_pair: bool | None = None
         self._cuts: set[str] | None = None
         self._warned: set[str] = set()  # the methods that were warned of
 
@@ -80,6 +84,25 @@ class ModelChecks:
             " mask) to run them together.",
             stacklevel=5,
         )
+
+    def reads_nodes_apart(self, model: Any, graph: Any) -> bool:
+        """Whether a model without a batch vector reads its answer at nodes, one graph at a time.
+
+        Graphs beside each other are then like the disconnected parts of a larger graph.
+        """
+        if not chosen_nodes(graph) and not named_nodes(graph, model.attributes_read()):
+            return False
+        if (of_pairs := PAIR in graph) not in self._reads_apart:
+            self._reads_apart[of_pairs] = False  # in the passes of the check
+            self._reads_apart[of_pairs] = bool(_without_traces(_keeps_apart, model, graph))
+        return self._reads_apart[of_pairs]
+
+    def ignores_pair(self, model: Any, graph: Any) -> bool:
+        """Whether the output is the same if the graph does not say which pair is explained."""
+        if self._ignores_pair is None:
+            self._ignores_pair = False  # in the passes of the check
+            self._ignores_pair = bool(_without_traces(_same_without_pair, model, graph))
+        return self._ignores_pair
 
     def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
         """Return the modules that use values of the nodes without their gradient."""
@@ -147,6 +170,26 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
                 pairs = zip(*outputs, strict=False)
                 return next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
     return None
+
+
+def _keeps_apart(model: Wrapped, graph: Any) -> bool:
+    """Whether the output for a graph is the same alone, beside a copy, and beside another graph."""
+    single, two = (model.collate([graph] * count).to(model.device) for count in (1, 2))
+    with model.evaluating(), torch.no_grad():
+        alone, beside = (
+            model.rows_to_outputs(batch, batch.mask)(as_rows(model.embed(batch), batch))
+            for batch in (single, two)
+        )
+    return _nearly_equal(beside, alone.expand(2, -1)) and _mixed_in(model, two) is None
+
+
+def _same_without_pair(model: Wrapped, graph: Any) -> bool:
+    """Whether a model returns the same for a graph in which no pair is chosen."""
+    without_pair = copy(graph)
+    del without_pair[PAIR], without_pair[LINKS]
+    with model.evaluating(), torch.no_grad():
+        outputs = [model(model.collate([g]).to(model.device)) for g in (graph, without_pair)]
+    return torch.equal(*outputs)
 
 
 class _ModuleOutput(NamedTuple):

@@ -289,7 +289,8 @@ def _resampler(
 
 def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) -> Tensor:
     """Return the outputs (P, C) of parts of graphs, one at a time if they cannot share a pass."""
-    if isinstance(model, WrappedModel) and any(map(model.goes_alone, graphs)):
+    no_nodes = not any(part.num_nodes for part in parts)
+    if isinstance(model, WrappedModel) and (no_nodes or any(map(model.goes_alone, graphs))):
         return torch.cat([_alone(model, part) for part in parts])
     outputs: Tensor = model(model.collate(parts, pad_to=1).to(next(model.parameters()).device))
     return outputs

@@ -1,29 +1,49 @@
-"""Let entries that share a maximum share its gradient, as they do in PyG's max pooling.
+"""Let entries that share a maximum, or a place in an order, share its gradient.
 
 `x.max(dim)` passes its gradient to one of several equal entries, whichever the kernel took. Of six
 equal atoms of a ring one would get all relevance. `x.amax(dim)` has the same value and gives each
-of them the same.
+of them the same. Each value of `sort` and `topk`, too, gets its gradient from all entries that are
+equal to it. If a model uses the indices to choose among equal entries, a warning says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from graphxai.runtime.scope import Blocks
 
-SHARED = {
+EXTREMES = {
     torch.max: torch.amax,
     Tensor.max: torch.amax,
     torch.min: torch.amin,
     Tensor.min: torch.amin,
 }
-
+SORTS = {torch.sort, Tensor.sort, torch.argsort, Tensor.argsort}
+POSITIONS = {
+    torch.argmax,
+    Tensor.argmax,
+    torch.argmin,
+    Tensor.argmin,
+    torch.argsort,
+    Tensor.argsort,
+}
+# the functions that order entries: the place of the axis among the arguments, and its default
+ORDERS: dict[Any, tuple[int, int | None]] = {
+    **dict.fromkeys((*SORTS, torch.msort, Tensor.msort), (1, -1)),
+    **dict.fromkeys((torch.topk, Tensor.topk, torch.kthvalue, Tensor.kthvalue), (2, -1)),
+    **dict.fromkeys((*EXTREMES, torch.median, Tensor.median), (1, None)),
+    **dict.fromkeys(POSITIONS - SORTS, (1, None)),
+}
 
 _as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
+_without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 def ties_as_computed() -> AbstractContextManager[bool]:
@@ -31,15 +51,31 @@ def ties_as_computed() -> AbstractContextManager[bool]:
     return _as_computed.block(True)
 
 
-def shared_ties() -> AbstractContextManager[Any]:
-    """Let ties share gradients within the block, if there are any gradients."""
-    if not torch.is_grad_enabled() or _as_computed.get():
-        return nullcontext()
-    return SharedTies()
+@contextmanager
+def shared_ties(module: nn.Module) -> Iterator[None]:
+    """Let ties share gradients in a pass of a module, if there are gradients, or name them."""
+    shares = not _as_computed.get()
+    if not torch.is_grad_enabled() or (not shares and module in _without_choices):
+        yield
+        return
+    with (mode := _TieMode(type(module).__name__, shares)):
+        yield
+    if not mode.chooses:
+        _without_choices.add(module)
 
 
-class SharedTies(TorchFunctionMode):
-    """Within the block, a maximum or minimum along an axis shares its gradient among ties."""
+class _TieMode(TorchFunctionMode):
+    """Looks for ties in functions that order entries.
+
+    Args:
+        name: what the model is called.
+        shares: whether ties share the gradient of a value.
+    """
+
+    def __init__(self, name: str, shares: bool) -> None:
+        super().__init__()
+        self.name, self.shares, self.chooses = name, shares, False
+        self._tied: dict[int, Tensor] = {}  # indices that chose among equals, by their `id`
 
     def __torch_function__(
         self,
@@ -48,14 +84,107 @@ class SharedTies(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, and put in the values of `amax` or `amin` where there is an axis."""
+        """Call a function, and put in values that share their gradient where it orders entries."""
         options = dict(kwargs or {})
         result = func(*args, **options)
-        if (shared := SHARED.get(func)) is None or "out" in options:
+        if func in ORDERS:
+            order = None if "out" in options else _order_of(func, result, args, options)
+            return result if order is None else self._with_ties(func, result, order)
+        if self._tied and self._reads_tied((*args, *options.values())):
+            self._follow(result)
+        return result
+
+    def _with_ties(self, func: Any, result: Any, order: "_Order") -> Any:
+        """Return the result of an ordering function, with values that share their gradient."""
+        self.chooses = True
+        counts = order.counts()
+        if int(counts.max()) <= 1:
             return result
-        if not isinstance(result, tuple) or not result[0].is_floating_point():
+        indices = result if func in POSITIONS else result[1] if isinstance(result, tuple) else None
+        if indices is not None and order.chooses_among_equals(counts, everything=func in SORTS):
+            self._tied[id(indices)] = indices
+        if not self.shares or func in POSITIONS:
             return result
-        x, *rest = args
-        dim: Any = options.get("dim", rest[0] if rest else None)
-        keepdim = options.get("keepdim", rest[1] if len(rest) > 1 else False)
-        return type(result)((shared(x, dim, keepdim), result[1]))
+        values = result if indices is None else result[0]
+        shared = order.shared(counts).movedim(-1, order.dim).reshape(values.shape)
+        return shared if indices is None else type(result)((shared, indices))
+
+    def _reads_tied(self, arguments: Iterable[Any]) -> bool:
+        """Whether indices that chose among equal entries are among some arguments."""
+        return any(
+            id(value) in self._tied or (isinstance(value, tuple | list) and self._reads_tied(value))
+            for value in arguments
+        )
+
+    def _follow(self, result: Any) -> None:
+        """Warn if a choice among equal entries took values, or follow the indices made of it."""
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if not isinstance(value, Tensor):
+                continue
+            if not value.is_floating_point():
+                self._tied[id(value)] = value
+            elif value.requires_grad:
+                warnings.warn(
+                    f"{self.name} chooses among entries that are equal, by the indices of a maximum"
+                    " or of an order: relevance goes to the entry that it took, and none to the"
+                    " others.",
+                    stacklevel=4,
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """What an ordering function took of its argument along one axis.
+
+    Args:
+        x: the argument, with that axis last, (..., n).
+        values (..., K): what was taken, without its gradient.
+        dim: where the axis was.
+    """
+
+    x: Tensor
+    values: Tensor
+    dim: int
+
+    def counts(self) -> Tensor:
+        """Return for each value taken how many entries are equal to it, (..., K)."""
+        return self._equal().sum(-1).clamp(min=1)
+
+    def chooses_among_equals(self, counts: Tensor, everything: bool) -> bool:
+        """Whether one of several equal entries was taken, or came before the others.
+
+        Args:
+            everything: whether all entries were put in order. The least of them are then left out
+                of account, because padding may be among them.
+        """
+        if everything:
+            return bool(((counts > 1) & (self.values > self.x.detach().amin(-1, True))).any())
+        taken = (self.values[..., None] == self.values[..., None, :]).sum(-1)  # (..., K)
+        return bool((counts > taken).any())
+
+    def shared(self, counts: Tensor) -> Tensor:
+        """Return the values as means over the entries that are equal to them."""
+        entries = torch.where(self._equal(), self.x[..., None, :], 0.0)  # (..., K, n)
+        return entries.sum(-1) / counts
+
+    def _equal(self) -> Tensor:
+        return self.values[..., None] == self.x.detach()[..., None, :]
+
+
+def _order_of(func: Any, result: Any, args: tuple[Any, ...], options: Any) -> _Order | None:
+    """Return what a function took of a signal along an axis, or None if it took nothing so."""
+    x = options.get("input", args[0] if args else None)
+    place, dim = ORDERS[func]
+    dim = options.get("dim", args[place] if len(args) > place else dim)
+    signal = isinstance(x, Tensor) and x.requires_grad and x.dim() > 0
+    if not signal or not isinstance(dim, int) or isinstance(dim, bool):
+        return None
+    if func in (torch.msort, Tensor.msort):
+        dim = 0
+    dim %= x.dim()
+    taken = result[0] if isinstance(result, tuple) else result
+    taken = taken if taken.dim() == x.dim() else taken.unsqueeze(dim)
+    if func in POSITIONS:
+        taken = x.detach().gather(dim, taken)
+    x, values = x.movedim(dim, -1), taken.detach().movedim(dim, -1)
+    return _Order(x, values, dim) if values.numel() else None

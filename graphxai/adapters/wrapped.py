@@ -27,6 +27,7 @@ from .calling import (
     takes_batch_vector,
     takes_padding_mask,
 )
+from .chosen import PAIR, PAIR_IS_IGNORED
 from .embedding import choose_embedding, embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.hooked_pass import why_recorded
@@ -91,8 +92,11 @@ class WrappedModel(ModuleView):
         """Whether an input cannot share a batch with others."""
         if self._checks.mixing is not None or self.settings.dense:
             return self._checks.mixing is not None
-        keeps_graphs_apart = self.settings.forward is not None or takes_batch_vector(self.module)
-        return not keeps_graphs_apart or has_matrices(data)
+        if has_matrices(data):
+            return True
+        if self.settings.forward is not None or takes_batch_vector(self.module):
+            return False
+        return not self.checks.reads_nodes_apart(self, data)
 
     def batch_group(self, data: Data) -> Any:
         """Return what inputs of one batch have in common: the attributes that the model reads.
@@ -151,6 +155,9 @@ class WrappedModel(ModuleView):
             graph = read_graph(value, categorical=self._may_look_up(value))
             if not self.settings.embedding and not is_real(graph.data.x):
                 choose_embedding(self, graph.data)
+            reads_any = PAIR in graph.data and self.attributes_read() is None
+            if reads_any and self.checks.ignores_pair(self, graph.data):
+                raise InputError(PAIR_IS_IGNORED)
             return Input(graph.data, smiles or graph.smiles)
         if isinstance(value, Data):
             value = value.get("dense", value.x)

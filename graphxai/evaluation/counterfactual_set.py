@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.chosen import at_choice, chosen_nodes
+from graphxai.adapters.chosen import at_choice, chosen_nodes, named_nodes
 from graphxai.adapters.removal import (
     Operator,
     outputs_of_many,
     outputs_without_edges,
     undirected_edges,
 )
+from graphxai.adapters.wrapped import WrappedModel
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import evaluating
@@ -156,9 +157,10 @@ def counterfactual_set(
     Args:
         model: as for `explain`.
         inputs: as for `explain`.
-        of: "nodes", such as superpixels, are removed by `operator` as `evaluate` removes them, and
-            at least one stays. "edges" are taken out of `edge_index` in both directions together,
-            and the graph is encoded again (self loops stay).
+        of: "nodes", such as superpixels, are removed by `operator` as `evaluate` removes them. At
+            least one stays, and so do nodes at which the model reads its answer (`root_index`).
+            "edges" are taken out of `edge_index` in both directions together, and the graph is
+            encoded again (self loops stay).
         task: name of the task, in a model with several.
         method: its relevance gives the search an order to start from.
         operator: how nodes are removed.
@@ -285,14 +287,15 @@ def _search(
 
     See `outputs_of_many` for both.
     """
-    members, belongs = _members(item.data, of)
+    nodes_read = _nodes_read(model, item.data)
+    members, belongs = _members(item.data, of, nodes_read)
     before = explanation.prediction
     column = task.classes.index(str(before.label))
     relevance = torch.from_numpy(explanation.relevance)
     order = torch.tensor(
         [float(relevance[[*np.atleast_1d(prediction)]].sum()) for prediction in members]
     )
-    all_may_go = of == "edges" or bool(chosen_nodes(item.data))
+    all_may_go = of == "edges" or bool(nodes_read)
     sets = smallest_set(order, len(members) - (not all_may_go), exhaustive)
     margins, predictions = None, 1  # the first prediction is that of the whole graph
     while True:
@@ -322,16 +325,34 @@ def _search(
     return CounterfactualSet(of, removed_members, explanation, after, proven, predictions)
 
 
-def _members(data: Data, of: MemberKind) -> tuple[list[Any], Tensor]:
+def _nodes_read(model: Model, graph: Data) -> list[int]:
+    """Return the nodes at which a model reads its answer: without one of them its output is zero.
+
+    These are the chosen node or pair, or nodes that an index or a mask of the graph names.
+    """
+    nodes = chosen_nodes(graph)
+    named = named_nodes(graph, model.attributes_read()) if isinstance(model, WrappedModel) else []
+    if nodes or not named:
+        return nodes
+    keep = torch.ones(len(named), int(graph.num_nodes or 0), dtype=torch.bool)
+    keep[torch.arange(len(named)), named] = False
+    (outputs,) = outputs_of_many(model, [graph], [keep])
+    return [node for node, output in zip(named, outputs, strict=True) if not output.any()]
+
+
+def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Tensor]:
     """Return the members that can be removed, and the member that each node or edge belongs to.
 
     The members are nodes or pairs of nodes that edges join. Each node (N,), or each column of
-    `edge_index`, has the number of its member; -1 marks a self loop, and a node that is explained.
+    `edge_index`, has the number of its member; -1 marks a self loop, and a node that stays.
+
+    Args:
+        read: the nodes at which the model reads its answer, which stay.
     """
     if of == "nodes":
         n = int(data.num_nodes or 0)
         stays = torch.zeros(n, dtype=torch.bool)
-        stays[chosen_nodes(data)] = True
+        stays[read] = True
         numbers = torch.where(stays, -1, (~stays).cumsum(0) - 1)
         return (~stays).nonzero()[:, 0].tolist(), numbers
     if data.get("edge_index") is None or data.get("schema") is not None:

@@ -179,3 +179,82 @@ def test_edges_of_a_heterogeneous_graph_have_relevance_by_type():
     for (kind, values), gradient in zip(attributes.items(), gradients, strict=True):
         expected = (values * gradient).sum(-1).detach().numpy()
         assert found.relevance_of[" ".join(kind)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_forward_that_ignores_the_pair_is_refused():
+    def of_the_graph(module, batch):
+        return module(batch.x, batch.edge_index).sum().reshape(1, 1)
+
+    class TakesData(Layer):
+        def forward(self, data):
+            return super().forward(data.x, data.edge_index).sum().reshape(1, 1)
+
+    for model in (
+        gx.wrap(Layer().eval(), kind="regression", forward=of_the_graph),
+        gx.wrap(TakesData().eval(), kind="regression"),
+    ):
+        with pytest.raises(ValueError, match="pair= is for models that read 'edge_label_index'"):
+            gx.explain(model, GRAPH, pair=(0, 1))
+
+
+@pytest.mark.parametrize("kind", ["the pair", "all pairs"])
+def test_a_forward_that_scores_the_pair_is_explained(kind):
+    def of_the_pair(module, batch):
+        first, second = module(batch.x, batch.edge_index)[batch.edge_label_index]
+        return (first * second).sum(-1)
+
+    def of_all(module, batch):
+        rows = module(batch.x, batch.edge_index)
+        return rows @ rows.T
+
+    forward = of_the_pair if kind == "the pair" else of_all
+    model = gx.wrap(Layer().eval(), kind="regression", forward=forward)
+    for pair, explanation in zip(
+        [(2, 0), (4, 1)], gx.explain(model, GRAPH, "occlusion", pair=[(2, 0), (4, 1)]), strict=True
+    ):
+        assert explanation.ledger.output == pytest.approx(score(list(range(5)), pair), abs=1e-6)
+        without_3 = score([0, 1, 2, 4], pair)
+        expected = explanation.ledger.output - without_3
+        assert explanation.relevance[3] == pytest.approx(expected, abs=1e-6)
+
+
+class Counted(Layer):
+    """Count the passes of a model without a batch vector."""
+
+    passes = 0
+
+    def forward(self, x, edge_index):
+        type(self).passes += 1
+        return super().forward(x, edge_index)
+
+
+class OverAll(Counted):
+    """Subtract the mean over all rows that the model gets."""
+
+    def forward(self, x, edge_index):
+        rows = super().forward(x, edge_index)
+        return rows - rows.mean(0)
+
+
+class ByNumber(Counted):
+    """Divide by the number of rows that the model gets."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index) / len(x)
+
+
+@pytest.mark.parametrize("method", ["lrp", "occlusion", "shapley_sampling"])
+@pytest.mark.parametrize("kind", [Counted, OverAll, ByNumber])
+def test_nodes_of_a_model_that_keeps_parts_apart_share_passes(kind, method):
+    def explained(choice):
+        torch.manual_seed(0)
+        model = gx.wrap(kind().eval(), kind="multiclass", classes=3)
+        gx.explain(model, GRAPH, method, node=0)  # it is checked once
+        kind.passes = 0
+        return gx.explain(model, GRAPH, method, node=choice, target="1"), kind.passes
+
+    together, passes = explained(list(range(5)))
+    for node, explanation in enumerate(together):
+        alone, passes_alone = explained(node)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert (passes <= passes_alone + 2) == (kind is Counted)

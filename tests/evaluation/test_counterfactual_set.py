@@ -182,3 +182,26 @@ def test_what_cannot_be_searched_is_said(model, gnn):
     crowd = gx.wrap(Crowd(), kind="multiclass", classes=2, inputs="tokens")
     with pytest.raises(ValueError, match="edge_index"):
         gx.counterfactual_set(crowd, torch.ones(3, 2), of="edges", method="random")
+
+
+class AtRoot(nn.Module):
+    """Logits of the root: its feature, and twice that of each neighbour."""
+
+    def forward(self, x, edge_index, root_index):
+        first, second = edge_index
+        rows = x.index_add(0, second, 2 * x[first])
+        return torch.stack([torch.full_like(rows[:, 0], -0.1), rows[:, 0]], 1)[root_index]
+
+
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_the_root_at_which_a_model_reads_its_answer_stays(operator):
+    """Without the root all logits are zero, so that the first class would win."""
+    x = torch.tensor([[0.5], [1.0], [-1.0], [2.0]])
+    edges = torch.tensor([[1, 2, 3], [0, 0, 0]])
+    model = gx.wrap(AtRoot(), kind="multiclass", classes=("a", "b"))
+    for root in (0, torch.tensor([0])):
+        data = Data(x=x, edge_index=edges, root_index=root)
+        found = gx.counterfactual_set(model, data, operator=operator)
+        assert found.before.label == "b"
+        assert found.members == (1, 3)
+        assert found.proven
