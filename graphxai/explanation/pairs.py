@@ -134,36 +134,44 @@ class Pairs(Result):
         return pd.DataFrame(columns)
 
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
-        """Draw the molecule with its `count` strongest pairs, as arrows to the atom that reads.
+        """Draw the graph with its `count` strongest pairs, as arrows to the node that reads.
 
-        A ring around an atom shows what the graph token, if there is one, read from it. What atoms
-        read from themselves and from the graph token is not drawn. Options are as for `pairs_svg`.
+        A ring around a node shows what the graph token, if there is one, read from it. What nodes
+        read from themselves and from the graph token is not drawn. Options are as for `pairs_svg`
+        and `graph_pairs_svg`.
 
         Raises:
-            ValueError: for a graph without a molecule.
+            ValueError: for images, and for inputs without edges.
         """
-        from graphxai.visualization.pairs import pairs_svg
+        from graphxai.visualization.pairs import graph_pairs_svg, pairs_svg
 
-        nodes, molecule = self.explanation, self.explanation.molecule
-        if molecule is None:
+        nodes, molecule, drawn = self.explanation, self.explanation.molecule, self.explanation.drawn
+        if molecule is None and drawn is None:
             raise ValueError(
-                "pairs can only be drawn on molecules; use `profile`, `figure` or `matrix`."
+                "pairs can only be drawn on molecules and graphs; use `profile`, `figure` or"
+                " `matrix`."
             )
+        word = "atom" if molecule is not None else "node"
         relevance = self._of(layer)
         options.setdefault("title", nodes.headline)
         about = f"{nodes.title} {self._where(layer)}"
         if self.num_layers is None:
             about += " · rings: read by the graph token" if self.graph_token else ""
-            about += "; arrows: from the atom read to its reader"
+            about += f"; arrows: from the {word} read to its reader"
         else:
-            about += " · rings: in the graph token; arrows: from the atom where it began"
+            about += f" · rings: in the graph token; arrows: from the {word} where it began"
         options.setdefault("subtitle", about)
         options.setdefault("legend", nodes.legend)
         arrows = self.strongest(count, layer, directed=True)
+        if drawn is not None:
+            return graph_pairs_svg(drawn, relevance[0, 1:], arrows, **options)
+        assert molecule is not None
         return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
 
     def _repr_svg_(self) -> str | None:
-        return None if self.explanation.molecule is None else super()._repr_svg_()
+        explanation = self.explanation
+        has_picture = explanation.molecule is not None or explanation.drawn is not None
+        return super()._repr_svg_() if has_picture else None
 
     def figure(self) -> "Figure":
         """Return bar charts of relevance by shortest-path distance and by bond type."""

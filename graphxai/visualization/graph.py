@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,9 +85,84 @@ def graph_svg(
         raise ValueError("relevance must have one number per node, and that of edges one per edge.")
     scale = Scale.chosen(scale, values, of_edges, palette=palette)
     ringed = {*graph.explained, *outlined}
-    shown = _shown(values, ringed)
-    if len(shown) < len(values):
-        cut = f"{len(shown)} of {len(values)} nodes, with the largest |relevance|"
+
+    def colored(layout: GraphLayout) -> str:
+        of_lines = None if edge_relevance is None else of_edges
+        lines = _lines(graph.edges, layout.place, values, of_lines)
+        return _edges_svg(lines, layout.points, layout.radius, scale) + nodes_svg(
+            graph, values, layout, scale, ringed, labels
+        )
+
+    return framed_graph(
+        graph,
+        colored,
+        np.concatenate([values, of_edges]),
+        scale,
+        strength=np.abs(values),
+        about=_about(values, scale),
+        ringed=ringed,
+        title=title,
+        subtitle=subtitle,
+        note=note,
+        legend=legend,
+        width=width,
+        height=height,
+        color_bar=color_bar,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLayout:
+    """Where the nodes of a picture are.
+
+    Args:
+        shown: the numbers (n,) of the nodes that are drawn.
+        points: their places (n, 2), in pixels.
+        radius: of a node, in pixels.
+    """
+
+    shown: NDArray[np.int_]
+    points: NDArray[np.float64]
+    radius: float
+
+    @property
+    def place(self) -> dict[int, int]:
+        """The place of each node among those that are drawn."""
+        return {int(node): k for k, node in enumerate(self.shown)}
+
+
+def framed_graph(
+    graph: PlainGraph,
+    draw: Callable[[GraphLayout], str],
+    values: NDArray[np.float64],
+    scale: Scale,
+    *,
+    strength: NDArray[np.float64],
+    about: str,
+    ringed: Collection[int] = (),
+    title: str,
+    subtitle: str,
+    note: str,
+    legend: Sequence[str],
+    width: float,
+    height: float,
+    color_bar: bool,
+) -> str:
+    """Return an SVG of what `draw` makes of a graph's layout, with heading and colour bar.
+
+    Args:
+        values: the relevances that are drawn, for the colour bar.
+        strength (N,): of a large graph, the nodes with the largest are drawn.
+        about: what is drawn, in words for screen readers.
+        ringed: nodes that are drawn in any case.
+        graph, scale and the other options: as for `graph_svg`.
+
+    Raises:
+        ValueError: if the picture is too small.
+    """
+    shown = _shown(strength, ringed)
+    if len(shown) < len(strength):
+        cut = f"{len(shown)} of {len(strength)} nodes, with the largest |relevance|"
         note = f"{note}; {cut}" if note else cut
     head, top = heading(title, subtitle, width)
     bottom = height - (BAR_ROOM if color_bar else 0.0)
@@ -95,45 +170,40 @@ def graph_svg(
     room = (width - 2 * MARGIN, base - top - 1.5 * MARGIN)
     if min(room) < 40:
         raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
-    place = {int(node): k for k, node in enumerate(shown)}
-    lines = _lines(graph.edges, place, values, None if edge_relevance is None else of_edges)
-    points, radius = _fitted(len(shown), list(lines), room)
-    drawn = _edges_svg(lines, points, radius, scale)
-    drawn += _nodes_svg(graph, values, shown, points, radius, scale, ringed, labels)
-    parts = [head, f'<g transform="translate({number(MARGIN)} {number(top + MARGIN)})">{drawn}</g>']
+    layout = _laid_out(graph, shown, room)
+    body = f'<g transform="translate({number(MARGIN)} {number(top + MARGIN)})">{draw(layout)}</g>'
+    parts = [head, body]
     if note:
         text, size = fit_text(note, 12, width - 2 * MARGIN, smallest=8)
         parts.append(draw_text(text, width / 2, bottom - 6, size, anchor="middle", color=GREY))
     if color_bar:
-        of_all = np.concatenate([values, of_edges])
-        parts.append(_color_bar(scale, 0, bottom, width, legend, values=of_all))
+        parts.append(_color_bar(scale, 0, bottom, width, legend, values=values))
+    key = scale.key(legend)
+    words = [f"{subtitle.strip()}." if subtitle.strip() else "", about]
+    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
+    words.append(f"{note}." if note else "")
     return document(
         width,
         height,
         "".join(parts),
         title=title.strip() or "Graph coloured by relevance",
-        description=_description(values, scale, subtitle, legend, note),
+        description=" ".join(filter(None, words)),
     )
 
 
-def _description(
-    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str], note: str
-) -> str:
-    """Describe the picture for screen readers."""
-    words = [subtitle.strip() + "."] if subtitle.strip() else []
-    if len(values):
-        ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
-        words.append(f"{len(values)} nodes with relevance from {ends}.")
-    key = scale.key(legend)
-    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
-    return " ".join([*words, f"{note}."] if note else words)
+def _about(values: NDArray[np.float64], scale: Scale) -> str:
+    """Say in words how many nodes there are, and how relevant."""
+    if not len(values):
+        return ""
+    ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
+    return f"{len(values)} nodes with relevance from {ends}."
 
 
-def _shown(values: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
+def _shown(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
     """Return the nodes to draw, ascending."""
-    if len(values) <= MOST_NODES:
-        return np.arange(len(values))
-    size = np.abs(values)
+    if len(strength) <= MOST_NODES:
+        return np.arange(len(strength))
+    size = strength.copy()
     size[list(always)] = np.inf
     return np.sort(np.argsort(-size, kind="stable")[:MOST_NODES])
 
@@ -158,21 +228,21 @@ def _lines(
     return lines
 
 
-def _fitted(
-    count: int, lines: list[tuple[int, int]], room: tuple[float, float]
-) -> tuple[NDArray[np.float64], float]:
-    """Return the places of the nodes (N, 2) in the room, and their radius, in pixels."""
-    points = laid_out_graph(count, tuple(lines), room[0] / room[1])
+def _laid_out(graph: PlainGraph, shown: NDArray[np.int_], room: tuple[float, float]) -> GraphLayout:
+    """Lay out the nodes in a room of pixels, with a radius that follows from their places."""
+    place = {int(node): k for k, node in enumerate(shown)}
+    lines = _lines(graph.edges, place, np.zeros(max(place, default=0) + 1), None)
+    points = laid_out_graph(len(shown), tuple(lines), room[0] / room[1])
     radius = _LARGEST
     for _ in range(2):  # the radius follows from the places, and these from its margin
         margin = radius + 12
         extent = np.maximum(np.ptp(points, axis=0), 1e-9)
         free = np.maximum(np.array(room) - 2 * margin, 10.0)
-        zoom = float((free / extent).min()) if count > 1 else 1.0
+        zoom = float((free / extent).min()) if len(shown) > 1 else 1.0
         middle = (points.max(0) + points.min(0)) / 2
         placed = (points - middle) * zoom + np.array(room) / 2
         radius = float(np.clip(_gap(placed) * 0.36, _SMALLEST, _LARGEST))
-    return placed, radius
+    return GraphLayout(shown, placed, radius)
 
 
 def _gap(points: NDArray[np.float64]) -> float:
@@ -230,17 +300,24 @@ def _band(start: NDArray[np.float64], end: NDArray[np.float64], radius: float) -
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in corners) + "Z"
 
 
-def _nodes_svg(
+def lines_svg(graph: PlainGraph, layout: GraphLayout) -> str:
+    """Draw the edges as thin grey lines."""
+    nothing = np.zeros(max(layout.place, default=0) + 1)
+    lines = _lines(graph.edges, layout.place, nothing, None)
+    ends = dict.fromkeys(lines, (0.0, 0.0))
+    return _edges_svg(ends, layout.points, layout.radius, Scale(1.0))
+
+
+def nodes_svg(
     graph: PlainGraph,
     values: NDArray[np.float64],
-    shown: NDArray[np.int_],
-    points: NDArray[np.float64],
-    radius: float,
+    layout: GraphLayout,
     scale: Scale,
     ringed: Collection[int],
     labels: bool,
 ) -> str:
-    """Draw the nodes with their labels, above the edges."""
+    """Draw the nodes with their labels, to put above the edges."""
+    shown, points, radius = layout.shown, layout.points, layout.radius
     discs = []
     names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
     colors = _colors(scale, values[shown].tolist())

@@ -1,4 +1,4 @@
-"""Relevance between pairs of atoms: lines on the molecule, and bar charts by distance."""
+"""Relevance between pairs of nodes: arrows on the molecule or graph, and bars by distance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite, signed
 from .curves import new_figure
+from .graph import GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
 from .molecule import framed
 from .text import escape, number
 
@@ -74,14 +75,88 @@ def pairs_svg(
     return framed(mol, drawn, values, scale, of="pairs", **options)
 
 
+def graph_pairs_svg(
+    graph: PlainGraph,
+    read: ArrayLike,
+    pairs: Sequence[Pair],
+    *,
+    scale: Scale | float | None = None,
+    palette: str = "red-blue",
+    title: str = "",
+    subtitle: str = "",
+    note: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 640,
+    height: float = 480,
+    labels: bool = True,
+    color_bar: bool = True,
+) -> str:
+    """Return an SVG of a graph with arrows between pairs of nodes, as `pairs_svg` draws atoms.
+
+    The edges of the graph are thin lines. Of a graph with more than 150 nodes, those with the
+    strongest pairs are drawn, and the note says so.
+
+    Args:
+        read: relevance that the graph token read from each node, drawn as a ring, shape (N,).
+        pairs: the node that reads, the node that it reads, and the relevance between them.
+        graph, scale, palette and the other options: as for `graph_svg`.
+
+    Raises:
+        ValueError: if a number is not finite, a pair is not of the graph's nodes, or the picture is
+            too small.
+    """
+    rings, between = finite(read), finite([value for *_, value in pairs])
+    if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
+        raise ValueError(f"there are pairs of other nodes than 0 to {len(rings) - 1}.")
+    values = np.concatenate([rings, between])
+    scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
+    strength = np.abs(rings)
+    for *ends, value in pairs:
+        strength[ends] = np.maximum(strength[ends], abs(value))
+
+    def drawn(layout: GraphLayout) -> str:
+        place, size = layout.place, layout.radius / _RING  # of what is a bond in a molecule
+        arrows = [
+            _arrow(pair, layout.points, size, scale, place)
+            for pair in sorted(pairs, key=_size)
+            if pair[0] in place and pair[1] in place
+        ]
+        circles = [
+            _ring(node, rings[node], layout.points[k], size, scale)
+            for node, k in place.items()
+            if abs(rings[node]) > _FAINT * scale.limit
+        ]
+        nodes = nodes_svg(graph, np.zeros(len(rings)), layout, scale, graph.explained, labels)
+        group = '<g class="pairs" fill="none" stroke-linecap="round">'
+        above = f"{nodes}{group}{''.join(circles)}</g>"  # labels stay readable
+        return f"{lines_svg(graph, layout)}{group}{''.join(arrows)}</g>{above}"
+
+    count = f"{len(rings)} nodes and {len(pairs)} pairs." if len(rings) else ""
+    return framed_graph(
+        graph, drawn, values, scale, strength=strength, about=count, ringed=graph.explained,
+        title=title, subtitle=subtitle, note=note, legend=legend, width=width, height=height,
+        color_bar=color_bar,
+    )  # fmt: skip
+
+
 def _size(pair: Pair) -> float:
     return abs(pair[2])
 
 
-def _arrow(pair: Pair, points: NDArray[np.float64], bond: float, scale: Scale) -> str:
-    """Draw an arc from the atom read to the reader's ring; a pair's two directions bend apart."""
+def _arrow(
+    pair: Pair,
+    points: NDArray[np.float64],
+    bond: float,
+    scale: Scale,
+    place: Mapping[int, int] | None = None,
+) -> str:
+    """Draw an arc from the atom read to the reader's ring; a pair's two directions bend apart.
+
+    Args:
+        place: the row of each atom in `points`, if it is not the atom's number.
+    """
     reader, read, value = pair
-    start, end = points[read], points[reader]
+    start, end = (points[node if place is None else place[node]] for node in (read, reader))
     along = end - start
     bend = (start + end) / 2 + _BULGE * along[::-1] * (1, -1)
     width = _width(value, bond, scale)

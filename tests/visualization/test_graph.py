@@ -13,6 +13,7 @@ from torch_geometric.nn import TransformerConv
 import graphxai as gx
 from graphxai.visualization import PlainGraph, Scale, graph_svg
 from graphxai.visualization.graph_layout import laid_out_graph
+from graphxai.visualization.pairs import graph_pairs_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 TRIANGLE = PlainGraph(np.array([[0, 1, 2, 1, 3], [1, 2, 0, 0, 4]]))  # and a separate edge
@@ -133,3 +134,27 @@ def test_a_molecule_keeps_its_picture():
     graph = Data(x=torch.randn(3, 34), edge_index=torch.tensor([[0, 1], [1, 2]]), smiles="CCO")
     model = gx.wrap(Club().eval(), kind="multiclass", classes=4)
     assert "data-atom" in gx.explain(model, graph, node=1).svg()
+
+
+def test_pairs_of_a_graph_are_arrows_between_its_nodes(club, tmp_path):
+    model, graph = club
+    read = gx.pairs(model, graph, node=9)
+    root = ElementTree.fromstring(read.svg(count=5))
+    arrows = [g.get("data-pair") for g in root.iter(f"{SVG}g") if g.get("data-pair")]
+    strongest = read.strongest(5, directed=True)
+    assert sorted(arrows) == sorted(f"{i} {j}" for i, j, _ in strongest)
+    assert len(circles(read.svg())) == 34
+    assert len(edges_in(read.svg())) == graph.num_edges // 2
+    assert "arrows: from the node read to its reader" in "".join(root.itertext())
+    assert read.save(tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
+    assert read._repr_svg_().startswith("<svg")
+
+
+def test_pairs_of_a_large_graph_show_the_nodes_of_the_strongest():
+    edges = np.random.default_rng(0).integers(0, 400, (2, 600))
+    svg = graph_pairs_svg(PlainGraph(edges, explained=(7,)), np.zeros(400), [(395, 398, 1.0)])
+    assert {7, 395, 398} <= set(circles(svg))
+    assert 'data-pair="395 398"' in svg
+    assert "150 of 400 nodes" in svg
+    with pytest.raises(ValueError, match="pairs of other nodes than 0 to 399"):
+        graph_pairs_svg(PlainGraph(edges), np.zeros(400), [(400, 1, 1.0)])
