@@ -126,3 +126,21 @@ def edges_by_type(graph: Any) -> dict[str, Any]:
         for code, (edge, width) in enumerate(graph[SCHEMA].edges)
         if width
     }
+
+
+def edges_with_types(graph: Any) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Return the edges (M, 2) of a graph with types, the edge of each column, and the types' names.
+
+    An edge has the numbers of its nodes within their types. A column (E,) of the graph's
+    `edge_index` that is a self loop belongs to no edge, -1.
+    """
+    schema: Schema = graph[SCHEMA]
+    counts = graph.node_type.cpu().bincount(minlength=len(schema.nodes))
+    within = graph.edge_index.cpu() - (counts.cumsum(0) - counts)[graph.node_type[graph.edge_index]]
+    first, second = graph.edge_index.cpu()
+    proper = first != second
+    names = [" ".join(edge) for edge, _ in schema.edges]
+    types = tuple(
+        names[code] for code in graph.edge_type[proper.to(graph.edge_type.device)].tolist()
+    )
+    return within[:, proper].T, torch.where(proper, proper.cumsum(0) - 1, -1), types

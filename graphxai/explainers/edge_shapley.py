@@ -27,12 +27,14 @@ class EdgeShapley:
 
     Args:
         edges: the pairs of nodes (M, 2), each with the smaller number first. Both directions of an
-            edge are one pair.
+            edge are one pair. In a heterogeneous graph each edge counts by itself, from its first
+            node to its second, with their numbers within their types.
         values: the Shapley values (M,) in units of the output. They sum to `output - without`.
         spread: their standard errors (M,) over pairs of orders, zero if there is only one pair.
         output: f_c of the graph.
         without: f_c of the graph's nodes without any edge.
         label: f_c in words.
+        types: of a heterogeneous graph, the type of each edge, such as "author writes paper".
     """
 
     edges: NDArray[np.integer]
@@ -41,6 +43,12 @@ class EdgeShapley:
     output: float
     without: float
     label: str
+    types: tuple[str, ...] = ()
+
+    def by_type(self) -> dict[str, NDArray[np.floating]]:
+        """Return the values of the edges of each type of a heterogeneous graph, in their order."""
+        names = np.array(self.types, dtype=object)
+        return {name: self.values[names == name] for name in dict.fromkeys(self.types)}
 
 
 def edge_shapley(
@@ -91,21 +99,26 @@ def _of_graphs(
     model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
     """Compute the values of a few graphs in shared passes."""
-    from graphxai.adapters.removal import outputs_without_edges, undirected_edges  # loads PyG
+    from graphxai.adapters.heterogeneous import SCHEMA, edges_with_types  # loads PyG
+    from graphxai.adapters.removal import outputs_without_edges, undirected_edges
 
-    edges, keeps, places = [], [], []
+    edges, keeps, places, types = [], [], [], list[tuple[str, ...]]()
     for graph in graphs:
-        pairs, belongs = undirected_edges(graph.edge_index)
+        of_edges: tuple[str, ...] = ()
+        if graph.get(SCHEMA) is None:
+            pairs, belongs = undirected_edges(graph.edge_index)
+        else:
+            pairs, belongs, of_edges = edges_with_types(graph)
         generator = generator_of(seed, graph.x)
         place = _places(len(pairs), permutations, generator)  # (P, M)
         before = place[:, None, :] < torch.arange(len(pairs) + 1)[:, None]  # (P, M + 1, M)
         before = before.flatten(0, 1)
         edges.append(pairs)
+        types.append(of_edges)
         places.append(place)
         keeps.append(before[:, belongs] | (belongs < 0))
-    for pairs, place, outputs in zip(
-        edges, places, outputs_without_edges(model, graphs, keeps), strict=True
-    ):
+    all_outputs = outputs_without_edges(model, graphs, keeps)
+    for pairs, names, place, outputs in zip(edges, types, places, all_outputs, strict=True):
         resolved = target.resolve(model.config, outputs[len(pairs)][None])  # with all edges
         f = resolved(outputs).double().cpu().unflatten(0, (permutations, -1))  # (P, M + 1)
         gains = (f[:, 1:] - f[:, :-1]).gather(1, place).numpy()  # (P, M)
@@ -119,6 +132,7 @@ def _of_graphs(
             float(f[0, -1]),
             float(f[0, 0]),
             resolved.labels[0],
+            names,
         )
 
 

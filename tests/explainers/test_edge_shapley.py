@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GINConv, global_add_pool
 
 import graphxai
@@ -89,3 +89,49 @@ def test_edges_of_a_message_passing_model_get_what_they_carry():
 def test_no_order_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         edge_shapley(random_graphormer(), ["CC"], permutations=0)
+
+
+class Papers(nn.Module):
+    """Sum what papers get along two types of edges, which have no attributes."""
+
+    def forward(self, x_dict, edge_index_dict, batch_dict):
+        writes = edge_index_dict["author", "writes", "paper"]
+        cites = edge_index_dict["paper", "cites", "paper"]
+        papers = x_dict["paper"].index_add(0, writes[1], x_dict["author"][writes[0]])
+        papers = papers.index_add(0, cites[1], 3 * papers[cites[0]])
+        return global_add_pool(papers.relu(), batch_dict["paper"])
+
+
+def test_edges_without_attributes_have_values_by_type():
+    draw = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["author"].x = torch.randn(2, 1, generator=draw)
+    data["paper"].x = torch.randn(3, 1, generator=draw)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 0, 1], [0, 1, 2]])
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1, 1], [1, 2, 1]])
+    model = graphxai.wrap(Papers(), kind="regression")
+    (found,) = edge_shapley(model, [data], permutations=400)
+    edges = [("writes", 0, 0), ("writes", 0, 1), ("writes", 1, 2), ("cites", 0, 1), ("cites", 1, 2)]
+    names = {"writes": "author writes paper", "cites": "paper cites paper"}
+    assert found.types == tuple(names[kind] for kind, *_ in edges)
+    assert found.edges.tolist() == [[first, second] for _, first, second in edges]
+
+    def worth(kept) -> float:
+        h = data["paper"].x.flatten().tolist()
+        loops = [("cites", 1, 1)]  # stay
+        for kind, i, j in kept:
+            h[j] += data["author"].x[i].item() if kind == "writes" else 0.0
+        added = [(j, 3 * h[i]) for kind, i, j in [*kept, *loops] if kind == "cites"]
+        for j, value in added:
+            h[j] += value
+        return sum(max(0.0, value) for value in h)
+
+    values = np.zeros(5)
+    for order in permutations(range(5)):
+        for place, edge in enumerate(order):
+            before = [edges[k] for k in order[:place]]
+            values[edge] += (worth([*before, edges[edge]]) - worth(before)) / factorial(5)
+    assert np.abs(found.values - values).max() <= 4 * found.spread.max() + 1e-6
+    by_type = found.by_type()
+    assert list(by_type) == [names["writes"], names["cites"]]
+    assert by_type[names["cites"]].tolist() == found.values[3:].tolist()
