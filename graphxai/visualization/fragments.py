@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .color import Scale, finite, signed_alike
-from .frame import BAR_ROOM, MARGIN, color_bar, document, heading
+from .frame import (
+    BAR_ROOM,
+    MARGIN,
+    SMALLEST_ROOM,
+    color_bar,
+    document,
+    heading,
+    too_small,
+)
 from .molecule import structure
 from .text import draw_text, escape, fit_text, number, text_width
 
@@ -59,8 +67,9 @@ def fragments_svg(
     head, top = heading(title, subtitle, width)
     bottom = height - BAR_ROOM
     room = (width - _LIST_WIDTH - 3 * MARGIN, bottom - top - 2 * MARGIN)
-    if min(room) < 40:
-        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
+    if min(room) < SMALLEST_ROOM:
+        least = (SMALLEST_ROOM + width - room[0], SMALLEST_ROOM + height - room[1])
+        raise too_small((width, height), least)
     drawing, points, bond = structure(mol, room)
     colors = scale.hex(sums)
     areas = [

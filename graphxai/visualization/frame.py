@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from numpy.typing import ArrayLike
@@ -17,15 +17,21 @@ SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 MARGIN = 16.0  # pixels of white around everything
 BAR_ROOM = 50.0  # height of a colour bar with its numbers, pixels
+NOTE_ROOM = 28.0  # height of the note below a drawing, pixels
+SMALLEST_ROOM = 40.0  # width and height of the smallest drawing, pixels
 GREY = "#555555"
 _BAR_HEIGHT = 12.0
 _LONGEST = 260.0  # length of a colour bar, pixels
 _SHORTEST = 0.35  # of the room: if the words leave the bar less, they go below it
+_LEAST_SHARE = 0.35  # of a picture's height that a drawing has beside words
 _SMALLEST = 9.0  # font size of these words, pixels
 
 
 def document(width: float, height: float, body: str, *, title: str, description: str) -> str:
-    """Return a complete SVG picture on white.
+    """Return a complete SVG picture on white, in one line.
+
+    pandas writes a line break in a cell as a backslash and an n, which inside a path would make a
+    letter vanish.
 
     Args:
         width, height: pixels.
@@ -37,13 +43,14 @@ def document(width: float, height: float, body: str, *, title: str, description:
     key = "t" + digest(body, title, description)
     # Whole pixels: a fraction of a pixel at the edge would be drawn half transparent.
     w, h = str(math.ceil(width)), str(math.ceil(height))
-    return (
+    svg = (
         f'<svg xmlns="{SVG}" xmlns:xlink="{XLINK}" width="{w}" height="{h}"'
         f' viewBox="0 0 {w} {h}" role="img" aria-labelledby="{key} {key}d">'
         f'<title id="{key}">{escape(title)}</title><desc id="{key}d">{escape(description)}</desc>'
         f"{glyph_outlines(body)}"
-        f'<rect width="{w}" height="{h}" fill="#ffffff"/>{body}</svg>\n'
+        f'<rect width="{w}" height="{h}" fill="#ffffff"/>{body}</svg>'
     )
+    return svg.replace("\n", " ")
 
 
 def digest(*parts: object) -> str:
@@ -72,6 +79,72 @@ def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> t
         y = y + size * (0.95 if k else 1.15) if y else MARGIN + size * 0.6
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=GREY))
     return "".join(parts), y + size * 0.45 if y else 0.0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What surrounds a drawing: a heading above it, a note and a colour bar below it.
+
+    A thumbnail, which has little room, has none of them: the drawing fills it. The words are then
+    only in the picture's description.
+
+    heading: SVG elements. top: height that they take, pixels.
+    """
+
+    width: float
+    height: float
+    heading: str
+    top: float
+    note: str
+    has_bar: bool
+
+    @property
+    def room(self) -> tuple[float, float]:
+        """Width and height that are left for the drawing, pixels."""
+        return self.width - 2 * MARGIN, self._base - self.top - 1.5 * MARGIN
+
+    @property
+    def _bottom(self) -> float:
+        return self.height - (BAR_ROOM if self.has_bar else 0.0)
+
+    @property
+    def _base(self) -> float:
+        return self._bottom - (NOTE_ROOM if self.note else 0.0)
+
+    def around(self, drawing: str, scale: Scale, values: ArrayLike, legend: Sequence[str]) -> str:
+        """Return the drawing, which begins at (0, 0), with all that surrounds it."""
+        at = f"translate({number(MARGIN)} {number(self.top + MARGIN)})"
+        parts = [self.heading, f'<g transform="{at}">{drawing}</g>' if drawing else ""]
+        if self.note:
+            text, size = fit_text(self.note, 12, self.width - 2 * MARGIN, smallest=8)
+            middle, y = self.width / 2, self._bottom - 6
+            parts.append(draw_text(text, middle, y, size, anchor="middle", color=GREY))
+        if self.has_bar:
+            parts.append(color_bar(scale, 0, self._bottom, self.width, legend, values=values))
+        return "".join(parts)
+
+
+def frame(
+    width: float, height: float, title: str, subtitle: str, note: str, *, has_bar: bool
+) -> Frame:
+    """Return the frame of a picture, or that of a thumbnail if the words would take most of it.
+
+    Raises:
+        ValueError: if the picture is too small for any drawing.
+    """
+    framed = Frame(width, height, *heading(title, subtitle, width), note, has_bar)
+    if framed.room[1] < _LEAST_SHARE * height:
+        framed = Frame(width, height, "", 0.0, "", has_bar=False)
+    if min(framed.room) < SMALLEST_ROOM:
+        least = (SMALLEST_ROOM + 2 * MARGIN, SMALLEST_ROOM + 1.5 * MARGIN)
+        raise too_small((width, height), least)
+    return framed
+
+
+def too_small(size: tuple[float, float], least: tuple[float, float]) -> ValueError:
+    """Return the error for a picture whose size (width, height) in pixels is below the least."""
+    asked, needed = (f"{number(width)} x {number(height)}" for width, height in (size, least))
+    return ValueError(f"this picture needs at least {needed} pixels; {asked} are too few")
 
 
 def color_bar(

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
-from .frame import color_bar as _color_bar
+from .frame import digest, document, frame
 from .graph_layout import laid_out_graph
 from .text import draw_text, escape, fit_text, number, text_width
 
 MOST_NODES = 150  # in one picture; of larger graphs it shows the most relevant ones
 _LARGEST, _SMALLEST = 17.0, 3.5  # radius of a node, pixels
-_NOTE_ROOM = 22.0  # height of the note, pixels
 _OUTLINE = "#333333"
 _VISIBLE = 0.03  # of the limit: less relevance gives an edge no colour
 _DARK = 0.45  # luminance below which a label on a node is white
@@ -164,20 +162,8 @@ def framed_graph(
     if len(shown) < len(strength):
         cut = f"{len(shown)} of {len(strength)} nodes, with the largest |relevance|"
         note = f"{note}; {cut}" if note else cut
-    head, top = heading(title, subtitle, width)
-    bottom = height - (BAR_ROOM if color_bar else 0.0)
-    base = bottom - (_NOTE_ROOM if note else 0.0)
-    room = (width - 2 * MARGIN, base - top - 1.5 * MARGIN)
-    if min(room) < 40:
-        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
-    layout = _laid_out(graph, shown, room)
-    body = f'<g transform="translate({number(MARGIN)} {number(top + MARGIN)})">{draw(layout)}</g>'
-    parts = [head, body]
-    if note:
-        text, size = fit_text(note, 12, width - 2 * MARGIN, smallest=8)
-        parts.append(draw_text(text, width / 2, bottom - 6, size, anchor="middle", color=GREY))
-    if color_bar:
-        parts.append(_color_bar(scale, 0, bottom, width, legend, values=values))
+    surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
+    drawn = draw(_laid_out(graph, shown, surroundings.room))
     key = scale.key(legend)
     words = [f"{subtitle.strip()}." if subtitle.strip() else "", about]
     words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
@@ -185,7 +171,7 @@ def framed_graph(
     return document(
         width,
         height,
-        "".join(parts),
+        surroundings.around(drawn, scale, values, legend),
         title=title.strip() or "Graph coloured by relevance",
         description=" ".join(filter(None, words)),
     )

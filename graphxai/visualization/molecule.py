@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, GREY, MARGIN, digest, document, heading
-from .frame import color_bar as _color_bar
+from .frame import digest, document, frame
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
-from .text import draw_text, escape, fit_text, number, numbers
+from .text import escape, number, numbers
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -25,7 +24,6 @@ _ZOOM = _LONGEST_BOND / 1.5  # pixels per Angstrom; a normalised bond is 1.5 Ang
 _PADDING = 0.03  # of the picture, on each side
 _LABEL = 0.2  # how far a label extends beyond its atom, Angstrom
 _OUTLINE = 0.07  # of a bond length
-_NOTE_ROOM = 28.0  # height of the note below a molecule and its halos, pixels
 _OUTLINE_COLOR = "#333333"
 Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coordinates
 # SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
@@ -139,30 +137,18 @@ def framed(
     Raises:
         ValueError: if the picture is too small for the molecule.
     """
-    head, top = heading(title, subtitle, width)
-    bottom = height - (BAR_ROOM if color_bar else 0.0)
-    base = bottom - (_NOTE_ROOM if note else 0.0)
-    room = (width - 2 * MARGIN, base - top - 1.5 * MARGIN)
-    if min(room) < 40:
-        raise ValueError(f"{number(width)} x {number(height)} pixels are too few for this picture")
-
-    drawing, points, bond = _draw(_prepared(mol, keep_layout), room, atom_numbers, window)
-    x, y = MARGIN, top + MARGIN
-    parts = [head]
-    if len(points):
-        parts.append(
-            f'<g transform="translate({number(x)} {number(y)})">{underlay(points, bond)}'
-            f'<g class="structure" pointer-events="none">{drawing}</g></g>'
-        )
-    if note:
-        text, size = fit_text(note, 12, width - 2 * MARGIN, smallest=8)
-        parts.append(draw_text(text, width / 2, bottom - 6, size, anchor="middle", color=GREY))
-    if color_bar:
-        parts.append(_color_bar(scale, 0, bottom, width, legend, values=values))
+    surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
+    prepared = _prepared(mol, keep_layout)
+    drawing, points, bond = _draw(prepared, surroundings.room, atom_numbers, window)
+    drawn = (
+        f'{underlay(points, bond)}<g class="structure" pointer-events="none">{drawing}</g>'
+        if len(points)
+        else ""
+    )
     return document(
         width,
         height,
-        "".join(parts),
+        surroundings.around(drawn, scale, values, legend),
         title=title.strip() or "Molecule coloured by relevance",
         description=_description(values, scale, subtitle, legend, of) + (note and f" {note}."),
     )

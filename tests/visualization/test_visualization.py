@@ -8,6 +8,7 @@ import sys
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from fontTools.pens.svgPathPen import SVGPathPen
 from fontTools.ttLib import TTFont
@@ -454,6 +455,32 @@ def test_the_png_shows_the_colour_of_each_atom_at_its_place() -> None:
         spots = [picture[int(2 * (y + d * radius)), int(2 * x)] for d in (-0.8, 0.8)]
         wanted = np.rint(Scale(1.0).rgb(relevance[index]) * 255)
         assert min(np.abs(spot - wanted).max() for spot in spots) <= 1
+
+
+def test_a_cell_of_a_table_in_pandas_shows_the_picture_as_it_is(mol: Chem.Mol) -> None:
+    svg = molecule_svg(mol, relevance_of(mol), title="two\nlines", subtitle="a\nb", note="c\nd")
+    with pd.option_context("display.max_colwidth", None):
+        assert svg in pd.DataFrame({"picture": [svg]}).to_html(escape=False)
+    assert ElementTree.fromstring(svg).find(f"{SVG}title").text == "two lines"
+
+
+def test_a_thumbnail_has_letters_and_colours_and_leaves_its_words_to_the_description(
+    mol: Chem.Mol,
+) -> None:
+    relevance = relevance_of(mol)
+    svg = molecule_svg(mol, relevance, title="T", subtitle="p = 0.9", width=250, height=180)
+    assert "colour-bar" not in svg
+    assert len(elements(svg, "data-atom")) == mol.GetNumAtoms()
+    assert "class='atom-" in svg  # RDKit's letters
+    assert ElementTree.fromstring(svg).find(f"{SVG}title").text == "T"
+    assert "p = 0.9." in ElementTree.fromstring(svg).find(f"{SVG}desc").text
+    for size in ((72, 64), (250, 180)):
+        width, height = size
+        painted = pixels(molecule_svg(mol, relevance, width=width, height=height), 1.0)
+        assert painted.shape[:2] == (height, width)
+        assert painted.min() < 100
+    with pytest.raises(ValueError, match="at least 72 x 64 pixels; 71 x 64 are too few"):
+        molecule_svg(mol, relevance, width=71, height=64)
 
 
 def test_the_png_has_text_without_any_fonts_of_the_system(mol: Chem.Mol) -> None:
