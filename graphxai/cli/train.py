@@ -3,8 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,7 +150,7 @@ def train(
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if source in NAMED:
         refuse_inapplicable(context, source)
-        with _interruptible(), _exclusive(out), naming_data_option():
+        with _exclusive(out), naming_data_option():
             recipe = {"num_train": num_train, "versions": versions}
             _train_named(source, out, settings, data, recipe)
         return
@@ -175,17 +174,6 @@ def train(
     )
     _print_hygiene(table)
     _train_table(table, out, replicates, settings)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Turn Lightning's bare exit on Ctrl-C into KeyboardInterrupt, so that a hint is printed."""
-    try:
-        yield
-    except SystemExit as stop:
-        if isinstance(stop.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise
 
 
 def _exclusive(out: Path) -> AbstractContextManager[None]:
@@ -284,7 +272,7 @@ def _train_table(table: "CleanTable", out: Path, replicates: int, settings: Tabl
         logged.add(line)
         echo(line)
 
-    with _interruptible(), _exclusive(out):
+    with _exclusive(out):
         command = shlex.join(["graphxai", *sys.argv[1:]])
         folder = train_replicates(table, out, replicates, settings, command=command, log=log)
     _print_scores(folder, logged)
@@ -295,7 +283,7 @@ def _train_graphs(source: Path, out: Path, task: str | None, settings: GraphSett
     """Train on a folder of graphs, and print the test scores."""
     from graphxai.learning.graphs.train import train as train_graphs
 
-    with _interruptible(), _exclusive(out):
+    with _exclusive(out):
         command = shlex.join(["graphxai", *sys.argv[1:]])
         folder = train_graphs(source, out, task=task, settings=settings, command=command, log=echo)
     _print_scores(folder, set())

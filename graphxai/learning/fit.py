@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphxai.learning.interruption import resumable_in
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import TrainingSettings
@@ -68,6 +69,7 @@ def fit(
 
     Raises:
         ImportError: the extra `train` is not installed.
+        KeyboardInterrupt: the run was interrupted; the message says how to continue it.
         ValueError: no training graphs; the accelerator is not there; or `out` already contains a
             run and `resume` is False, or that run has different settings.
     """
@@ -85,9 +87,10 @@ def fit(
     out.mkdir(parents=True, exist_ok=True)
     _check_same_run(out / "settings.json", model.config, settings)
     model.train()
-    kept = run(
-        model, encode_all(train, model.config), encode_all(valid, model.config), settings, out
-    )
+    with resumable_in(out):
+        kept = run(
+            model, encode_all(train, model.config), encode_all(valid, model.config), settings, out
+        )
     if kept.weights is not None:
         fill(model, read_weights(kept.weights)[0], kept.weights)
     model.eval()

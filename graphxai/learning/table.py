@@ -11,6 +11,7 @@ from graphxai.learning.calibration import Calibration, calibrate_table
 from graphxai.learning.card import shares_text
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
+from graphxai.learning.interruption import resumable_in
 from graphxai.learning.splitting import SplitTable, split_table, with_share
 from graphxai.learning.table_scores import TableScores, score_table
 from graphxai.learning.table_settings import TableSettings
@@ -70,6 +71,7 @@ def train_table(
 
     Raises:
         ImportError: the extra `train` is not installed.
+        KeyboardInterrupt: the run was interrupted; the message says how to continue it.
         TypeError: there is no such option.
         ValueError: `out` already contains a run and `resume` is False, or the run has another table
             or other settings; the split leaves too little to train on; or the settings contradict
@@ -82,17 +84,18 @@ def train_table(
     for warning in split.warnings:
         log(warning)
     begin_run(out, split, settings)
-    log(str(split))
-    shares = (1.0, *LEARNING_CURVE) if settings.learning_curve else (1.0,)
-    # A generator, so that the networks of one share are gone when those of the next are trained.
-    runs = (_train(split, share, settings, out, log) for share in shares)
-    whole = next(runs)
-    curve = [run.point for run in runs]
-    if curve:
-        curve.append(whole.point)
-    return write_run(
-        out, split, whole.taught, whole.calibration, whole.scores, curve, settings, command
-    )
+    with resumable_in(out):
+        log(str(split))
+        shares = (1.0, *LEARNING_CURVE) if settings.learning_curve else (1.0,)
+        # A generator, so that the networks of one share are gone before the next are trained.
+        runs = (_train(split, share, settings, out, log) for share in shares)
+        whole = next(runs)
+        curve = [run.point for run in runs]
+        if curve:
+            curve.append(whole.point)
+        return write_run(
+            out, split, whole.taught, whole.calibration, whole.scores, curve, settings, command
+        )
 
 
 def _train(

@@ -142,6 +142,31 @@ def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the
     assert (whole.epoch, whole.scores) == (resumed.epoch, resumed.scores)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupt_ends_no_kernel_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning would end the process, in a notebook as `SystemExit: 1`."""
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    graphs = twenty_molecules()
+    whole = fit(tiny(), graphs, graphs, settings(), tmp_path / "whole")
+    original = GraphormerModule.training_step
+
+    def interrupted(self: GraphormerModule, batch: object, index: int) -> torch.Tensor:
+        if (self.current_epoch, index) == (3, 1):
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, batch, index)  # type: ignore[arg-type]
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        patched.setattr(GraphormerModule, "training_step", interrupted)
+        with pytest.raises(KeyboardInterrupt, match=r"resume=True to continue in .*stopped"):
+            fit(tiny(), graphs, graphs, settings(), out)
+    assert same_weights(whole.model, fit(tiny(), graphs, graphs, settings(), out).model)
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     graphs = twenty_molecules()
