@@ -90,7 +90,9 @@ class Autocast(nn.Module):
             return self.out((h * mask[..., None]).sum(1)).float()
 
 
-@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "lrp_ah_ln", "lrp_ln", "lrp_path"])
+@pytest.mark.parametrize(
+    "method", ["lrp", "attn_lrp", "lrp_ah_ln", "lrp_ln", "lrp_path", "path_marginals", "gae"]
+)
 def test_autocast_within_a_model_changes_relevance_by_its_rounding(method):
     exact = gx.wrap(Autocast(torch.float32).eval(), kind="regression")
     rounded = gx.wrap(Autocast(torch.bfloat16).eval(), kind="regression")
