@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train.
+    """How to train a Graphormer.
 
     The learning rate rises linearly and then falls to zero along a cosine. The score of an epoch is
     the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R squared (regression).
@@ -18,15 +18,16 @@ class TrainingSettings:
         epochs: passes over the training graphs.
         batch_size: graphs per step.
         learning_rate: highest learning rate.
-        head_learning_rate: that of the read-out head; None means the same as the rest.
-        weight_decay: AdamW's, for matrices.
+        head_learning_rate: highest learning rate of the read-out head; None means that of the
+            rest.
+        weight_decay: AdamW's weight decay, for matrices.
         warmup: fraction of all steps in which the learning rate rises.
         gradient_clip: largest norm of a gradient; 0 for none.
         ema_decay: the weights validated and kept are an exponential moving average of the trained
             ones with this decay; None keeps the trained ones.
-        label_smoothing: of classes.
+        label_smoothing: share of a class label that is spread evenly over all classes.
         task_weights: weight of each task in the loss; None means equal ones.
-        monitor: "score" or "loss", which decides about the best epoch.
+        monitor: whether the "score" or the "loss" decides which epoch is the best.
         monitor_task: the only task whose score counts; None means all.
         patience: number of epochs without improvement after which training stops; None trains to
             the end.

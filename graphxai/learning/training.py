@@ -52,17 +52,17 @@ MAX_ATOMS = 60  # of a recombined molecule
 
 @dataclass(frozen=True, eq=False)
 class TaughtModel:
-    """What learning from a teacher gives.
+    """The result of learning from a teacher.
 
     Attributes:
         model: a network, or an ensemble of several.
-        forests: two forests to compare with, by name; a teacher has them among its sources.
+        forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
         shares: by task, the teacher's weight in what was taught; the rest is the network's own. It
             is None for a task with too few labels for a teacher.
         recombined: number of recombined molecules that the network learned from.
-        teacher_on_valid: by task, the teacher's predictions for the validation part; None for a
-            task with too few labels. Empty without a teacher or a validation part.
+        teacher_on_valid: by task, the teacher's predictions for the validation part, or None for a
+            task with too few labels. It is empty without a teacher or a validation part.
     """
 
     model: LoadedModel
@@ -121,7 +121,7 @@ def teach_networks(
 
     The teacher is a weighted mean of forests and Gaussian processes, chosen on scaffold folds of
     the training part. All networks share it. If no teacher is wanted, the networks stay as they
-    are, and only the forests are fitted that the network is compared with.
+    are, and only the two forests for comparison are fitted.
 
     Args:
         networks: networks fitted to the training part.
@@ -173,7 +173,7 @@ def teach_networks(
 
 
 def _network_folder(out: Path, network: int) -> Path:
-    """Return the folder for the state of a network: for the first, that of the run."""
+    """Return the folder for the state of a network. The first one uses the folder of the run."""
     return out / "networks" / str(network) if network else out
 
 

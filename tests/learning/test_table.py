@@ -377,7 +377,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     values = [scores[name]["scores"]["graphormer"]["R2"][0] for name in ("a-1", "a-4")]
     card = (out / "model" / "README.md").read_text()
     assert f"| mean of 2 targets |  | R2 | {np.mean(values):.3f} |" in card
-    assert "every molecule to predict is" in card
+    assert "and so is every molecule to predict" in card
     for name in names:
         weights = metadata["teacher"][name]["weights"]
         assert sum(weights.values()) == pytest.approx(1)

@@ -37,7 +37,7 @@ from graphxai.models.graphormer import (
 
 NUM_TRAIN = 10_000
 CLASSES = tuple("0123456789")
-DEFORMED = 500  # images at a time
+DEFORM_CHUNK = 500  # images at a time
 
 
 def mnist_config(**changes: Any) -> GraphormerConfig:
@@ -80,8 +80,8 @@ def train_mnist(
 
     The last tenth of the first `num_train` training images is held out for validation. Every other
     image is used in `versions` versions: unchanged, and randomly deformed before segmentation. The
-    averaged weights of the epoch with the best validation accuracy are kept, their outputs are
-    scaled by one number (temperature) fitted on validation data, and scored once on test data.
+    averaged weights of the epoch with the best validation accuracy are kept. Their outputs are
+    divided by a temperature fitted on validation data, and scored once on test data.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
@@ -172,7 +172,7 @@ def train_mnist(
 
 
 def conformal_parts(digits: np.ndarray, held_out: int) -> tuple[np.ndarray, Split]:
-    """Return labels (n, 1) of validation images, then test images, and where they are."""
+    """Return the labels (n, 1) of validation images, then test images, and their positions."""
     chosen = tuple(range(len(digits)))
     return digits[:, None].astype(float), Split((), chosen[:held_out], chosen[held_out:])
 
@@ -226,7 +226,7 @@ def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
 def _deformed(images: np.ndarray, seed: int) -> np.ndarray:
     """Return randomly deformed images."""
     generator = torch.Generator().manual_seed(seed)
-    parts = torch.from_numpy(images).float().div(255).split(DEFORMED)
+    parts = torch.from_numpy(images).float().div(255).split(DEFORM_CHUNK)
     return torch.cat([deform(part, generator) for part in parts]).numpy()
 
 
@@ -246,7 +246,7 @@ def _graphs(
 
 
 def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> Iterable[Data]:
-    """Show a bar while items are taken, if progress is wanted."""
+    """Return the items, and show a bar while they are taken if progress is wanted."""
     if not progress:
         return items
     from rich.progress import track

@@ -221,7 +221,7 @@ def _untrained(*tasks: Task) -> Graphormer:
 
 
 def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphormer:
-    """Make a Graphormer of the size of given weights, which starts from them."""
+    """Make a Graphormer that starts from given weights and has their size."""
     source = load_checkpoint(locate(Path(init_weights)))
     config = replace(source.config, tasks=tasks, dropout=0.0, attention_dropout=0.0)
     return initialise(Graphormer(config), source)
@@ -230,8 +230,8 @@ def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphorme
 def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
     """Return graphs with labels (n, rules), without their SMILES.
 
-    Checkpoints of rules keep no training molecules. So `calibrate` must not use how near a molecule
-    is to them either.
+    A checkpoint of a rule keeps no training molecules, so its intervals must not depend on how near
+    a molecule is to them.
     """
     graphs = require_graphs(smiles, canonical=True)
     for graph, row in zip(graphs, labels, strict=True):
