@@ -230,8 +230,8 @@ def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str,
     for name, task_coverage in coverage.items():
         outcome = "intervals" if "width" in task_coverage else "sets of classes"
         parts = [
-            f"{name}: {_percent(task_coverage['level'])} {outcome} held {_percent(task_coverage['held'])}"
-            f" of {task_coverage['n']:,}"
+            f"{name}: {_percent(task_coverage['level'])} {outcome} held"
+            f" {_percent(task_coverage['held'])} of {task_coverage['n']:,}"
         ]
         if "width" in task_coverage:
             unit = f" {units[name]}" if units.get(name) else ""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from .run_settings import RunSettings
+
+CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,13 @@ class TrainingSettings:
         """The argument `show` of `progress_bar`: None shows progress, False does not."""
         return None if self.progress else False
 
-    def changed(self, **changes: Any) -> TrainingSettings:
-        """Return a recipe's settings with what a user chose; None leaves what the recipe says."""
-        return replace(self, **{name: v for name, v in changes.items() if v is not None})
+    def for_run(self, run: RunSettings) -> TrainingSettings:
+        """Return a recipe's settings with what the user of a run chose: seed, epochs, hardware.
+
+        Where the user chose nothing (None), the recipe decides.
+        """
+        chosen = {name: getattr(run, name) for name in CHOSEN_FOR_A_RUN}
+        return replace(self, **{name: value for name, value in chosen.items() if value is not None})
 
     def __post_init__(self) -> None:
         if self.monitor not in ("score", "loss"):

@@ -45,7 +45,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
-SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
+
 RECOMBINED = 8000  # molecules for the teacher to label
 MAX_ATOMS = 60  # of a recombined molecule
 
@@ -76,14 +76,7 @@ class TaughtModel:
 def training_settings(settings: TableSettings, network: int = 0) -> TrainingSettings:
     """Return the settings for fitting one of the networks, which have consecutive seeds."""
     recipe = FROM_SCRATCH if settings.init_weights is None else FINETUNING
-    return recipe.changed(
-        seed=settings.seed + network,
-        epochs=settings.epochs,
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        precision=settings.precision,
-        progress=settings.progress,
-    )
+    return recipe.for_run(replace(settings, seed=settings.seed + network))
 
 
 def fit_networks(
@@ -285,5 +278,5 @@ def recombined_smiles(
 def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:
     """Return the settings for teaching a network, which takes fewer epochs than fitting it."""
     fitting = training_settings(settings, network)
-    shared = {name: getattr(fitting, name) for name in SHARED_SETTINGS}
-    return replace(STUDENT, epochs=min(STUDENT.epochs, fitting.epochs), **shared)
+    epochs = min(STUDENT.epochs, fitting.epochs)
+    return STUDENT.for_run(replace(settings, seed=fitting.seed, epochs=epochs))

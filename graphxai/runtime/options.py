@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -105,5 +106,6 @@ def documented(settings_class: type[Settings]) -> type[Settings]:
         if each.default is True:  # the help is that of the flag that makes it false
             text = f"if False: {text[0].lower()}{text[1:]}"
         lines.append(f"    {each.name}: {text} By default {each.default!r}.")
-    settings_class.__doc__ = "\n".join([f"{settings_class.__doc__}\n\nAttributes:", *lines])
+    text = cleandoc(settings_class.__doc__ or "")
+    settings_class.__doc__ = "\n".join([f"{text}\n\nAttributes:", *lines])
     return settings_class
