@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
-from graphxai.runtime.progress import Progress, unseen
+from graphxai.runtime.progress import Progress, no_progress
 
 __all__ = ["recombine"]
 
@@ -29,7 +29,7 @@ def recombine(
     exclude: Sequence[str] = (),
     min_fragment: int = 3,
     max_atoms: int = 70,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> list[str]:
     """Return up to `count` new molecules, canonical SMILES, none of them in `smiles` or `exclude`.
 

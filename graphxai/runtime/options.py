@@ -27,7 +27,7 @@ class CommandLineOption:
         minimum: smallest number allowed.
         default: default of the command line, or SAME where it is that of Python.
         name: name of the option, such as "--format", or None where it is that of the field.
-        parse: makes the value of what the user wrote, which is text; raises ValueError.
+        parse: makes the value from the text that the user wrote; raises ValueError.
         repeat: whether the option may be given several times; `parse` then takes a list.
     """
 
@@ -63,7 +63,7 @@ def option(
         minimum: smallest number allowed.
         command_line_default: default of the command line, where it differs from `default`.
         name: name of the option, where it is not that of the field.
-        parse: makes the value of the text that the user wrote; raises ValueError.
+        parse: makes the value from the text that the user wrote; raises ValueError.
         repeat: whether the option may be given several times; `parse` then takes a list.
     """
     declared = CommandLineOption(
@@ -81,7 +81,7 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
         function: name of the function that was called, for the message.
 
     Raises:
-        TypeError: a name is no field; the message names the closest one.
+        TypeError: a name is not that of a field; the message names the closest field.
     """
     names = [each.name for each in fields(settings)]
     for name in options:
