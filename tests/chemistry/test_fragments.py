@@ -14,7 +14,7 @@ from scipy import stats
 
 import graphxai as gx
 from graphxai.chemistry import names as fragment_names
-from graphxai.chemistry.name_tables import FUNCTIONAL_GROUPS
+from graphxai.chemistry.name_tables import NAMED_GROUPS
 from graphxai.chemistry.names import described, name_in_words
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
@@ -149,10 +149,10 @@ def test_functional_groups_are_named_as_chemists_do(of, smiles, groups):
 
 
 def test_every_pattern_can_be_read_and_no_name_hides_another():
-    for name, smarts in FUNCTIONAL_GROUPS:
+    for name, smarts in NAMED_GROUPS:
         assert Chem.MolFromSmarts(smarts) is not None, name
     assert len(fragment_names.ring_names()) == len(fragment_names.RINGS)
-    assert len(fragment_names.group_names()) == len(fragment_names.GROUPS)
+    assert len(fragment_names.group_names()) == len(fragment_names.SUBSTITUENTS)
 
 
 @pytest.mark.parametrize(

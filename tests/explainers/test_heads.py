@@ -13,7 +13,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
 from graphxai.explainers.heads import HeadCounts, count
-from graphxai.explainers.relations import FUNCTIONAL_GROUPS, RELATIONS, relations_of
+from graphxai.explainers.relations import RELATING_GROUPS, RELATIONS, relations_of
 from graphxai.models.graphormer import collate, locate
 from graphxai.rules.conservative import record
 from positive_reference import Reference, rolled_out
@@ -172,7 +172,7 @@ def test_atoms_of_two_conjugated_systems_are_not_conjugated():
     ],
 )
 def test_functional_groups_are_found(text, group):
-    pattern = Chem.MolFromSmarts(FUNCTIONAL_GROUPS[group])
+    pattern = Chem.MolFromSmarts(RELATING_GROUPS[group])
     assert Chem.MolFromSmiles(text).HasSubstructMatch(pattern)
 
 
