@@ -163,7 +163,10 @@ def mnist_folder() -> Path:
 
     root = Path(__file__).resolve().parents[1]
     shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")
-    for folder in (data_root(), *(Path(one) / "data" for one in shared if one)):
+    for folder in (
+        data_root(),
+        *(Path(folder_shared) / "data" for folder_shared in shared if folder_shared),
+    ):
         if all((folder / "mnist" / name).is_file() for name in WHOLE_MNIST):
             return folder
     pytest.skip(

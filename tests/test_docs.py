@@ -68,11 +68,11 @@ def taken_for_granted() -> dict[str, dict]:
 @pytest.fixture
 def own_registry():
     """Methods and metrics that a page registers are gone afterwards."""
-    registries = [(known, dict(known)) for known in (REGISTRY, METRICS)]
+    registries = [(registry, dict(registry)) for registry in (REGISTRY, METRICS)]
     yield
-    for known, before in registries:
-        known.clear()
-        known.update(before)
+    for registry, before in registries:
+        registry.clear()
+        registry.update(before)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -164,8 +164,8 @@ def test_extras_that_pip_is_asked_for_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {}
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "graphxai").rglob("*.py")]:
-        for found in re.findall(r"(?:graphxai|\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
-            named |= dict.fromkeys(found.split(","), path)
+        for extras in re.findall(r"(?:graphxai|\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
+            named |= dict.fromkeys(extras.split(","), path)
     assert {"train", "parquet", "pdf"} <= set(named)
     assert set(named) <= set(project["optional-dependencies"]), named
 

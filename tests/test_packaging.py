@@ -35,8 +35,8 @@ def test_listed_packages_are_those_of_the_tree():
             parts = path.parent.relative_to(ROOT / folder).parts
             expected.add(".".join([package, *parts]))
     linked = ("graphxai.models.", "graphxai.datasets.")  # found again behind the links
-    found = {p for p in expected if not p.startswith(linked) or p in settings["packages"]}
-    assert set(settings["packages"]) == found
+    packages = {p for p in expected if not p.startswith(linked) or p in settings["packages"]}
+    assert set(settings["packages"]) == packages
     for package, folder in settings["package-dir"].items():
         assert (ROOT / folder).is_dir(), package
 

@@ -53,9 +53,9 @@ def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, 
     recorded.clear()
     with cached_passes(most=4):
         for name, wanted in zip(METHODS, alone, strict=True):
-            found = get_explainer(name).attribute(model, batch)
-            assert torch.equal(found.relevance, wanted.relevance), name
-            assert torch.equal(found.output, wanted.output), name
+            attribution = get_explainer(name).attribute(model, batch)
+            assert torch.equal(attribution.relevance, wanted.relevance), name
+            assert torch.equal(attribution.output, wanted.output), name
     assert sorted(recorded) == ["torch.float32", "torch.float64"]
     recorded.clear()
     get_explainer("gae").attribute(model, batch)

@@ -383,9 +383,9 @@ def test_published_models_get_the_relevance_written_out_by_hand(modules, name, m
 @pytest.mark.parametrize("name", MODELS)
 def test_naming_the_embeddings_changes_nothing(modules, name):
     options = {"kind": "regression", "forward": MODELS[name][1]}
-    found = gx.explain(gx.wrap(modules[name], **options), GRAPHS)
+    explanations = gx.explain(gx.wrap(modules[name], **options), GRAPHS)
     named = gx.explain(gx.wrap(modules[name], embedding=LOOKUPS[name], **options), GRAPHS)
-    for a, b in zip(found, named, strict=True):
+    for a, b in zip(explanations, named, strict=True):
         assert a.relevance == pytest.approx(b.relevance, abs=1e-6)
 
 

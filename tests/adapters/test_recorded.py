@@ -37,8 +37,8 @@ def without_gradients(m: Cut, h: Tensor) -> Tensor:
 
 def in_inference_mode(m: Cut, h: Tensor) -> Tensor:
     with torch.inference_mode():
-        found = m.other(h)
-    return found.clone()
+        mapped = m.other(h)
+    return mapped.clone()
 
 
 CUTS = {
@@ -79,9 +79,9 @@ def test_an_encoder_without_gradients_is_all_cut_off():
     module = Cut(lambda m, h: 0 * h).eval()
     module.first.forward = torch.no_grad()(module.first.forward)
     with pytest.warns(UserWarning, match="without their gradient"):
-        found = gx.explain(gx.wrap(module, kind="regression"), graph())
-    assert not found.relevance.any()
-    assert found.ledger.others == {"cut off": pytest.approx(found.ledger.output)}
+        explanation = gx.explain(gx.wrap(module, kind="regression"), graph())
+    assert not explanation.relevance.any()
+    assert explanation.ledger.others == {"cut off": pytest.approx(explanation.ledger.output)}
 
 
 def test_what_only_selects_or_hides_is_not_cut_off():
@@ -130,7 +130,7 @@ def test_a_shift_of_other_groups_than_those_of_the_softmax_is_cut_off():
 def test_every_input_has_a_line_and_biases_are_additive_parameters():
     module = Inputs().eval()
     graphs = [graph(seed) for seed in (1, 2)]
-    for data, found in zip(
+    for data, explanation in zip(
         graphs, gx.explain(gx.wrap(module, kind="regression"), graphs), strict=True
     ):
         scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of each node's row
@@ -143,7 +143,7 @@ def test_every_input_has_a_line_and_biases_are_additive_parameters():
                 "constants": (0.25 * scale @ weight).sum(),
             }
             biases = (len(EDGES[0]) * module.edge.bias @ weight).item()
-        ledger = found.ledger
+        ledger = explanation.ledger
         assert set(ledger.others) == set(expected)
         for name, value in expected.items():
             assert ledger.others[name] == pytest.approx(value.item(), abs=1e-5), name
@@ -275,9 +275,9 @@ def check(function, by_hand) -> None:
     model, x = Function(function).double(), rows()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = relevance(model, x)
+        scores = relevance(model, x)
     expected = by_hand(model.q(x), model.k(x), model.v(x))
-    torch.testing.assert_close(found, gradient_input(expected, x))
+    torch.testing.assert_close(scores, gradient_input(expected, x))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -318,5 +318,5 @@ def test_norms_written_out_inside_another_module_keep_their_scale():
 def test_the_output_is_the_models_own():
     model, x = encoder(), torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
     with gx.conservative(activation="ratio", model=model):
-        found = model(x)
-    torch.testing.assert_close(found, model(x))
+        output = model(x)
+    torch.testing.assert_close(output, model(x))

@@ -303,14 +303,14 @@ def test_weights_that_sum_to_one_are_read(mix, sizes):
     with torch.no_grad(), gx.record() as tape:
         model.encode(model.embed(batch), batch)
     dense = tape.attention[-1][:, 0]  # the first is of the graph attention
-    for found, one in zip(dense, graphs, strict=True):
+    for attention, data in zip(dense, graphs, strict=True):
         with torch.no_grad():
-            h = module.first(module.embed(one.x), one.edge_index)
+            h = module.first(module.embed(data.x), data.edge_index)
             weights = WEIGHTS[mix](*module.qkv(h).chunk(3, -1)[:2])
-        n = len(one.x)
+        n = len(data.x)
         expected = weights / weights.sum(-1, keepdim=True)
-        torch.testing.assert_close(found[1 : n + 1, 1 : n + 1], expected)
-        assert not found[n + 1 :].any()
+        torch.testing.assert_close(attention[1 : n + 1, 1 : n + 1], expected)
+        assert not attention[n + 1 :].any()
 
 
 class Narrow(nn.Module):

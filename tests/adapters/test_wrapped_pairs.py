@@ -49,8 +49,8 @@ def graph_of(smiles: str) -> Data:
 @pytest.fixture(scope="module")
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    found = {name: SparseModel(name) for name in NAMES[:2]} | {"gps": GpsModel()}
-    return {name: trained(model, molecules(), 10).double() for name, model in found.items()}
+    untrained = {name: SparseModel(name) for name in NAMES[:2]} | {"gps": GpsModel()}
+    return {name: trained(model, molecules(), 10).double() for name, model in untrained.items()}
 
 
 class Frozen:
@@ -189,10 +189,10 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
     x = torch.randn(4, 16, dtype=torch.float64)
     wrapped = gx.wrap(model, kind="regression", inputs="tokens")
     lost = Frozen().lost(lambda f: encoder_by_hand(encoder(), model.head, x, f), 2, 4)
-    found = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0]
-    torch.testing.assert_close(found[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
+    between = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0]
+    torch.testing.assert_close(between[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
     pairs = gx.pairs(wrapped, x)
-    np.testing.assert_allclose(pairs.by_layer, found)
+    np.testing.assert_allclose(pairs.by_layer, between)
     places = np.arange(4)
     np.testing.assert_array_equal(pairs.distances, np.abs(places[:, None] - places))
 
@@ -217,26 +217,26 @@ def test_a_class_token_has_its_own_row_and_column():
         out = wrapped.encode(tokens, batch)
     hook.remove()
     expected = mixed.relevance(out[0, 2]).sum().item()
-    found = gx.pairs(wrapped, ids, target=2)
-    assert found.graph_token
-    assert found.by_layer.shape == (2, 4, 4)
-    assert found.by_layer[1, 0].sum() == pytest.approx(expected, rel=1e-5)
-    assert not found.by_layer[1, 1:].any()
-    assert "graph token reads" in found.profile()
+    pairs = gx.pairs(wrapped, ids, target=2)
+    assert pairs.graph_token
+    assert pairs.by_layer.shape == (2, 4, 4)
+    assert pairs.by_layer[1, 0].sum() == pytest.approx(expected, rel=1e-5)
+    assert not pairs.by_layer[1, 1:].any()
+    assert "graph token reads" in pairs.profile()
 
 
 def test_the_profile_without_a_graph_token_has_rdkits_distances(models, tmp_path):
     wrapped = gx.wrap(models["gps"], kind="regression")
-    for found, text in zip(gx.pairs(wrapped, [graph_of(s) for s in SMILES]), SMILES, strict=True):
+    for pairs, text in zip(gx.pairs(wrapped, [graph_of(s) for s in SMILES]), SMILES, strict=True):
         between = Chem.GetDistanceMatrix(Chem.MolFromSmiles(text))  # 1e8 between parts of a salt
-        profile, nodes = found.profile(), found.matrix[1:, 1:]
-        assert sum(profile.values()) == pytest.approx(found.matrix.sum())
+        profile, nodes = pairs.profile(), pairs.matrix[1:, 1:]
+        assert sum(profile.values()) == pytest.approx(pairs.matrix.sum())
         for key, value in profile.items():
             at = between > 1e6 if key == "unreachable" else between == key
             assert value == pytest.approx(nodes[at].sum(), abs=1e-9)
-        assert "rings" not in found.svg()
-        assert found.save(tmp_path / "pairs.svg").stat().st_size > 500
-        assert len(found.figure().axes) == 2 if len(between) > 1 else 1
+        assert "rings" not in pairs.svg()
+        assert pairs.save(tmp_path / "pairs.svg").stat().st_size > 500
+        assert len(pairs.figure().axes) == 2 if len(between) > 1 else 1
 
 
 def test_parallel_edges_count_as_one_pair(models):
@@ -254,8 +254,8 @@ def test_parallel_edges_count_as_one_pair(models):
     by_edge = messages.relevance(out.sum()).sum((1, 2))
     expected = torch.zeros(3, 3, dtype=torch.float64)
     expected.index_put_((twice.edge_index[1], twice.edge_index[0]), by_edge, accumulate=True)
-    found = gx.pairs(wrapped, twice).by_layer[1, 1:, 1:]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    by_layer = gx.pairs(wrapped, twice).by_layer[1, 1:, 1:]
+    np.testing.assert_allclose(by_layer, expected, atol=1e-12)
 
 
 def test_a_model_without_attention_between_nodes_has_no_pairs():
@@ -291,5 +291,5 @@ def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(models)
         out = model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(4).long())
         hook.remove()
     expected = messages.relevance(out.sum()).sum().item()
-    found = gx.pairs(gx.wrap(model, kind="regression"), graph)
-    assert found.by_layer[1].sum() == pytest.approx(expected, rel=1e-8)
+    pairs = gx.pairs(gx.wrap(model, kind="regression"), graph)
+    assert pairs.by_layer[1].sum() == pytest.approx(expected, rel=1e-8)

@@ -124,10 +124,10 @@ def assert_explained_alone_as_with_others(model, loops=1, methods=READ_ATTENTION
     together = nodes + MOLECULE
     for method in methods:
         alone = [gx.explain(model, graph, method).relevance for graph in together]
-        mixed = [found.relevance for found in gx.explain(model, together, method)]
-        of_nodes = [found.relevance for found in gx.explain(model, nodes, method)]
-        for found, wanted in zip([*mixed, *of_nodes], [*alone, *alone[:2]], strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, err_msg=method)
+        mixed = [explanation.relevance for explanation in gx.explain(model, together, method)]
+        of_nodes = [explanation.relevance for explanation in gx.explain(model, nodes, method)]
+        for explanation, wanted in zip([*mixed, *of_nodes], [*alone, *alone[:2]], strict=True):
+            np.testing.assert_allclose(explanation, wanted, rtol=1e-4, atol=1e-6, err_msg=method)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,19 @@ def test_pooling_by_an_index_of_unknown_origin_is_no_attention_where_every_graph
     module = PooledByItsOwnIndex(GpsModel(), listed).eval()
     usual = Pooled(GpsModel()).eval()
     usual.load_state_dict(module.state_dict())
-    own, plain = (gx.wrap(model, kind="regression") for model in (module, usual))
+    with_own_pooling, plain = (gx.wrap(model, kind="regression") for model in (module, usual))
     nodes = [node(seed, 1) for seed in (7, 8)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("lrp", "lrp_zplus", "grad_cam", "partial_lrp"):
             for graphs in (nodes, nodes + MOLECULE):
-                found, wanted = (gx.explain(model, graphs, method) for model in (own, plain))
-                for one, other in zip(found, wanted, strict=True):
-                    np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-5, atol=1e-7)
+                explanations, wanted = (
+                    gx.explain(model, graphs, method) for model in (with_own_pooling, plain)
+                )
+                for explanation, other in zip(explanations, wanted, strict=True):
+                    np.testing.assert_allclose(
+                        explanation.relevance, other.relevance, rtol=1e-5, atol=1e-7
+                    )
 
 
 def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
@@ -188,5 +192,7 @@ def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
     with torch.no_grad():
         _, (_, weights) = module.conv(x, edges, return_attention_weights=True)
     model = gx.wrap(module, kind="regression")
-    found = gx.explain(model, Data(x=x, edge_index=edges), "attention_last")
-    np.testing.assert_allclose(found.relevance, weights[:, 0] / 3, rtol=1e-5)  # one row of three
+    explanation = gx.explain(model, Data(x=x, edge_index=edges), "attention_last")
+    np.testing.assert_allclose(
+        explanation.relevance, weights[:, 0] / 3, rtol=1e-5
+    )  # one row of three

@@ -16,10 +16,10 @@ pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 @pytest.fixture
 def started(monkeypatch):
     """What the command listens on and opens; the server itself is interrupted at once."""
-    found = {"opened": []}
+    started_app = {"opened": []}
 
     def serve(server, sockets):
-        found["host"], found["port"] = sockets[0].getsockname()
+        started_app["host"], started_app["port"] = sockets[0].getsockname()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uvicorn.Server.run", serve)
@@ -29,10 +29,10 @@ def started(monkeypatch):
         file = Path(url2pathname(urlsplit(address).path))
         (leads_to,) = re.findall('href="(.*)"', file.read_text())
         private = stat.S_IMODE(file.parent.stat().st_mode) == 0o700 or os.name != "posix"
-        found["opened"].append((address, html.unescape(leads_to), private, file))
+        started_app["opened"].append((address, html.unescape(leads_to), private, file))
 
     monkeypatch.setattr("webbrowser.open", opened)
-    return found
+    return started_app
 
 
 def test_the_page_is_served_to_this_machine_alone_at_a_new_address_each_time(run, started):

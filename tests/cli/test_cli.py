@@ -407,9 +407,9 @@ def test_help_shows_a_type_only_for_options_that_take_a_value(command, run):
 def test_the_words_of_the_ledger_are_explained_once(run):
     _, text, _ = run("explain", "CCO", "--method", "lrp", "--method", "gradient_input")
     assert text.count("The output for the target, active, is a logit: +0.7 doubles the odds.") == 1
-    told = " ".join(text.split("doubles the odds.")[1].split())
+    glossary = " ".join(text.split("doubles the odds.")[1].split())
     for word in ("Without nodes: ", "centrality: ", "graph token: ", "biases: "):
-        assert told.count(word) == 1
+        assert glossary.count(word) == 1
     assert "\x1b" not in text
 
 

@@ -39,27 +39,29 @@ def exact(model, value, column: int = 0) -> np.ndarray:
 def test_sampled_values_approach_those_of_all_orders():
     model = random_graphormer()
     wanted = exact(model, "CC(=O)N")
-    (found,) = edge_shapley(model, ["CC(=O)N"], permutations=200)
-    assert found.edges.tolist() == [[0, 1], [1, 2], [1, 3]]
-    assert np.abs(found.values - wanted).max() <= 4 * found.spread.max() + 1e-6
+    (shapley,) = edge_shapley(model, ["CC(=O)N"], permutations=200)
+    assert shapley.edges.tolist() == [[0, 1], [1, 2], [1, 3]]
+    assert np.abs(shapley.values - wanted).max() <= 4 * shapley.spread.max() + 1e-6
 
 
 def test_values_of_edges_sum_to_what_the_edges_change():
     model = random_graphormer()
     smiles = ["CC(=O)Oc1ccccc1C(=O)O", "CCO", "C"]
-    for one, value in zip(
+    for shapley, value in zip(
         edge_shapley(model, smiles, "pIC50", permutations=3), smiles, strict=True
     ):
-        assert one.values.sum() == pytest.approx(one.output - one.without, abs=1e-5)
-        assert one.output == pytest.approx(graphxai.predict(model, value)["pIC50"].value, abs=1e-4)
-        assert len(one.edges) == len(one.values) == len(one.spread)
+        assert shapley.values.sum() == pytest.approx(shapley.output - shapley.without, abs=1e-5)
+        assert shapley.output == pytest.approx(
+            graphxai.predict(model, value)["pIC50"].value, abs=1e-4
+        )
+        assert len(shapley.edges) == len(shapley.values) == len(shapley.spread)
 
 
 def test_a_graph_gets_the_same_values_alone_and_among_others():
     model = random_graphormer()
     (alone,) = edge_shapley(model, ["CC(=O)N"])
-    found = edge_shapley(model, ["c1ccccc1", "CC(=O)N"])[1]
-    np.testing.assert_allclose(found.values, alone.values, atol=1e-5)
+    shapley = edge_shapley(model, ["c1ccccc1", "CC(=O)N"])[1]
+    np.testing.assert_allclose(shapley.values, alone.values, atol=1e-5)
 
 
 class Isomorphism(nn.Module):
@@ -81,9 +83,9 @@ def test_edges_of_a_message_passing_model_get_what_they_carry():
         edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]),
     )
     model = graphxai.wrap(Isomorphism(), kind="regression")
-    (found,) = edge_shapley(model, [graph], permutations=1)
-    np.testing.assert_allclose(found.values, [3.0, 6.0], atol=1e-5)
-    assert found.without == pytest.approx(7.0)
+    (shapley,) = edge_shapley(model, [graph], permutations=1)
+    np.testing.assert_allclose(shapley.values, [3.0, 6.0], atol=1e-5)
+    assert shapley.without == pytest.approx(7.0)
 
 
 def test_no_order_is_refused():

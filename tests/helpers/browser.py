@@ -40,7 +40,7 @@ PATIENCE = 20.0  # seconds
 
 def chromium() -> str | None:
     """The browser's program, or None if there is none."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
@@ -72,16 +72,16 @@ class Page:
             self._note(reply)
 
     def _note(self, event: dict[str, Any]) -> None:
-        found = event.get("params", {})
+        params = event.get("params", {})
         match event.get("method"):
             case "Runtime.exceptionThrown":
-                self.errors.append(json.dumps(found["exceptionDetails"])[:500])
-            case "Log.entryAdded" if found["entry"]["level"] == "error":
-                self.errors.append(found["entry"]["text"])
+                self.errors.append(json.dumps(params["exceptionDetails"])[:500])
+            case "Log.entryAdded" if params["entry"]["level"] == "error":
+                self.errors.append(params["entry"]["text"])
             case "Page.javascriptDialogOpening":
-                self.errors.append(f"dialog: {found['message']}")
+                self.errors.append(f"dialog: {params['message']}")
             case "Network.requestWillBeSent":
-                self.requests.append(found["request"]["url"])
+                self.requests.append(params["request"]["url"])
 
     def open(self, path: Path | str) -> None:
         """Load a file or an address and wait until its scripts have run."""
@@ -106,12 +106,12 @@ class Page:
 
     def js(self, expression: str) -> Any:
         """The JSON value of an expression."""
-        found = self.call(
+        answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
@@ -179,8 +179,8 @@ class Page:
 
     def pdf(self) -> bytes:
         """The page as printed."""
-        found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
-        return base64.b64decode(found["data"])
+        answer = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+        return base64.b64decode(answer["data"])
 
 
 @contextmanager

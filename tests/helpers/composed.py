@@ -88,8 +88,8 @@ class Graphs:
         length = x.norm(dim=-1, keepdim=True)
         return length.detach() if self.rules else length
 
-    def one(self, like: Tensor) -> Tensor | float:
-        """A one that a gate is added to."""
+    def ones(self, like: Tensor) -> Tensor | float:
+        """Return ones that a gate is added to, as a share of the constants."""
         return self.added("constants", torch.ones_like(like)) if self.products else 1.0
 
 
@@ -120,14 +120,14 @@ class Norm(Part):
             "group": lambda: nn.GroupNorm(2, DIM),
         }
         self.norm = kinds[spelling]() if spelling in kinds else None
-        own = self.norm
-        self.weight = nn.Parameter(torch.empty(DIM)) if own is None else own.weight
+        norm = self.norm
+        self.weight = nn.Parameter(torch.empty(DIM)) if norm is None else norm.weight
         shifts = spelling not in ("rms", "rms module", "power", "length")
         if shifts:
-            self.bias = nn.Parameter(torch.empty(DIM)) if own is None else own.bias
+            self.bias = nn.Parameter(torch.empty(DIM)) if norm is None else norm.bias
         if spelling == "batch":
-            own.running_mean.copy_(torch.linspace(-1, 1, DIM))
-            own.running_var.copy_(torch.linspace(0.5, 2, DIM))
+            norm.running_mean.copy_(torch.linspace(-1, 1, DIM))
+            norm.running_var.copy_(torch.linspace(0.5, 2, DIM))
 
     def forward(self, h: Tensor, g: Graphs) -> Tensor:
         return self.ruled(h, g) if g.rules else self.written(h, g)
@@ -254,8 +254,8 @@ class Attention(Part):
             return self.projected(self.on_edges(h, g), g)
         x, mask = to_dense_batch(h, g.batch)  # (B, N, DIM), (B, N)
         if self.way == "module" and not g.rules:
-            found, _ = self.mha(x, x, x, key_padding_mask=~mask, need_weights=False)
-            return self.projected(found[mask], g)
+            attended, _ = self.mha(x, x, x, key_padding_mask=~mask, need_weights=False)
+            return self.projected(attended[mask], g)
         q, k, v = self.queries_keys_values(x, g)
         if self.way == "gated values":
             v = g.weighted(v.sigmoid(), x)
@@ -297,7 +297,7 @@ class Attention(Part):
                 k = (k * mask[..., None]).mT
                 return g.halved(q, g.halved(k, v, torch.matmul), torch.matmul) / 7
             case "linear":
-                q, k = (g.by_ratio(F.elu, t) + g.one(t) for t in (q, k))
+                q, k = (g.by_ratio(F.elu, t) + g.ones(t) for t in (q, k))
                 k = k * mask[..., None]
                 if g.rules:
                     a = g.halved(q, k.mT, torch.matmul)
@@ -313,7 +313,7 @@ class Attention(Part):
         weights = [self.weights(x, *head, mask, g) for head in heads]
         g.attention.append(torch.cat(weights).detach())
         pairs = zip(weights, v.chunk(parts, -1), strict=True)
-        return torch.cat([g.weighted(a, own, torch.matmul) for a, own in pairs], -1)
+        return torch.cat([g.weighted(a, values, torch.matmul) for a, values in pairs], -1)
 
     def weights(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         a = self.scores(x, q, k, mask, g).softmax(-1)
@@ -354,9 +354,9 @@ class Attention(Part):
                 return F.log_softmax(s, -1).exp() @ v
             case "two kinds":
                 kinds = s, self.second_scores(x, mask, g)
-                one, other = ((t - t.amax(-1, keepdim=True)).exp() for t in kinds)
-                one = 0.4 * one / one.sum(-1, keepdim=True)
-                return (one + other / other.sum(-1, keepdim=True) * 0.6) @ v
+                first, second = ((t - t.amax(-1, keepdim=True)).exp() for t in kinds)
+                first = 0.4 * first / first.sum(-1, keepdim=True)
+                return (first + second / second.sum(-1, keepdim=True) * 0.6) @ v
             case "in chunks":
                 return torch.cat([part.softmax(-1) @ v for part in s.split(3, 1)], 1)
         return self.weights(x, q, k, mask, g) @ v
@@ -462,19 +462,19 @@ class Gate(Part):
             case "one":
                 return g.weighted(z[:, :1], h)
             case "plus one":
-                return g.weighted(g.one(z) + z, h)
+                return g.weighted(g.ones(z) + z, h)
             case "channels":
                 return g.weighted(g.linear(self.value, h).softmax(-1), h)
         x = g.linear(self.value, h)
         match self.spelling:
             case "blend":
-                return g.weighted(z, x) + g.weighted(g.one(z) - z, h)
+                return g.weighted(z, x) + g.weighted(g.ones(z) - z, h)
             case "lerp":
                 if g.rules:
-                    return g.weighted(g.one(z) - z, h) + g.weighted(z, x)
+                    return g.weighted(g.ones(z) - z, h) + g.weighted(z, x)
                 return torch.lerp(h, x, z)
             case "gru":
-                return g.weighted(g.one(z) - z, g.by_ratio(torch.tanh, x)) + g.weighted(z, h)
+                return g.weighted(g.ones(z) - z, g.by_ratio(torch.tanh, x)) + g.weighted(z, h)
         return g.weighted(z, x)
 
 
@@ -738,10 +738,12 @@ class Composed(nn.Module):
 def graph(nodes: int) -> Data:
     """A connected graph with loops, in double precision."""
     draw = torch.Generator().manual_seed(nodes)
-    one = torch.arange(nodes)
+    nodes_in_order = torch.arange(nodes)
     more = torch.randint(nodes, (2, nodes // 2), generator=draw)
-    pairs = torch.cat([torch.stack([one[:-1], one[1:]]), more[:, more[0] != more[1]]], 1)
-    edges = torch.cat([pairs, pairs.flip(0), one.expand(2, -1)], 1).unique(dim=1)
+    pairs = torch.cat(
+        [torch.stack([nodes_in_order[:-1], nodes_in_order[1:]]), more[:, more[0] != more[1]]], 1
+    )
+    edges = torch.cat([pairs, pairs.flip(0), nodes_in_order.expand(2, -1)], 1).unique(dim=1)
     sizes = ((nodes, IN), (nodes, DIM), (edges.shape[1], HALF))
     x, pe, bonds = (torch.randn(size, generator=draw, dtype=torch.double) for size in sizes)
     return Data(x=x, edge_index=edges, edge_attr=bonds, pe=pe)
@@ -777,8 +779,8 @@ def expected(model: Composed, data: Data, factor: float = 1.0, products: bool = 
     g = Graphs(data.edge_index, batch, data.pe, data.edge_attr, rules=True, products=products)
     output = model.run(x, g)[0, 1]
     leaves = [leaf for of in g.leaves.values() for leaf in of]
-    found = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
-    terms = [(t * gradient).detach() for t, gradient in zip([x, *leaves], found, strict=True)]
+    gradients = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
+    terms = [(t * gradient).detach() for t, gradient in zip([x, *leaves], gradients, strict=True)]
     rest = iter(terms[1:])
     lines = {line: sum(float(next(rest).sum()) for _ in of) for line, of in g.leaves.items()}
     return Expected(float(output.detach()), terms[0].sum(-1), lines, g.attention)
@@ -788,14 +790,14 @@ def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
     """What an explanation says beside what the reference says, relative to the largest term."""
     ledger = explanation.ledger
     lines = {"biases": ledger.biases, **ledger.others}
-    found = {
+    gaps = {
         "output": abs(ledger.output - wanted.output),
         "nodes": float((torch.from_numpy(explanation.relevance) - wanted.nodes).abs().max()),
         "unexplained": abs(ledger.unexplained - wanted.unexplained),
     }
     for line in lines.keys() | wanted.lines.keys():
-        found[line] = abs(lines.get(line, 0.0) - wanted.lines.get(line, 0.0))
-    return {name: gap / wanted.largest for name, gap in found.items()}
+        gaps[line] = abs(lines.get(line, 0.0) - wanted.lines.get(line, 0.0))
+    return {name: gap / wanted.largest for name, gap in gaps.items()}
 
 
 def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
@@ -804,14 +806,14 @@ def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> 
     They change a lot where attention and activations are saturated. Rounding decides which of equal
     nodes is the largest.
     """
-    one, other = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
+    usual, disturbed = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
     terms = [
-        (one.output, other.output),
-        *zip(one.nodes.tolist(), other.nodes.tolist(), strict=True),
+        (usual.output, disturbed.output),
+        *zip(usual.nodes.tolist(), disturbed.nodes.tolist(), strict=True),
     ]
-    terms += [(share, other.lines[line]) for line, share in one.lines.items()]
-    steady = all(abs(a - b) < 1e-4 * one.largest for a, b in terms)
-    return one.largest < 1e4 and steady and not has_ties(model, data)
+    terms += [(share, disturbed.lines[line]) for line, share in usual.lines.items()]
+    steady = all(abs(a - b) < 1e-4 * usual.largest for a, b in terms)
+    return usual.largest < 1e4 and steady and not has_ties(model, data)
 
 
 def has_ties(model: Composed, data: Data) -> bool:

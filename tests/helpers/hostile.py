@@ -85,14 +85,14 @@ def check_cells(cells: list[str]) -> None:
             formats=["sdf"],
         )
         assert counts.done + counts.rejected == len(cells)
-        found = []
+        row_numbers = []
         for name in ("explanations.csv", "rejected.csv"):
             text = (out / name).read_text(encoding="utf-8")
             assert text == printable(text), "a control character"
             rows = list(csv.DictReader(text.splitlines()))
             assert all(math.isfinite(float(row.get("output", 0))) for row in rows)
-            found += [int(row["row"]) for row in rows]
-        assert sorted(found) == list(range(1, len(cells) + 1))
+            row_numbers += [int(row["row"]) for row in rows]
+        assert sorted(row_numbers) == list(range(1, len(cells) + 1))
         assert (out / "explanations.sdf").read_text().count("$$$$\n") == counts.done
         assert len(list((out / "pictures").iterdir())) == counts.done
 
@@ -187,17 +187,17 @@ def check_model(recipe: list[Any]) -> None:
         ("attn_lrp", ([0, 1, 2], [1]), contextlib.nullcontext),
     ):
         products = method == "attn_lrp"
-        if not all(is_well_conditioned(model, one, products) for one in graphs):
+        if not all(is_well_conditioned(model, data, products) for data in graphs):
             continue
-        wanted = [expected(model, one, products=products) for one in graphs]
+        wanted = [expected(model, data, products=products) for data in graphs]
         for chosen in batches:
             with warnings.catch_warnings(record=True) as caught, tier():
                 warnings.simplefilter("always")
-                found = gx.explain(wrapped, [graphs[k] for k in chosen], method, target=1)
-            said = {str(one.message) for one in caught if one.category is UserWarning}
+                explanations = gx.explain(wrapped, [graphs[k] for k in chosen], method, target=1)
+            said = {str(data.message) for data in caught if data.category is UserWarning}
             odd = {text for text in said if "without their gradient" not in text}
             assert not [text for text in odd if not (products and OF_GATES.search(text))], odd
-            for k, explanation in zip(chosen, found, strict=True):
+            for k, explanation in zip(chosen, explanations, strict=True):
                 gaps = differences(explanation, wanted[k])
                 off = {name: gap for name, gap in gaps.items() if not gap < FAR}
                 assert not off, f"{method}: {off}, relative to {wanted[k].largest:.3g}"
@@ -220,9 +220,9 @@ def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
                 plain_ones = gx.explain(other, graphs, method, target=1)
             except NoAttentionError:
                 continue
-            found = gx.explain(model, graphs, method, target=1)
-        for one, plain_one in zip(found, plain_ones, strict=True):
-            gap = abs(one.relevance - plain_one.relevance).max()
+            explanations = gx.explain(model, graphs, method, target=1)
+        for explanation, plain_one in zip(explanations, plain_ones, strict=True):
+            gap = abs(explanation.relevance - plain_one.relevance).max()
             largest = abs(plain_one.relevance).max()
             assert gap <= FAR * largest, f"{method}: {gap:.2g} of {largest:.2g} differ in spelling"
 
@@ -237,9 +237,11 @@ def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> No
         layers = joined(tape.chunks, tape.attention)
         for row, k in enumerate(some):
             assert len(layers) == len(wanted[k].attention), "a layer is missing"
-            for found, matrix in zip(layers, wanted[k].attention, strict=True):
-                own = found[row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]]
-                torch.testing.assert_close(own.detach(), matrix, rtol=FAR, atol=FAR)
+            for layer_attention, matrix in zip(layers, wanted[k].attention, strict=True):
+                graph_attention = layer_attention[
+                    row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]
+                ]
+                torch.testing.assert_close(graph_attention.detach(), matrix, rtol=FAR, atol=FAR)
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {

@@ -102,8 +102,8 @@ def trained(model: nn.Module, graphs: list[Data], steps: int = 40) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        found = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
-        F.mse_loss(found, batch.y).backward()
+        outputs = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
+        F.mse_loss(outputs, batch.y).backward()
         optimizer.step()
     return model.eval()
 

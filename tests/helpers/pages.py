@@ -63,9 +63,9 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     source = (ROOT / page).read_text(encoding="utf-8")
-    found = list(FENCE.finditer(source))
+    fences = list(FENCE.finditer(source))
     blocks = []
-    for match, after in pairwise([*found, None]):
+    for match, after in pairwise([*fences, None]):
         prints = None
         if after and after["kind"] == "text" and not source[match.end() : after.start()].strip():
             prints = after["text"]

@@ -10,15 +10,15 @@ import numpy as np
 
 def linear_rule(x, weight, relevance):
     """Eq. 5, over the set q of pairs with a positive product."""
-    found = np.zeros_like(x)
+    passed_on = np.zeros_like(x)
     for t in range(len(x)):
         for i in range(len(weight)):
             products = [x[t, j] * weight[i, j] for j in range(x.shape[1])]
             total = sum(p for p in products if p > 0)
             for j, p in enumerate(products):
                 if p > 0:
-                    found[t, j] += p / total * relevance[t, i]
-    return found
+                    passed_on[t, j] += p / total * relevance[t, i]
+    return passed_on
 
 
 def eq_10(first, second, incoming):
@@ -130,12 +130,12 @@ class Reference:
     def through_head(self, x, row):
         """Relevance of x (T, D) when f_c = row . outputs has relevance one."""
         read = self.norm("final_norm", x[:1]) if self.config.final_layernorm else x[:1]
-        relevance, one = np.zeros_like(x), np.ones((1, 1))
+        relevance, unit = np.zeros_like(x), np.ones((1, 1))
         if self.config.head == "linear":
-            relevance[:1] = linear_rule(read, row[None] @ self.state["head.weight"], one)
+            relevance[:1] = linear_rule(read, row[None] @ self.state["head.weight"], unit)
             return relevance
         inner = self.norm("head.norm", self.gelu(self.linear("head.transform", read)))
-        below = linear_rule(inner, row[None] @ self.state["head.output.weight"], one)
+        below = linear_rule(inner, row[None] @ self.state["head.output.weight"], unit)
         relevance[:1] = linear_rule(read, self.state["head.transform.weight"], below)
         return relevance
 

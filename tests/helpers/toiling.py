@@ -33,8 +33,8 @@ def strict(items):
 class OddError(Exception):
     """Cannot be rebuilt from its words."""
 
-    def __init__(self, one, other):
-        super().__init__(f"{one} and {other}")
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
 
 
 def odd(items):

@@ -98,8 +98,8 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
 
     (tmp_path / TEACHER).write_bytes(teacher_file(teacher, DIGEST))
     saved = saved_teacher(tmp_path, DIGEST)
-    for own, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
-        np.testing.assert_allclose(other, own, rtol=1e-9)
+    for readings, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
+        np.testing.assert_allclose(other, readings, rtol=1e-9)
     assert list(saved.columns(new.smiles)) == [
         "size: teacher (atoms)", "amine: teacher: no", "amine: teacher: yes",
         "kind: teacher: a", "kind: teacher: b", "kind: teacher: c",
@@ -285,10 +285,10 @@ def test_few_carriers_approximate_a_process_and_leave_out_like_a_refit():
         others = np.delete(np.arange(40), k)
         centred = y[others, 0] - y[:, 0].mean()
         phi = kernel[:, carriers].astype(float)
-        own = kernel[np.ix_(carriers, carriers)].astype(float)
-        seen = np.einsum("ij,ji->i", phi, np.linalg.pinv(own, 1e-6) @ phi.T)
+        among_carriers = kernel[np.ix_(carriers, carriers)].astype(float)
+        seen = np.einsum("ij,ji->i", phi, np.linalg.pinv(among_carriers, 1e-6) @ phi.T)
         noise = 0.05 + (1 - seen[others, None]).clip(0)
-        gram = (phi[others] / noise).T @ phi[others] + own
+        gram = (phi[others] / noise).T @ phi[others] + among_carriers
         weights = np.linalg.solve(gram + 1e-8 * np.eye(20), (phi[others] / noise).T @ centred)
         expected = phi[k] @ weights + y[:, 0].mean()
         assert few.left_out[k, 0] == pytest.approx(expected, abs=5e-3)

@@ -44,10 +44,10 @@ def test_compiled_code_gives_the_same_encodings_bit_for_bit(settings, fresh):
     usual = encoded(smiles, **settings)
     fresh.setattr(encoding, "COMPILED_FROM", 0)
     assert encoding.compiled_bags() is not averaged_bags
-    for one, other in zip(usual, encoded(smiles, **settings), strict=True):
+    for graph, other in zip(usual, encoded(smiles, **settings), strict=True):
         for name in ("bag_codes", "bag_weights", "bag_sizes", "in_degree", "out_degree"):
-            assert one[name].dtype == other[name].dtype
-            assert torch.equal(one[name], other[name])
+            assert graph[name].dtype == other[name].dtype
+            assert torch.equal(graph[name], other[name])
 
 
 def test_compiled_code_is_loaded_only_for_many_graphs(fresh):

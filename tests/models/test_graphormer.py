@@ -61,12 +61,12 @@ def test_structural_bias_is_the_mean_over_all_shortest_paths(smiles):
     data = molecule_to_data(smiles)
     batch = collate([StructureEncoding.from_config(model.config)(data)])
     with torch.no_grad():
-        found = model.bias(batch)[0]
+        bias = model.bias(batch)[0]
         expected = brute_force_bias(model, data)
-    torch.testing.assert_close(found[:, 1:, 1:], expected, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(bias[:, 1:, 1:], expected, atol=2e-6, rtol=1e-5)
     token = model.bias.graph_token.detach()[:, None]
-    torch.testing.assert_close(found[:, 0, :], token.expand_as(found[:, 0, :]))
-    torch.testing.assert_close(found[:, :, 0], token.expand_as(found[:, :, 0]))
+    torch.testing.assert_close(bias[:, 0, :], token.expand_as(bias[:, 0, :]))
+    torch.testing.assert_close(bias[:, :, 0], token.expand_as(bias[:, :, 0]))
 
 
 def test_distances_and_path_counts_of_a_large_grid_equal_networkx():
@@ -161,8 +161,8 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
         norm["encoder.graph_encoder.emb_layer_norm.bias"],
     )
     torch.testing.assert_close(tokens, expected)
-    found = get_explainer("gradient_input").attribute(model, batch)
-    assert found.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
+    attribution = get_explainer("gradient_input").attribute(model, batch)
+    assert attribution.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
     assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
 
 

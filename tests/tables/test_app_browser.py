@@ -59,8 +59,8 @@ def models():
 
 @pytest.fixture(scope="module")
 def address(models):
-    with serving(models, "a-token") as found:
-        yield found
+    with serving(models, "a-token") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +157,10 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     search = molecules.search
 
     def slow(*args, **options):
-        for found in search(*args, **options):
-            asked.append(found.predicted)
-            yield found
-            if found.predicted:
+        for best_so_far in search(*args, **options):
+            asked.append(best_so_far.predicted)
+            yield best_so_far
+            if best_so_far.predicted:
                 reached.set()
                 go_on.wait(20)
 

@@ -75,16 +75,16 @@ def rows_of(results: Path) -> pd.DataFrame:
 
 
 def assert_same_as_local(results: Path, folder: Path, rows: int = 600) -> None:
-    found = rows_of(results)
-    assert found.index.tolist() == list(range(1, rows + 1))
+    frame = rows_of(results)
+    assert frame.index.tolist() == list(range(1, rows + 1))
     expected = pd.read_csv(folder / "local" / "explanations.csv").set_index("row")
     rejected = pd.read_csv(folder / "local" / "rejected.csv").set_index("row")
-    assert found["reason"].dropna().to_dict() == rejected["reason"].to_dict()
+    assert frame["reason"].dropna().to_dict() == rejected["reason"].to_dict()
     for row, text in expected["relevance"].items():
         values = np.array(str(text).split(), dtype=float)
-        np.testing.assert_allclose(found["relevance"][row], values, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(frame["relevance"][row], values, rtol=0, atol=1e-6)
     numbers = expected.drop(columns="picture").select_dtypes("number").columns
-    np.testing.assert_allclose(found.loc[expected.index, numbers], expected[numbers], atol=1e-6)
+    np.testing.assert_allclose(frame.loc[expected.index, numbers], expected[numbers], atol=1e-6)
 
 
 def kill_a_process(shards: Path) -> bool:
@@ -146,8 +146,8 @@ def test_a_killed_process_loses_nothing_and_a_run_is_resumed(running, place, tmp
 
 def test_a_dataset_is_explained_while_it_is_read(running, place):
     dataset = ray.data.read_csv(str(place / "t.csv"))
-    found = gx.explain_dataset(dataset, place / "model", name_column="ID")
-    frame = found.to_pandas().set_index("name")
+    explained = gx.explain_dataset(dataset, place / "model", name_column="ID")
+    frame = explained.to_pandas().set_index("name")
     assert len(frame) == 600
     assert frame["reason"].notna().sum() == 12
     expected = gx.explain(load_checkpoint(place / "model"), "CCCCO").relevance

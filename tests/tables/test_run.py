@@ -30,7 +30,7 @@ def model():
 
 
 def write_table(path, *smiles):
-    path.write_text("smiles\n" + "".join(f"{one}\n" for one in smiles), encoding="utf-8")
+    path.write_text("smiles\n" + "".join(f"{text}\n" for text in smiles), encoding="utf-8")
     return path
 
 
@@ -223,8 +223,8 @@ def test_a_limit_names_the_file_and_leaves_no_half_file(tmp_path):
                 print(error)
         """,
     )
-    told = done.stdout.splitlines()
-    assert [Path(line.split(" cannot be written")[0]).name for line in told] == [
+    messages = done.stdout.splitlines()
+    assert [Path(line.split(" cannot be written")[0]).name for line in messages] == [
         "grown.csv",
         "old.csv",
         "new.csv",
