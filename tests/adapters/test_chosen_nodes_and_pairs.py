@@ -1,4 +1,4 @@
-"""Models with an output for every node or for every pair of nodes, in every function."""
+"""Models with an output for every node or every pair of nodes work in every function."""
 
 import pytest
 import torch

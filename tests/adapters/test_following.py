@@ -1,4 +1,4 @@
-"""A pass that is explained while it runs, by what is known of an earlier one."""
+"""A pass is explained while it runs, with the program that an earlier pass left."""
 
 import gc
 import threading
@@ -19,7 +19,7 @@ DIM = 8
 
 @pytest.fixture(autouse=True)
 def second_tier():
-    """Record every pass: these tests are about passes that follow a recorded program."""
+    """Record every pass, because these tests are about passes that follow a recorded program."""
     with recorded_only():
         yield
 
@@ -49,7 +49,7 @@ class Gps(nn.Module):
 
 
 class Function(nn.Module):
-    """Two linear maps and what is between them."""
+    """Two linear maps with a function between them."""
 
     def __init__(self, between):
         super().__init__()
@@ -163,7 +163,7 @@ def test_the_model_runs_once_for_a_batch_and_once_without_nodes():
 
 
 class WithConstants(Gps):
-    """The same with attributes of edges, a number and a cut-off signal, all of which are added."""
+    """Two linear maps, to which edge attributes, a number and a cut-off signal are added."""
 
     def __init__(self):
         super().__init__()
@@ -297,7 +297,7 @@ def test_threads_explain_one_model():
 
 
 class _Doubled(torch.autograd.Function):
-    """A function with a backward pass of its own, which keeps a weight for it."""
+    """A function that has its own backward pass and keeps a weight for it."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -320,7 +320,7 @@ def test_what_a_custom_function_does_is_explained_wherever_it_stands():
 
 
 class WithEdges(nn.Module):
-    """Attributes of edges and nodes that pass through layers of their own."""
+    """A model in which attributes of edges and nodes pass through their own layers."""
 
     def __init__(self):
         super().__init__()
@@ -376,7 +376,7 @@ def test_shares_are_derived_again_where_rows_are_no_longer_whose_they_were(monke
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer over the embeddings of tokens, and the mean over them."""
+    """A recurrent layer over the embeddings of tokens, followed by their mean."""
 
     def __init__(self, kind, batch_first, both_ways):
         super().__init__()
@@ -411,7 +411,7 @@ def test_sequences_of_another_length_are_explained_as_alone(kind, batch_first, b
 
 
 class InPlace(nn.Module):
-    """Turns and raises a signal in place."""
+    """A model that turns and raises a signal in place."""
 
     def __init__(self):
         super().__init__()

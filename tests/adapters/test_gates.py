@@ -1,4 +1,4 @@
-"""Gates and linear attention: against passes with the gate constant, PyG's outputs, the ledger."""
+"""Gates and linear attention agree with passes whose gate is constant, and with PyG's outputs."""
 
 import warnings
 
@@ -34,7 +34,7 @@ def _no_warning():
 
 @pytest.fixture(autouse=True)
 def _double_precision():
-    """PyG's SGFormer creates constants of the default type."""
+    """Let PyG's SGFormer create its constants in double precision, which is then the default."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -51,13 +51,13 @@ def gradient_input(f: Tensor, x: Tensor) -> Tensor:
 
 
 def relevance(model: nn.Module, x: Tensor, *args: Tensor, **rules: object) -> Tensor:
-    """Gradient x Input in the context; all rules if none is named."""
+    """Return Gradient x Input in the context, under all rules if none is named."""
     with gx.conservative(**NOTHING | (rules or ALL), model=model):
         return gradient_input(model(x, *args), x)
 
 
 def seeded(model: nn.Module) -> nn.Module:
-    """The model in double precision, biases far from zero."""
+    """Return the model in double precision, with biases far from zero."""
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -169,7 +169,7 @@ def test_a_gate_of_the_value_itself_is_an_activation(function):
 
 
 def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
-    """Both are cut from one tensor; that does not make it a gate of the value itself."""
+    """Both halves are cut from one tensor, but this does not make it a gate of the value itself."""
     model, x = seeded(Written(lambda v, *_: v[:, :4] * σ(v[:, 4:]))), nodes()
     v = model.maps[0](x)
     expected = gradient_input(v[:, :4] * σ(v[:, 4:]).detach(), x)
@@ -328,7 +328,7 @@ class Convolutions(nn.Module):
 
 
 class SwitchedOn(Polynormer):
-    """With its global attention, which its authors switch on after some epochs."""
+    """A model with its global attention on, which its authors switch on after some epochs."""
 
     def __init__(self, **options) -> None:
         super().__init__(9, 8, 2, local_layers=2, global_layers=2, **options)
@@ -336,7 +336,7 @@ class SwitchedOn(Polynormer):
 
 
 class Pooled(nn.Module):
-    """A model of nodes and the mean over them."""
+    """A model of nodes, followed by the mean over them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ def whole(name: str):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_ledger_closes(name):
-    """To 1e-4 of the output, bias terms included, alone and in a batch with padding."""
+    """The ledger closes to 1e-4 of the output, bias terms included, alone and in a padded batch."""
     model = whole(name)
     check_ledger(model, GRAPHS)
     for target in (0, 1):
@@ -401,7 +401,7 @@ def test_linear_attention_is_read_by_every_method_that_reads_attention(name):
 
 @pytest.mark.parametrize("attention", ["performer", "sgformer", "polynormer"])
 def test_predictions_do_not_count_padding_as_keys(attention):
-    """Also for models that are explained at an inner module."""
+    """This also holds for models that are explained at an inner module."""
     if attention == "performer":
         torch.manual_seed(0)
         model = GpsModel("layer_norm", "silu", "performer").eval()

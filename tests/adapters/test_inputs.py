@@ -1,4 +1,4 @@
-"""Relevance of inputs beside the nodes' features, and of graphs that a model mixes."""
+"""Inputs beside the nodes' features have relevance, also in models that mix graphs."""
 
 import json
 import warnings
@@ -94,7 +94,7 @@ def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
 
 
 def test_integrated_gradients_move_all_inputs_together(model):
-    """So that they and the output for zeros sum to the output."""
+    """All inputs and the output for zeros then sum to the output."""
     data = GRAPHS[0]
     ledger = gx.explain(model, data, "integrated_gradients", wrt=ALL).ledger
     zeros = torch.zeros(4, dtype=torch.long)
@@ -142,7 +142,7 @@ def test_a_graphormer_and_tokens_have_no_further_inputs():
 
 
 class Tokens(nn.Module):
-    """Mixes its inputs: the mean is over the batch, too."""
+    """A model that mixes its inputs, because its mean is over the batch too."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rules on models that are unaware of them, against forward passes written out by hand."""
+"""Rules act on models that are unaware of them as in forward passes written out by hand."""
 
 import math
 import threading
@@ -33,7 +33,7 @@ def nodes() -> Tensor:
 
 
 def lrp(model: nn.Module, x: Tensor, *args: Tensor, **rules: object) -> Tensor:
-    """Gradient x Input in the context; all rules if none is named."""
+    """Return Gradient x Input in the context, under all rules if none is named."""
     rules = rules or {"attention": True, "layernorm": True, "activation": "ratio"}
     with gx.conservative(**{"attention": False, "layernorm": False} | rules, model=model):
         out = model(x, *args)
@@ -49,7 +49,7 @@ def gradient_input(f: Tensor, x: Tensor) -> Tensor:
 
 
 def encoder_by_hand(model: nn.TransformerEncoder, x: Tensor) -> Tensor:
-    """The encoder's forward pass with the constants of AH, LN and the activation ratio."""
+    """Run the encoder with the constants of AH, LN and the activation ratio."""
 
     def norm(z: Tensor, layer: nn.LayerNorm) -> Tensor:
         scale = (z.var(-1, correction=0, keepdim=True) + layer.eps).sqrt().detach()
@@ -510,7 +510,7 @@ def test_an_unforeseen_operation_is_named():
 
 
 def gru_by_hand(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
-    """The gates take no relevance: `(1 - z) n + z h` and `r (U h)` pass it to n, h and U h."""
+    """Run a GRU whose gates take no relevance: `(1 - z) n + z h` and `r (U h)` pass it on."""
     from_x = (x @ cell.weight_ih.T + cell.bias_ih).chunk(3, -1)
     from_h = (h @ cell.weight_hh.T + cell.bias_hh).chunk(3, -1)
     r, z = ((a + b).sigmoid().detach() for a, b in zip(from_x[:2], from_h[:2], strict=True))
@@ -528,7 +528,7 @@ def lstm_by_hand(cell: nn.LSTMCell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Te
 
 
 class Twice(nn.Module):
-    """A recurrent cell on the same input, two steps long."""
+    """A recurrent cell that reads the same input in two steps."""
 
     def __init__(self, cell: nn.Module):
         super().__init__()
@@ -541,7 +541,7 @@ class Twice(nn.Module):
 
 
 def test_gates_of_recurrent_cells_take_no_relevance():
-    """Arras et al. 2017, 2019, for LSTMs."""
+    """The rule is that of Arras et al. 2017 and 2019 for LSTMs."""
     torch.manual_seed(0)
     x = nodes()
     gru, lstm = Twice(nn.GRUCell(8, 8)).double(), Twice(nn.LSTMCell(8, 8)).double()

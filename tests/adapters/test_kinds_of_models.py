@@ -1,4 +1,4 @@
-"""Models and inputs as users have them: wrapped, exported, quantised, heterogeneous, per node."""
+"""Models and inputs are taken as users have them: wrapped, exported, quantised, heterogeneous."""
 
 import pickle
 import threading
@@ -22,7 +22,7 @@ GRAPHS = [graph(seed) for seed in (1, 2, 3)]
 
 
 class Pooled(nn.Module):
-    """Two layers and a mean; dropout in training mode."""
+    """Two layers and a mean, left in training mode with dropout."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ class Pooled(nn.Module):
 
 
 def check_as(other, module, **options):
-    """`other` has the relevance of `module`, alone and in a batch."""
+    """Check that `other` has the relevance of `module`, alone and in a batch."""
     expected = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, **options)
     model = gx.wrap(other, kind="regression")
     for data, a, b in zip(GRAPHS, gx.explain(model, GRAPHS, **options), expected, strict=True):
@@ -46,7 +46,7 @@ def check_as(other, module, **options):
 
 
 class Passing(nn.Module):
-    """Hands its arguments on, as logging and timing wrappers do."""
+    """A module that hands its arguments on, as wrappers for logging and timing do."""
 
     def __init__(self, inner):
         super().__init__()
@@ -214,7 +214,7 @@ def typed(seed: int) -> HeteroData:
 
 
 class Hgt(nn.Module):
-    """PyG's example: HGT, with an output per author, or per graph."""
+    """PyG's example of HGT, with an output for each author or for each graph."""
 
     def __init__(self, pooled: bool):
         super().__init__()
@@ -302,7 +302,7 @@ def test_pyg_algorithms_can_be_pickled():
 
 
 class Watched(Pooled):
-    """Waits within its pass until another thread has looked at the modes."""
+    """A model that waits within its pass until another thread has looked at the modes."""
 
     def forward(self, x, edge_index, batch):
         if watching.is_set():

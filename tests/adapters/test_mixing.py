@@ -1,4 +1,4 @@
-"""A model whose output for a graph depends on the graphs beside it is noticed by every method."""
+"""Every method notices a model whose output for a graph depends on the graphs beside it."""
 
 import warnings
 

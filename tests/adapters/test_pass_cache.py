@@ -1,4 +1,4 @@
-"""Passes that several methods look at are recorded once, and give what they give one by one."""
+"""A pass that several methods look at is recorded once, and they give the same results as alone."""
 
 import warnings
 
@@ -17,7 +17,7 @@ METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_l
 
 @pytest.fixture
 def recorded(monkeypatch) -> list[str]:
-    """The types of the rows of every pass that is recorded."""
+    """Collect the types of the rows of every pass that is recorded."""
     seen: list[str] = []
     record = session.record_pass
 

@@ -1,4 +1,4 @@
-"""The removal operator `resample`: atoms drawn from a model that learned an obvious rule."""
+"""The removal operator `resample` draws atoms from a model that learned an obvious rule."""
 
 import json
 
@@ -39,7 +39,7 @@ def encoded(model, smiles):
 
 
 def drawn(atoms, model, smiles, keep, draws=6, seed=0):
-    """The elements (draws, N) after the atoms that do not stay were drawn."""
+    """Return the elements (draws, N) after the atoms that do not stay were drawn."""
     data = encoded(model, smiles)
     batch = collate([data])
     sampler = atoms.sampler(batch, [data], draws, seed)
@@ -48,7 +48,7 @@ def drawn(atoms, model, smiles, keep, draws=6, seed=0):
 
 
 def test_atoms_are_drawn_that_suit_those_that_stay(model, atoms):
-    """Between carbons that alternate with sulfur stands sulfur, and oxygen next to oxygen."""
+    """Sulfur belongs between carbons that alternate with it, and oxygen next to oxygen."""
     keep = torch.ones(8, dtype=torch.bool)
     keep[4:6] = False
     for smiles, elements in (("CSCSCSCS", [6, 16]), ("COCOCOCO", [6, 8])):

@@ -1,4 +1,4 @@
-"""Wrapped models: explained, evaluated, refused with clear errors."""
+"""Wrapped models are explained and evaluated, or refused with clear errors."""
 
 import copy
 import threading
@@ -70,7 +70,7 @@ def ratio(f, z: Tensor) -> Tensor:
 
 
 def sparse_model_by_hand(model: SparseModel, graph: Data, x: Tensor) -> Tensor:
-    """The forward pass of one graph with every constant of `lrp` detached."""
+    """Run the forward pass of one graph with every constant of `lrp` detached."""
 
     def conv(m, h: Tensor) -> Tensor:
         source, target = graph.edge_index
@@ -88,7 +88,7 @@ def sparse_model_by_hand(model: SparseModel, graph: Data, x: Tensor) -> Tensor:
 
 
 def gps_by_hand(model: GpsModel, graph: Data, x: Tensor) -> Tensor:
-    """As above, for GPS with BatchNorm."""
+    """Run the forward pass of a GPS with BatchNorm with every constant of `lrp` detached."""
 
     def norm(m, h: Tensor) -> Tensor:
         bn = m.module
@@ -293,7 +293,7 @@ def test_rollout_starts_from_the_mean_over_nodes(models, graphs):
 
 
 def test_a_node_that_attends_to_none_keeps_its_path(graphs):
-    """Its row of `A + I` sums to one and not to two: an atom without a bond beside two with one."""
+    """An atom without a bond has a row of `A + I` that sums to one, and not to two."""
     edges = torch.tensor([[1, 2], [2, 1]])
     graph = Data(graphs[0].x[:3], edges, torch.zeros(2, 3))
     model = wrapped(SparseModel())
@@ -469,7 +469,7 @@ def test_categorical_inputs_are_explained_at_the_embedding_from_smiles():
 
 
 class Tables(nn.Module):
-    """Two columns of x, each with an embedding of its own."""
+    """Two columns of x, each with its own embedding."""
 
     def __init__(self):
         super().__init__()
@@ -500,7 +500,7 @@ def test_what_other_embeddings_make_of_x_is_a_line_of_its_own():
 
 
 class Positions(nn.Module):
-    """Reads positions of the nodes, which may be left out, and pairs with a weight each."""
+    """A model that reads positions of the nodes, which may be left out, and weighted pairs."""
 
     def __init__(self):
         super().__init__()
@@ -532,7 +532,7 @@ def test_renumbering_moves_whatever_a_graph_has():
 
 
 class Distances(nn.Module):
-    """Adds a function of the bonds' lengths, which no rule covers, to the atoms."""
+    """A model that adds a function of the bonds' lengths, which no rule covers, to the atoms."""
 
     def __init__(self):
         super().__init__()

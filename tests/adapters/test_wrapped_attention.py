@@ -1,4 +1,4 @@
-"""Which attention of other people's models is recorded, and where: against the models' own."""
+"""The attention of other people's models is recorded where it is, and as they compute it."""
 
 import warnings
 
@@ -50,7 +50,7 @@ def wrapped(model: nn.Module):
 
 
 def recorded(model, graphs: list[Data], layer: int = 0) -> list[np.ndarray]:
-    """Attention (H, N, N) between the nodes of each graph, of one layer recorded."""
+    """Return the attention (H, N, N) between the nodes of each graph in one recorded layer."""
     batch = model.collate([model.prepare(graph).data for graph in graphs])
     with record() as tape:
         model.encode(model.embed(batch), batch)
@@ -117,7 +117,7 @@ def test_attention_of_rgat_is_what_pyg_returns():
 
 
 class Dense(nn.Module):
-    """Two heads of attention over all nodes, in the layout that its name says."""
+    """Two heads of attention over all nodes, in the layout that `how` names."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -186,7 +186,7 @@ class Dense(nn.Module):
         return (weights @ v).transpose(1, 2).flatten(2)
 
     def true_attention(self, data: Data) -> np.ndarray:
-        """(H, N, N) of one graph, by loops."""
+        """Compute the attention (H, N, N) of one graph by loops."""
         with torch.no_grad():
             q, k, v = (z.unflatten(-1, (2, 4)) for z in self.qkv(self.embed(data.x)).chunk(3, -1))
         linked = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0]
@@ -256,7 +256,7 @@ def test_a_graph_is_explained_the_same_alone_and_with_others(how, graphs):
 
 
 class Lifted(nn.Module):
-    """Rows get an axis for the batch by adding a constant that has one, or are given it."""
+    """Rows that get an axis for the batch from a constant that has one, or are given it."""
 
     def __init__(self, by_adding: bool) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ def test_rows_that_a_constant_gives_another_axis_are_still_those_of_the_nodes(me
 
 @pytest.mark.parametrize("how", [*LAYOUTS, "times the adjacency", "times another product"])
 def test_a_gradient_by_attention_is_the_slope_of_the_output(how):
-    """Against differences: every entry of the recorded matrix is changed by hand."""
+    """The reference changes each entry of the recorded matrix and compares the output."""
     module, data = drawn(Dense(how)).double(), GRAPHS[0].clone()
     data.x = data.x.double()
     model = wrapped(module)
@@ -334,7 +334,7 @@ def test_masked_lrp_goes_through_the_same_heads_in_every_layout(head, monkeypatc
 
 
 class Latents(nn.Module):
-    """Nodes are read into 8 latents, which attend to each other; before that, along edges."""
+    """A model that reads nodes into 8 latents, which attend to each other."""
 
     def __init__(self):
         super().__init__()
@@ -384,7 +384,7 @@ def test_latents_are_not_nodes_even_if_there_are_as_many(kind, graphs):
 
 
 class Beside(nn.Module):
-    """Attention along edges, and then another kind of attention."""
+    """Attention along edges, followed by another kind of attention."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -408,7 +408,7 @@ class Beside(nn.Module):
 
 
 def test_attention_that_is_summed_before_it_is_divided_is_read():
-    """As in Exphormer's own code: every node's row sums to one, but for the 1e-6."""
+    """As in Exphormer's own code, every node's row sums to one, but for the 1e-6."""
     (attention,) = recorded(wrapped(drawn(Beside("summed first"))), [GRAPHS[0]], layer=1)
     source, target = GRAPHS[0].edge_index.numpy()
     no_edge = np.ones(attention.shape[1:], dtype=bool)
@@ -446,7 +446,7 @@ def test_reading_attention_leaves_random_numbers_and_predictions_as_they_are():
 
 
 class RowsOfTokens(nn.Module):
-    """Heads and inputs on one axis; all inputs are of one length, so that none is padded."""
+    """A model with heads and inputs on one axis, for inputs of one length, so without padding."""
 
     def __init__(self):
         super().__init__()
@@ -471,7 +471,7 @@ def test_heads_and_inputs_on_one_axis_are_told_apart():
 
 
 class HeadsBeforeTokens(RowsOfTokens):
-    """Heads have an axis of their own, before that of the inputs."""
+    """A model whose heads have their own axis, before that of the inputs."""
 
     def forward(self, x):
         parts = self.qkv(x).chunk(3, -1)

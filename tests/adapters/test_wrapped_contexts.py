@@ -1,4 +1,4 @@
-"""What happens out of sight, in nested blocks, and at random."""
+"""Models are explained in what happens out of sight, in nested blocks, and at random."""
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor

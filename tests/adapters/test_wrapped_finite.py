@@ -1,4 +1,4 @@
-"""Masks of the most negative number, autocast within a model, and ties of a maximum."""
+"""Masks of the most negative number, autocast in a model and ties of a maximum are explained."""
 
 import warnings
 
@@ -144,7 +144,7 @@ def test_a_maximum_without_ties_is_explained_as_before(how):
 
 
 class Overwritten(nn.Module):
-    """Sums nodes into a tensor that held something else, which does not count."""
+    """A model that sums nodes into a tensor whose earlier content does not count."""
 
     def __init__(self, before):
         super().__init__()

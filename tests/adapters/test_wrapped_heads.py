@@ -1,4 +1,4 @@
-"""What heads of other people's models attend to, against loops over the attention they report."""
+"""Statistics of heads in other people's models agree with loops over the attention they report."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def model_named(name: str) -> nn.Module:
 
 
 def reported_attention(model: nn.Module, graph: Data) -> list[np.ndarray]:
-    """Attention (H, N, N) of each layer, as the layers themselves report it."""
+    """Return the attention (H, N, N) of each layer, as the layers themselves report it."""
     n, inputs = int(graph.num_nodes), []
     layers = [p.attn for p in model.layers] if isinstance(model, GpsModel) else model.children()
     layers = [
@@ -108,7 +108,7 @@ def test_statistics_of_wrapped_models_survive_the_file(tmp_path):
 
 
 class Looking(nn.Module):
-    """Attention by position: head h reads the token `offsets[h]` positions before, or the first."""
+    """Attention by position, in which head h reads the token `offsets[h]` positions before."""
 
     def __init__(self, offsets: tuple[int, ...]):
         super().__init__()
@@ -144,7 +144,7 @@ def test_keys_farther_than_is_counted_are_not_at_one_distance():
 
 
 class Directed(nn.Module):
-    """Layers with three heads and with one."""
+    """A model of two layers, with three heads and with one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Directed(nn.Module):
 
 
 def test_a_directed_edge_is_read_at_distance_one_and_missing_heads_look_nowhere():
-    """Nodes in a line, each reads the one before; the first of five reads none."""
+    """In a line of nodes, each reads the one before it, so the first of five reads none."""
     torch.manual_seed(0)
     line = Data(x=torch.randn(5, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
     statistics = head_statistics(wrapped(Directed()), [line])

@@ -1,4 +1,4 @@
-"""Hidden nodes: every attribute of a graph follows what it belongs to, in wrapped models."""
+"""If nodes of a wrapped model are hidden, every attribute of a graph follows what it belongs to."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ from small_graphs import SIZES, graph, random, started, wrapped
 
 
 def renumbered(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries (2, M) among the nodes that stay, with new numbers, and which they are."""
+    """Return the entries (2, M) among the nodes that stay, renumbered, and which they are."""
     new = {old: i for i, old in enumerate(keep.nonzero()[:, 0].tolist())}
     inside = [m for m, pair in enumerate(index.T.tolist()) if all(v in new for v in pair)]
     columns = [[new[v] for v in index[:, m].tolist()] for m in inside]
@@ -34,7 +34,7 @@ def renumbered(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Expander(nn.Module):
-    """Messages along the bonds and along a second index with its own attributes."""
+    """Messages along the bonds, and along a second index that has its own attributes."""
 
     def __init__(self):
         super().__init__()
@@ -217,7 +217,7 @@ def test_the_output_without_nodes_is_that_of_the_model_on_an_empty_graph():
 
 
 class Alone(nn.Module):
-    """Takes one graph, and no batch vector."""
+    """A model that takes one graph, and no batch vector."""
 
     def __init__(self):
         super().__init__()
@@ -385,7 +385,7 @@ def test_a_node_entry_that_points_to_a_hidden_node_is_named():
 
 
 class MeanOverNodes(nn.Module):
-    """The mean over no nodes is NaN."""
+    """A model whose mean over no nodes is NaN."""
 
     def __init__(self):
         super().__init__()
@@ -419,7 +419,7 @@ def test_curves_of_a_model_that_is_undefined_on_the_empty_graph():
 
 
 class OwnMatrix(nn.Module):
-    """A matrix over pairs of nodes, which PyG cannot batch."""
+    """A model that reads a matrix over pairs of nodes, which PyG cannot batch."""
 
     def __init__(self):
         super().__init__()

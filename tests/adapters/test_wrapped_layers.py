@@ -1,4 +1,4 @@
-"""What counts as one layer of attention: heads computed apart, attention side by side."""
+"""Heads that are computed apart count as one layer, and so does attention side by side."""
 
 import warnings
 
@@ -47,7 +47,7 @@ class HeadByHead(nn.Module):
 
 
 class LoopOfHeads(HeadByHead):
-    """Without a module for each."""
+    """Attention that loops over its heads, which have no module each."""
 
     def forward(self, h, mask):
         heads_out = []
@@ -232,7 +232,7 @@ def test_a_part_may_have_other_heads_and_the_same_weights():
 
 
 class InChunks(nn.Module):
-    """Attention of two heads, for all queries at once or for some after the others."""
+    """Attention of two heads, for all queries at once or for one part after another."""
 
     def __init__(self, way: str):
         super().__init__()

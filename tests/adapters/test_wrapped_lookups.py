@@ -1,4 +1,4 @@
-"""Embeddings of dense models: where their output holds the nodes."""
+"""The nodes are found in the output of the embeddings of dense models."""
 
 import pytest
 import torch

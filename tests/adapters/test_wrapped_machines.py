@@ -1,4 +1,4 @@
-"""Wrapped models in half precision, on other devices, compiled, and with fused kernels."""
+"""Wrapped models work in half precision, on other devices, compiled, and with fused kernels."""
 
 import copy
 import threading
@@ -51,7 +51,7 @@ def wrapped(model: nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip"])
 def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
-    """To the rounding of its type, some operations deep, against single precision.
+    """The results equal those in single precision, to the rounding of the type.
 
     Rounding goes by what is added up inside of the model, which is alike in all graphs, and not by
     the ledger of one of them, whose terms may cancel: by the largest ledger. Processors differ:

@@ -1,4 +1,4 @@
-"""No result depends on what a class or a submodule is called."""
+"""No result depends on the name of a class or a submodule."""
 
 import copy
 import warnings
@@ -23,7 +23,7 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # which find their p
 
 
 def renamed(model: nn.Module) -> nn.Module:
-    """A copy in which every class, and every submodule, has a name that says nothing.
+    """Return a copy in which the name of every class and submodule says nothing.
 
     PyG writes code for each class of its convolutions, so these keep their names.
     """
@@ -57,7 +57,7 @@ class Pooled(nn.Module):
 
 
 class NormGatedConv(nn.Module):
-    """A gated convolution that is called a norm; its root is no scale of a norm."""
+    """A gated convolution that is called a norm, and whose root is no scale of a norm."""
 
     def __init__(self) -> None:
         super().__init__()

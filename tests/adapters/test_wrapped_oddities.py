@@ -1,4 +1,4 @@
-"""Unusual but real models: class tokens, views, half precision, no edges."""
+"""Unusual but real models are explained: class tokens, views, half precision, no edges."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from other_models import METHODS, GpsModel, SparseModel, explainers, molecules, 
 
 
 class Tokens(nn.Module):
-    """An encoder over rows of tokens; `read` makes one row of them."""
+    """An encoder over rows of tokens, which `read` turns into one row."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ def test_attention_over_the_models_own_class_token_is_distinguished_from_none():
 
 
 class Checkpointed(Tokens):
-    """The layers are computed again in the backward pass."""
+    """An encoder whose layers are computed again in the backward pass."""
 
     def __init__(self, how, reentrant):
         super().__init__()
@@ -135,7 +135,7 @@ def test_a_checkpointed_block_is_explained_as_without_checkpoints(how, reentrant
 
 
 def test_nothing_of_pytorch_is_replaced_while_a_model_is_explained():
-    """Checkpoints run their blocks again, `torch.vmap` maps at once, here and in other threads."""
+    """Checkpoints run their blocks again and `torch.vmap` maps, here and in other threads."""
     calls = []
 
     def block(x):
@@ -171,14 +171,14 @@ def test_nothing_of_pytorch_is_replaced_while_a_model_is_explained():
 
 
 class Mapped(Tokens):
-    """Written for one row of tokens, mapped over the batch."""
+    """An encoder written for one row of tokens, and mapped over the batch."""
 
     def forward(self, x):
         return torch.vmap(lambda row: self.head(self.encoder(row[None])[0].mean(0)))(x)
 
 
 class MappedTwice(Tokens):
-    """A gate and a bias within two maps, of several arguments and results along other axes."""
+    """A gate and a bias within two maps, with several arguments and results along other axes."""
 
     def forward(self, x):
         def gated(pair, weight):
@@ -206,7 +206,7 @@ class Square(torch.autograd.Function):
 
 
 class OwnSoftmax(torch.autograd.Function):
-    """Softmax with its gradient written by hand."""
+    """A softmax that has its gradient written by hand."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""What models do to their tensors: in place, and into one another."""
+"""Models may write to their tensors in place, and into one another."""
 
 import warnings
 
@@ -19,7 +19,7 @@ from pooled_models import DIM, Pooled, answer, explained, graph, seeded
 
 
 def first(h: Tensor, act) -> Tensor:
-    """The result next to what it overwrote: twice the result, if it did."""
+    """Return the result, or twice the result if it was overwritten."""
     return h + act(h)
 
 
@@ -257,7 +257,7 @@ def test_the_ledger_closes_however_constants_enter(name):
 
 
 def test_the_share_of_a_constant_is_it_times_its_slope():
-    """On an affine network: the output without nodes is the constants' share."""
+    """In an affine network, the output without nodes is the share of the constants."""
 
     class Affine(Pooled):
         def forward(self, x, edge_index, batch):
@@ -307,7 +307,7 @@ class DenseNorm(nn.Module):
 
 
 class OwnNorm(nn.Module):
-    """x divided by its length, via a number of which the scale is a multiple."""
+    """A norm that divides x by its length, via a number of which the scale is a multiple."""
 
     def __init__(self, how: str):
         super().__init__()

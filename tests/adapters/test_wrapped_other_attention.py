@@ -1,4 +1,4 @@
-"""Attention that is repaired, replaced or kept: softmax and what people write instead."""
+"""Attention is read where it is repaired, replaced or kept, and not where it is something else."""
 
 import warnings
 
@@ -49,7 +49,7 @@ OTHER = {
 
 
 def _near(pairs):
-    """Constants for every pair, as MAT adds them (Maziarka 2020)."""
+    """Return constants for every pair, as MAT adds them (Maziarka 2020)."""
     steps = torch.arange(pairs.shape[-1])
     return torch.exp(-(steps[:, None] - steps).abs().float()) * pairs
 
@@ -85,7 +85,7 @@ def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
 
 
 class Twice(nn.Module):
-    """The softmax of one graph meets values in a way of the test's own."""
+    """The softmax of one graph, which meets values in a way that the test chooses."""
 
     def __init__(self, values):
         super().__init__()
@@ -123,7 +123,7 @@ def test_a_model_that_caches_its_first_pass_caches_nothing_of_ours():
 
 
 class Cached(nn.Module):
-    """The normalised edges of the first graph are kept for all passes to come."""
+    """A convolution that keeps the normalised edges of its first graph for all later passes."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ def test_tokens_may_come_before_inputs(method):
 
 
 class FeatureGate(nn.Module):
-    """A softmax over the channels of a node: no attention, however many nodes there are."""
+    """A softmax over the channels of a node, which is no attention, however many nodes exist."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ def test_a_gate_of_channels_is_not_attention_even_with_as_many_nodes(method):
 
 
 class ByChannel(nn.Module):
-    """Attention with weights for every channel (Zhao 2021), the product written in two ways."""
+    """Attention with weights for every channel (Zhao 2021); its product is written in two ways."""
 
     def __init__(self, mix):
         super().__init__()
@@ -222,7 +222,7 @@ def test_a_product_and_its_sum_are_explained_as_an_einsum(method):
 
 
 class PairStates(nn.Module):
-    """The logits of a layer go into those of the next one, padding and all (Zhou 2023, Uni-Mol)."""
+    """Attention that hands a layer's logits to the next, padding and all (Zhou 2023, Uni-Mol)."""
 
     def __init__(self):
         super().__init__()
@@ -240,7 +240,7 @@ class PairStates(nn.Module):
 
 
 class KeysFirst(nn.Module):
-    """A softmax along axis -2, transposed before it meets the values."""
+    """A softmax along axis -2 that is transposed before it meets the values."""
 
     def __init__(self):
         super().__init__()
@@ -261,7 +261,7 @@ class QueriesFirst(KeysFirst):
 
 
 class OfEdges(nn.Module):
-    """Attention whose scores are sums of one number each, (E,) (Xiong 2020, AttentiveFP)."""
+    """Attention with scores that are sums of one number each, (E,) (Xiong 2020, AttentiveFP)."""
 
     def __init__(self):
         super().__init__()
@@ -299,7 +299,7 @@ def test_it_does_not_matter_which_way_round_attention_is_computed(method):
 
 
 class ReadByAQuery(nn.Module):
-    """Attention between nodes, and a learned query that reads them out."""
+    """Attention between nodes, which a learned query then reads out."""
 
     def __init__(self):
         super().__init__()
@@ -357,7 +357,7 @@ def test_a_softmax_over_layers_is_not_attention_between_nodes(nodes):
 
 
 class OfBonds(nn.Module):
-    """Bonds attend to bonds that share an atom; a ring has as many of them as atoms."""
+    """Attention of bonds to bonds that share an atom, of which a ring has as many as atoms."""
 
     def __init__(self):
         super().__init__()
@@ -383,7 +383,7 @@ def test_attention_between_bonds_is_not_mistaken_for_attention_between_atoms(nod
 
 
 class Triangles(nn.Module):
-    """Pairs attend to pairs of the same row (Jumper 2021): no heads, but nodes again."""
+    """Attention of pairs to pairs of the same row (Jumper 2021), without heads."""
 
     def __init__(self):
         super().__init__()

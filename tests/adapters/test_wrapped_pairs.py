@@ -1,4 +1,4 @@
-"""Pairs of other people's models, against passes with their constants frozen and a pair unread."""
+"""Pairs of other people's models agree with passes that leave a pair unread, constants frozen."""
 
 import copy
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NAMES = ["transformer", "gat", "gps"]
 
 
 class Probe:
-    """Zeros that a hook adds to a value: the output's gradient by them is that by the value."""
+    """Zeros that a hook adds to a value, whose gradient is therefore that of the value."""
 
     def added_to(self, value: Tensor) -> Tensor:
         self.value = value.detach()
@@ -32,7 +32,7 @@ class Probe:
         return value + self.zeros
 
     def relevance(self, output: Tensor) -> Tensor:
-        """Value times gradient."""
+        """Return value times gradient."""
         return self.value * torch.autograd.grad(output, self.zeros)[0]
 
 
@@ -54,7 +54,7 @@ def models() -> dict[str, nn.Module]:
 
 
 class Frozen:
-    """Keeps the constants of a first pass and puts them into later ones.
+    """A record of the constants of a first pass, which are put into later ones.
 
     `unread`: (layer, query, key) whose attention is zero in all heads of a later pass.
     """
@@ -71,7 +71,7 @@ class Frozen:
         return self.given.pop(0)
 
     def attention(self, layer: int, weights: Tensor) -> Tensor:
-        """Weights (H, N, N), the first constant of each layer's attention."""
+        """Return the weights (H, N, N), which are the first constant of each layer's attention."""
         weights = self.constant(weights).clone()
         if self.unread is not None and self.unread[0] == layer:
             weights[:, self.unread[1], self.unread[2]] = 0.0
@@ -85,7 +85,7 @@ class Frozen:
         return (x - x.mean(-1, keepdim=True)) * scale * layer.weight + layer.bias
 
     def lost(self, run: Callable[["Frozen"], Tensor], layers: int, tokens: int) -> Tensor:
-        """What the output loses without each pair, (L, T, T)."""
+        """Return what the output loses without each pair, (L, T, T)."""
         full = run(self)
         lost = torch.zeros(layers, tokens, tokens, dtype=full.dtype)
         for entry in np.ndindex(*lost.shape):
@@ -114,7 +114,7 @@ def sparse_by_hand(model: SparseModel, graph: Data, frozen: Frozen) -> Tensor:
 
 
 def gps_by_hand(model: GpsModel, graph: Data, frozen: Frozen) -> Tensor:
-    """Attention over all nodes beside GINE's messages, with BatchNorm."""
+    """Run attention over all nodes beside GINE's messages, with BatchNorm."""
     source, target = graph.edge_index
     h = model.embed(graph.x)
     for number, layer in enumerate(model.layers):
@@ -134,7 +134,7 @@ def gps_by_hand(model: GpsModel, graph: Data, frozen: Frozen) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pair_is_what_the_frozen_model_loses_without_its_attention(models, name):
-    """Alone and in a batch with padding."""
+    """This holds alone and in a batch with padding."""
     model, by_hand = models[name], gps_by_hand if name == "gps" else sparse_by_hand
     graphs = [graph_of(text) for text in SMILES]
     wrapped = gx.wrap(model, kind="regression")
@@ -198,7 +198,7 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
 
 
 def test_a_class_token_has_its_own_row_and_column():
-    """Relevance that passes the last layer's attention of a BERT passes the class token's row."""
+    """The relevance that passes BERT's last attention passes through the row of its class token."""
     model = Bert().eval()
     wrapped = gx.wrap(
         model,

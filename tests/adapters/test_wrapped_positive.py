@@ -1,4 +1,4 @@
-"""The positive rules on wrapped models: against the Graphormer, NumPy, and equal models."""
+"""The positive rules on wrapped models agree with the Graphormer, NumPy, and equal models."""
 
 import gc
 import warnings
@@ -29,7 +29,7 @@ def scores(model, x, method="transformer_attribution", **options):
 
 
 def relevance_of(model, graphs, rules):
-    """Relevance of tokens (B, T, D) and of attention, in double precision."""
+    """Return the relevance of tokens (B, T, D) and of attention, in double precision."""
     batch = model.collate([model.prepare(graph).data for graph in graphs])
     return pass_relevance_back(in_double_precision(model), batch, Target(), rules)
 
@@ -113,7 +113,7 @@ def test_a_wrapped_graphormer_is_explained_as_itself(pre_layernorm):
 
 
 class TokenModel(nn.Module):
-    """An encoder with mean pooling; `written`: how its layers are (see `OwnLayer`)."""
+    """An encoder with mean pooling, whose layers are written as `written` says (see `OwnLayer`)."""
 
     def __init__(self, written=None):
         super().__init__()
@@ -139,7 +139,7 @@ def test_relevance_does_not_depend_on_how_attention_is_written(method):
 
 
 class Convolution(nn.Module):
-    """One layer of attention along edges, mean pooling, one output; or the same, dense."""
+    """One layer of attention along edges or of all nodes, mean pooling, and one output."""
 
     def __init__(self, dense=False):
         super().__init__()
@@ -173,7 +173,7 @@ def test_attention_along_all_edges_is_dense_attention(method):
 
 
 def test_z_plus_along_edges_equals_loops_over_indices():
-    """Eq. 5 from the output through pooling, attention as weights, and the values' map."""
+    """Eq. 5 is applied from the output through pooling, attention as weights, and values."""
     module, graph = Convolution().eval(), complete_graph()
     state = {name: p.detach().double().numpy() for name, p in module.state_dict().items()}
     x = graph.x.double().numpy()
@@ -230,7 +230,7 @@ def test_scores_of_a_graph_do_not_depend_on_its_batch(three_models, method):
 
 @pytest.mark.parametrize("rules", [CHEFER, PLAIN])
 def test_relevance_passed_on_by_gps_is_what_came_in(rules):
-    """Mean pooling, skips, batch norm, messages and attention together; no relevance is created.
+    """Mean pooling, skips, batch norm, messages and attention together create no relevance.
 
     Some is lost where no product in a map is positive (eq. 5), or in constants' shares.
     """
@@ -325,7 +325,7 @@ def test_operations_in_place_change_nothing():
 
 @pytest.mark.parametrize("gate", ["sigmoid", "glu", "silu"])
 def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
-    """As if the gate were a constant; a value that gates itself is an activation."""
+    """The gate acts as a constant, but a value that gates itself is an activation."""
 
     class Gated(Convolution):
         frozen = None
@@ -356,7 +356,7 @@ def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
 
 
 def test_other_products_give_each_factor_half():
-    """u * v from two maps of one mixed token; halves are lost where a map has no positive term."""
+    """In u * v from two maps of a token, a half is lost where a map has no positive term."""
 
     class Unit(nn.Module):
         def __init__(self):
@@ -448,7 +448,7 @@ def test_a_norm_that_is_written_out_anywhere_is_a_norm(method):
 
 
 def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
-    """The difference of a node and its neighbours is a sum: both have relevance."""
+    """The difference of a node and its neighbours is a sum, so both have relevance."""
 
     class Differences(nn.Module):
         def forward(self, x, edge_index, batch):
@@ -491,7 +491,7 @@ def test_a_softmax_by_logarithms_is_a_softmax(method):
 
 
 def new_tensors_in_memory():
-    """Those that the garbage collector was not told to leave alone."""
+    """Return the tensors in memory that the garbage collector was not told to leave alone."""
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 

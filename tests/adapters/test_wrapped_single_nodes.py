@@ -1,4 +1,4 @@
-"""Graphs of one node, and the batch vector that distinguishes nodes from graphs."""
+"""In graphs of one node, the batch vector tells nodes from graphs."""
 
 import warnings
 
@@ -15,7 +15,7 @@ from other_models import GpsModel, SparseModel, molecules
 
 
 def node(seed, loops=0):
-    """A graph of one node, with edges from it to itself."""
+    """Return a graph of one node, with edges from it to itself."""
     draw = torch.Generator().manual_seed(seed)
     return Data(
         x=torch.randn(1, 9, generator=draw),
@@ -48,7 +48,7 @@ class Pooled(nn.Module):
 
 
 class PooledByCopies(Pooled):
-    """The batch vector is copied on the way, and the edges of each graph are weighed as well."""
+    """A model that copies the batch vector on the way, and also weighs the edges of each graph."""
 
     def forward(self, x, edge_index, edge_attr, batch):
         h, groups = self.rows(x, edge_index, edge_attr, batch), batch.clone().to(torch.long)
@@ -63,7 +63,7 @@ class PooledByCopies(Pooled):
 
 
 class PooledByItsOwnIndex(Pooled):
-    """The batch vector is recomputed in one of the ways in `INDICES`."""
+    """A model that computes the batch vector again in one of the ways in `INDICES`."""
 
     def __init__(self, body, index):
         super().__init__(body)
@@ -74,7 +74,7 @@ class PooledByItsOwnIndex(Pooled):
 
 
 def listed(ptr):
-    """A batch vector of unknown origin."""
+    """Return a batch vector of unknown origin."""
     sizes = ptr.diff().tolist()
     return torch.tensor([graph for graph, size in enumerate(sizes) for _ in range(size)])
 
@@ -87,7 +87,7 @@ INDICES = {
 
 
 class PooledByPointers(Pooled):
-    """The softmax itself goes by where the graphs begin."""
+    """A model whose softmax goes by the beginnings of the graphs."""
 
     def forward(self, x, edge_index, edge_attr, ptr, batch):
         h = self.rows(x, edge_index, edge_attr, batch)
@@ -95,7 +95,7 @@ class PooledByPointers(Pooled):
 
 
 class PooledBySizes(Pooled):
-    """The batch vector is counted per graph and rebuilt from the counts."""
+    """A model that counts nodes per graph and rebuilds the batch vector from the counts."""
 
     def forward(self, x, edge_index, edge_attr, batch):
         sizes = degree(batch, dtype=torch.long)
@@ -104,7 +104,7 @@ class PooledBySizes(Pooled):
 
 
 class ReadAtItsFirstNode(Pooled):
-    """No pooling: the output is read at the first node of each graph."""
+    """A model without pooling that reads its output at the first node of each graph."""
 
     def forward(self, x, edge_index, edge_attr, ptr, batch):
         return self.head(self.rows(x, edge_index, edge_attr, batch)[ptr[:-1]])

@@ -1,4 +1,4 @@
-"""Wrapped models with different attentions: some the output ignores, other numbers of heads."""
+"""Wrapped models may have attention that the output ignores, and different numbers of heads."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("only_relevance")
 
 
 class TwoTowers(nn.Module):
-    """The second is for an auxiliary loss."""
+    """Two towers, the second of which serves an auxiliary loss."""
 
     def __init__(self, both: bool = True):
         super().__init__()
