@@ -52,7 +52,7 @@ class Gps(nn.Module):
 
 
 def taken_for_granted() -> dict[str, dict]:
-    """By section of the README: a model and graphs of the reader's, and a method."""
+    """Return, by section of the README, what it assumes: a model, graphs, and a method."""
     torch.manual_seed(0)
     drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
     graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
@@ -67,7 +67,7 @@ def taken_for_granted() -> dict[str, dict]:
 
 @pytest.fixture
 def own_registry():
-    """Methods and metrics that a page registers are gone afterwards."""
+    """Remove methods and metrics that a page registers when the page is over."""
     registries = [(registry, dict(registry)) for registry in (REGISTRY, METRICS)]
     yield
     for registry, before in registries:
@@ -99,7 +99,7 @@ def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatc
 
 
 def commands_on_official_data() -> list[str]:
-    """Each of them once, from all pages."""
+    """Return each such command of all pages once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w[1:]) for w in words if w[1:3] in OFFICIAL})
@@ -124,14 +124,14 @@ def test_a_block_has_a_known_language(page):
 
 
 def commands_that_set_up() -> list[str]:
-    """The `make` and `pip` commands of all pages, each once."""
+    """Return each `make` and `pip` command of all pages once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w) for w in words if w[0] in ("make", "pip")})
 
 
 def run_dry(words: list[str]) -> None:
-    """`make` and `pip` run dry if they would change the environment."""
+    """Run `make` and `pip` dry if they would change the environment."""
     if words[0] == "pip":
         words = [sys.executable, "-m", *words, "--dry-run", "--no-deps", "--no-build-isolation"]
     else:
@@ -220,13 +220,13 @@ def test_every_command_is_on_the_command_line_page():
 
 @pytest.fixture
 def registry_tables(monkeypatch):
-    """The extension of Sphinx that makes tables from the registries."""
+    """Load Sphinx's extension that makes tables from the registries."""
     monkeypatch.syspath_prepend(str(DOCS / "extensions"))
     return import_module("registry_tables")
 
 
 def built(page: str, registry_tables) -> str:
-    """The Markdown of a page as Sphinx reads it."""
+    """Return the Markdown of a page as Sphinx reads it."""
     return registry_tables.filled((DOCS / page).read_text(encoding="utf-8"))
 
 
@@ -250,7 +250,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 def test_a_new_metric_is_in_the_table(registry_tables, own_registry):
     @metric(False, "this test", classes_only=True)
     def middle(series):
-        """Output with half of the nodes."""
+        """Return the output with half of the nodes."""
 
     page = built("theory/evaluation.md", registry_tables)
     assert (

@@ -37,7 +37,7 @@ def blocks() -> list[PastedBlock]:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory, blocks) -> Path:
-    """A copy of the repository into which every block of the guides was typed."""
+    """Return a copy of the repository into which every block of the guides was typed."""
     copy = tmp_path_factory.mktemp("copy")
     unused = shutil.ignore_patterns("__pycache__", "_build")
     for name in FOLDERS:
@@ -53,7 +53,7 @@ def changed(tmp_path_factory, blocks) -> Path:
 
 
 def installing() -> str:
-    """The command that puts a trained model among the bundled ones."""
+    """Return the command that puts a trained model among the bundled ones."""
     blocks = [block.text for block in blocks_of("docs/howto/extend.md") if block.kind == "sh"]
     (command,) = (text for text in blocks if text.startswith("cp "))
     return command

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(common_folder) -> Path:
-    """Built once, whatever the number of test processes: builds share a folder of the tree."""
+    """Build a wheel once for all test processes, because builds share a folder of the tree."""
     folder = common_folder / "wheel"
     with FileLock(common_folder / "wheel.lock"):
         if not folder.is_dir():
@@ -136,7 +136,7 @@ LIGHT = {
 
 @pytest.fixture(scope="module")
 def imported() -> dict[str, str]:
-    """By line of `LIGHT`, those of its modules that are loaded after it and those above it."""
+    """Return, for each line of `LIGHT`, which of its modules are loaded after it."""
     code = "\n".join(
         f"{line}\nprint([m for m in {heavy!r} if m in sys.modules])"
         for line, heavy in LIGHT.items()
@@ -177,7 +177,7 @@ print("torch_geometric" in sys.modules)"""
 
 
 def printed(code: str) -> list[str]:
-    """The lines that a new process prints."""
+    """Return the lines that a new process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

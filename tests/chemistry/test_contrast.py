@@ -292,7 +292,7 @@ def test_the_table_has_every_atom_of_both_once():
 
 
 def discs(svg, attribute):
-    """Positions of the circles with this attribute, (panel, atom) to (x, y), in their panel."""
+    """Return where the circles with this attribute are in their panel: (panel, atom) to (x, y)."""
     root, places = ElementTree.fromstring(svg), {}
     panels = [e for e in root if any(part.get("data-atom") for part in e.iter())]
     for number, panel in enumerate(panels):

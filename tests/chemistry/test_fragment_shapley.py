@@ -28,7 +28,7 @@ def model():
 
 
 def by_definition(value, players):
-    """Mean over all orders of what each player adds to those before it."""
+    """Average over all orders what each player adds to those before it."""
     values = dict.fromkeys(players, 0.0)
     for order in itertools.permutations(players):
         for place, player in enumerate(order):
@@ -38,7 +38,7 @@ def by_definition(value, players):
 
 
 def value_of(model, smiles, operator):
-    """The logit of a molecule with only the atoms of some fragments."""
+    """Return the logit of a molecule with only the atoms of some fragments."""
     data = prepare_for(model, smiles).data
 
     @cache

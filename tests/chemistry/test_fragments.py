@@ -51,7 +51,7 @@ def explained(model, smiles):
 
 @pytest.fixture(scope="module")
 def of(model):
-    """The fragments of a SMILES."""
+    """Return the fragments of a SMILES."""
     return lambda smiles, scheme: gx.fragments(gx.explain(model, smiles), scheme)
 
 

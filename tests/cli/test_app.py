@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 
 @pytest.fixture
 def started(monkeypatch):
-    """What the command listens on and opens; the server itself is interrupted at once."""
+    """Record what the command listens on and opens, and interrupt the server at once."""
     started_app = {"opened": []}
 
     def serve(server, sockets):
@@ -25,7 +25,7 @@ def started(monkeypatch):
     monkeypatch.setattr("uvicorn.Server.run", serve)
 
     def opened(address):
-        """What a browser is started with, and where the file that it names leads to."""
+        """Record what a browser is started with, and where the file that it names leads to."""
         file = Path(url2pathname(urlsplit(address).path))
         (leads_to,) = re.findall('href="(.*)"', file.read_text())
         private = stat.S_IMODE(file.parent.stat().st_mode) == 0o700 or os.name != "posix"

@@ -142,7 +142,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A checkpoint that holds its training molecules: methane and an acetate."""
+    """Return a checkpoint that holds its training molecules: methane and an acetate."""
     folder = save_checkpoint(random_graphormer(), tmp_path_factory.mktemp("trained") / "toy")
     (folder / "training.csv").write_text("smiles\nC\nCC(=O)[O-]\n")
     return folder
@@ -202,7 +202,7 @@ def test_weights_to_start_from_are_refused(run, table, command):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A checkpoint with conformal scores."""
+    """Return a checkpoint with conformal scores."""
     model = random_graphormer()
     model.conformal = {"pIC50": Conformal({"": [0.5] * 99}), "activity": Conformal({})}
     return save_checkpoint(model, tmp_path_factory.mktemp("measured") / "toy")

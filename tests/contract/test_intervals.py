@@ -244,14 +244,14 @@ REGRESSION = Task("y", "regression")
 
 
 def drawn(n):
-    """Predictions that are worse far from the training set: values, labels, similarities."""
+    """Draw predictions that are worse far from the training set: values, labels, similarities."""
     similarity = RNG.uniform(0.1, 0.9, n)
     read = RNG.normal(size=n)
     return read, read + (2 - similarity) * RNG.normal(size=n), similarity
 
 
 def limits(share, n):
-    """Six standard errors of a share."""
+    """Return six standard errors of a share."""
     return 6 * (share * (1 - share) / n) ** 0.5
 
 
@@ -282,7 +282,7 @@ def test_sets_hold_for_each_class_on_exchangeable_data():
 
 
 def p_value(score, calibrated):
-    """The share of molecules at least as strange as the new one, which counts too (Vovk 2005)."""
+    """Return the share of molecules as strange as the new one or more (Vovk 2005), counting it."""
     return (1 + (calibrated >= score).sum()) / (1 + len(calibrated))
 
 

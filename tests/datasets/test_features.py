@@ -42,7 +42,7 @@ ODD = {
 
 
 def ogb_features(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """OGB's `smiles2graph` loops, for a molecule that may have no SMILES."""
+    """Loop as OGB's `smiles2graph` does, over a molecule that may have no SMILES."""
     atoms = [atom_to_feature_vector(atom) for atom in mol.GetAtoms()]
     ends, bonds = [], []
     for bond in mol.GetBonds():

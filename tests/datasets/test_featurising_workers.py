@@ -151,7 +151,7 @@ def test_a_table_is_read_by_workers(tmp_path: Path) -> None:
 
 
 def counted(source: Iterator[str]) -> tuple[Iterator[str], list[int]]:
-    """The source, and a list that says how many were taken from it."""
+    """Return the source, and a list that says how many items were taken from it."""
     taken = [0]
 
     def take() -> Iterator[str]:
@@ -183,7 +183,7 @@ def test_an_error_in_the_source_keeps_its_place() -> None:
 
 
 def workers_of(graphs: Iterator[Data | MoleculeError]) -> list[int]:
-    """The process ids of two workers that have begun."""
+    """Wait until two workers have begun, and return their process ids."""
     next(graphs)
     return [process.pid for process in multiprocessing.active_children() if process.pid]
 
@@ -197,7 +197,7 @@ def is_running(pid: int) -> bool:
 
 
 def ends_soon(pids: list[int]) -> bool:
-    """One that has ended is still listed until its parent has heard of it."""
+    """Wait for processes to end, and return whether they did; a parent hears of it late."""
     stop = time.monotonic() + 5
     while any(map(is_running, pids)) and time.monotonic() < stop:
         time.sleep(0.02)

@@ -10,7 +10,7 @@ KNOWN = SHAPES | DECOYS
 
 
 def blocks(edges: np.ndarray) -> list[nx.Graph]:
-    """The biconnected components of more than one edge."""
+    """Return the biconnected components of more than one edge."""
     graph = nx.Graph(edges.tolist())
     parts = nx.biconnected_component_edges(graph)
     return [nx.Graph(part) for part in map(list, parts) if len(part) > 1]

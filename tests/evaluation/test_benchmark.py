@@ -39,7 +39,7 @@ def encoded(model, smiles):
 
 
 def by_number(model, batch, target):
-    """Scores (B, N): the atomic number."""
+    """Score nodes by their atomic number, (B, N)."""
     return batch.x[..., 0].float()
 
 

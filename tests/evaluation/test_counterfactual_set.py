@@ -78,7 +78,7 @@ def graph_of(model, smiles):
 
 
 def without(data, edges):
-    """The graph without some edges, given as pairs of nodes."""
+    """Return the graph without some edges, given as pairs of nodes."""
     stay = torch.tensor([tuple(sorted(edge)) not in edges for edge in data.edge_index.T.tolist()])
     kept = Data(data.x, data.edge_index[:, stay])
     for name in ("edge_attr", "edge_weight"):

@@ -357,5 +357,5 @@ def test_a_bond_is_scored_by_its_shapley_value_and_by_what_its_atoms_read_from_e
 
 
 def custom_numbers(model, batch, target):
-    """Scores (B, N): the atomic number."""
+    """Score nodes by their atomic number, (B, N)."""
     return batch.x[..., 0].float()

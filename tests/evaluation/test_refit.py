@@ -36,7 +36,7 @@ def refit(kind, **changes):
 
 
 def oxygen(model, batch, target):
-    """The truth: scores (B, N) of one at oxygen."""
+    """Return the true scores (B, N): one at oxygen."""
     return (batch.x[..., 0] == 7).float()
 
 

@@ -34,7 +34,7 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
     *_, effect = lrp_and_presence(model, batch, tokens, bias, presence, Target())
 
     def attention(query, key, bias):
-        """Scores are constant; what is added to them is not."""
+        """Attend with constant weights, whereas what is added to the scores has a gradient."""
         return torch.softmax((query @ key.transpose(-2, -1)).detach() + bias, dim=-1)
 
     monkeypatch.setattr(propagation, "softmax_attention", attention)

@@ -15,7 +15,7 @@ GRAPHS = [g for g in molecules() if g.num_nodes < 20]
 
 
 def given_to(modules: list[nn.Module], run) -> tuple[Tensor, list[tuple]]:
-    """What `run` returns, and the arguments of every module call."""
+    """Return what `run` returns, and the arguments of every call of the modules."""
     seen: list[tuple] = []
     hooks = [m.register_forward_pre_hook(lambda _, args: seen.append(args)) for m in modules]
     out = run()

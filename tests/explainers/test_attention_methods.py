@@ -22,7 +22,7 @@ def batch_of(model, smiles):
 
 
 def traced(model, batch):
-    """Attention (L, H, T, T) and its gradient; each layer's input tokens and their gradient."""
+    """Return attention (L, H, T, T) and its gradient, and each layer's input tokens and theirs."""
     with record(all_queries=True) as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         output = model.encode(tokens, batch)[0, 0]
@@ -33,7 +33,7 @@ def traced(model, batch):
 
 
 def explain(method, model, batch, **options):
-    """Scores of the first graph's tokens, (T,)."""
+    """Return scores of the first graph's tokens, (T,)."""
     attribution = get_explainer(method, **options).attribute(model, batch, "active")
     return np.concatenate([attribution.graph_token[:1].numpy(), attribution.relevance[0].numpy()])
 
@@ -87,7 +87,7 @@ def test_att_cat_adds_up_gradient_times_input_when_attention_is_even(smiles):
 
 
 def flow_by_networkx(capacities, token):
-    """Maximum flow from token 0 on top to `token` at the bottom, by networkx."""
+    """Compute with networkx the maximum flow from token 0 on top to `token` at the bottom."""
     graph = networkx.DiGraph()
     for layer, matrix in enumerate(capacities, 1):
         for q, k in np.ndindex(matrix.shape):

@@ -18,7 +18,7 @@ from toy import random_graphormer
 
 
 def exact(model, value, column: int = 0) -> np.ndarray:
-    """Shapley values of the edges, from every order."""
+    """Compute Shapley values of the edges from every order."""
     data = prepare_for(model, value).data
     ends = data.edge_index.sort(0).values.T.tolist()
     pairs = sorted({tuple(pair) for pair in ends})

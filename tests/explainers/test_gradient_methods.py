@@ -46,7 +46,7 @@ def test_a_graph_scores_alike_alone_in_batches_padded_and_renumbered(method, pre
 
 
 def captum_of(method, model, batch, **options):
-    """Captum's attribution (B, T, D) of the first output."""
+    """Return Captum's attribution (B, T, D) of the first output."""
     tokens = model.embed(batch).detach()
     explainer = method(lambda x: model.encode(x, batch)[:, 0])
     return explainer.attribute(tokens.requires_grad_(), **options).detach()
@@ -290,7 +290,7 @@ class Scaled(torch.nn.Module):
 
 
 def scale_term(model, name, factor):
-    """Scale one term of the structural bias, in place."""
+    """Scale one term of the structural bias in place."""
     if name == "position":
         model.bias.position = Scaled(model.bias.position, factor)
         return

@@ -21,7 +21,7 @@ from toy import random_graphormer
 
 
 def statistics_of(positional, relational):
-    """Statistics that lead to exactly these masks (L, H)."""
+    """Return statistics that lead to exactly these masks (L, H)."""
     positional, relational = np.array(positional), np.array(relational)
     distances = np.zeros((*positional.shape, 5))
     distances[..., 1] = np.where(positional, 0.9, 0.5)

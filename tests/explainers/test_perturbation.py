@@ -79,7 +79,7 @@ def test_occlusion_is_the_loss_without_each_node(smiles):
 
 
 def shapley_by_brute_force(model, graph, operator):
-    """Shapley's own formula, a weighted sum over all subsets of the other nodes."""
+    """Apply Shapley's own formula, a weighted sum over all subsets of the other nodes."""
     n = graph.num_nodes
     subsets = list(chain.from_iterable(combinations(range(n), k) for k in range(n + 1)))
     keep = torch.tensor([[i in subset for i in range(n)] for subset in subsets])

@@ -51,7 +51,7 @@ def batch_of(model, smiles, **options):
 
 
 def reference_of(model, batch):
-    """The same network in NumPy, its tokens, and d(outputs[0]) / dA by autograd."""
+    """Return the same network in NumPy, its tokens, and d(outputs[0]) / dA by autograd."""
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)

@@ -22,7 +22,7 @@ UNSIGNED = {
 
 
 def words(svg: str) -> list[str]:
-    """The text that a picture shows."""
+    """Return the text that a picture shows."""
     elements = ElementTree.fromstring(svg).iter()
     return [text for e in elements if (text := e.get("aria-label")) is not None]
 

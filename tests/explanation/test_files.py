@@ -348,7 +348,7 @@ class MeanOfRows(torch.nn.Linear):
 
 @pytest.fixture(scope="module")
 def rows():
-    """An explanation of rows of tokens, which have no picture, in a list of two."""
+    """Return two explanations of rows of tokens, which have no picture."""
     torch.manual_seed(0)
     model = gx.wrap(MeanOfRows(4, 1).eval(), kind="binary", inputs="tokens")
     return gx.explain(model, [torch.randn(3, 4), torch.randn(5, 4)])

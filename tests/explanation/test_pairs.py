@@ -34,7 +34,7 @@ def frozen_pass(
     entering_state=None,
     states=None,
 ):
-    """The first output of one graph by the formulas of the pre-LN Graphormer, and its constants.
+    """Compute one graph's first output by the pre-LN Graphormer's formulas, and its constants.
 
     With `constants` the attention, the scales of LayerNorm and the ratios of GELU are those of an
     earlier pass. In `switched_off`, (layer, query, key), the attention is zero in all heads.
@@ -116,7 +116,7 @@ def test_a_walk_is_what_a_token_of_the_frozen_network_loses_without_where_it_beg
 
 
 def entering(model, batch, constants, without):
-    """What enters each layer of the frozen network if one token's embedding is zero."""
+    """Return what enters each layer of the frozen network if one token's embedding is zero."""
     tokens, entering_states = model.embed(batch)[0], []
     tokens[without] = 0
     frozen_pass(model, batch, constants, tokens=tokens, states=entering_states)

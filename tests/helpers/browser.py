@@ -39,7 +39,7 @@ PATIENCE = 20.0  # seconds
 
 
 def chromium() -> str | None:
-    """The browser's program, or None if there is none."""
+    """Return the browser's program, or None if there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -91,7 +91,7 @@ class Page:
         self.wait(f"document.readyState === 'complete' && location.protocol === '{scheme}:'")
 
     def tab(self, url: str) -> "Page":
-        """A further tab."""
+        """Open another tab."""
         number = self.call("Target.createTarget", url=url)["targetId"]
         return Page(f"{self._address.rpartition('/')[0]}/{number}")
 
@@ -105,7 +105,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def js(self, expression: str) -> Any:
-        """The JSON value of an expression."""
+        """Return the JSON value of an expression."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -132,7 +132,7 @@ class Page:
         )
 
     def middle(self, selector: str) -> tuple[float, float]:
-        """The middle of an element, in pixels of the window, scrolled into view."""
+        """Scroll an element into view, and return its middle in pixels of the window."""
         quoted = json.dumps(selector)
         self.js(f"document.querySelector({quoted}).scrollIntoView({{block: 'nearest'}})")
         box = f"document.querySelector({quoted}).getBoundingClientRect()"
@@ -178,14 +178,14 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def pdf(self) -> bytes:
-        """The page as printed."""
+        """Print the page and return the PDF."""
         answer = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         return base64.b64decode(answer["data"])
 
 
 @contextmanager
 def browsing() -> Iterator[Page]:
-    """A browser with one empty page. Needs `chromium()` and websocket-client."""
+    """Yield a browser with one empty page. This needs `chromium()` and websocket-client."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -205,7 +205,7 @@ def browsing() -> Iterator[Page]:
 
 
 def _port(path: Path) -> int:
-    """The port that the browser writes to a file when it is ready."""
+    """Return the port that the browser writes to a file when it is ready."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if path.exists() and (lines := path.read_text().split()):

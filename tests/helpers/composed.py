@@ -52,7 +52,7 @@ class Graphs:
         return int(self.batch.max()) + 1
 
     def added(self, line: str, value: Tensor) -> Tensor:
-        """A constant that is added."""
+        """Return a constant that is added, and under rules note it as a leaf of this line."""
         if not self.rules:
             return value
         self.leaves.setdefault(line, []).append(value.detach().clone().requires_grad_())
@@ -65,7 +65,7 @@ class Graphs:
         return x if layer.bias is None else x + self.added("biases", layer.bias)
 
     def by_ratio(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """An activation, as x times a constant."""
+        """Apply an activation as a constant factor."""
         if not self.rules:
             return f(x)
         safe = torch.where(x == 0, 1.0, x)
@@ -74,17 +74,17 @@ class Graphs:
     def halved(
         self, a: Tensor, b: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
     ) -> Tensor:
-        """A product that gives each factor half of its relevance."""
+        """Multiply two factors so that each gets half of the relevance."""
         return 0.5 * (f(a, b.detach()) + f(a.detach(), b)) if self.rules else f(a, b)
 
     def weighted(
         self, a: Tensor, v: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
     ) -> Tensor:
-        """Values by attention or a gate."""
+        """Weigh values by attention or a gate."""
         return self.halved(a, v, f) if self.products or not self.rules else f(a.detach(), v)
 
     def length(self, x: Tensor) -> Tensor:
-        """By which rows are divided."""
+        """Return what rows are divided by."""
         length = x.norm(dim=-1, keepdim=True)
         return length.detach() if self.rules else length
 
@@ -275,7 +275,7 @@ class Attention(Part):
         return tuple(x @ w.T + g.added("biases", b) for w, b in pairs)
 
     def scores(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
-        """(B, N, N)."""
+        """Return scores (B, N, N)."""
         if self.way == "cosine":
             q, k = (3 * t / g.length(t) for t in (q, k))
         s = g.halved(q, k.mT, torch.matmul) / math.sqrt(q.shape[-1])
@@ -285,7 +285,7 @@ class Attention(Part):
         return s.masked_fill(~mask[:, None, :], -math.inf)
 
     def unusual(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs) -> Tensor | None:
-        """Attention without a softmax, or without its matrix."""
+        """Attend without a softmax, or without a matrix; return None if the way is another one."""
         match self.way:
             case "sigmoid":
                 s = g.halved(q, k.mT, torch.matmul) / 3
@@ -545,7 +545,7 @@ def _written(h: Tensor) -> Tensor:
 
 
 def _conjugated(h: Tensor) -> Tensor:
-    """The channels in reverse order, but for the first."""
+    """Return the channels in reverse order, but for the first."""
     return torch.fft.ifft(torch.fft.fft(h).conj()).real
 
 
@@ -679,7 +679,7 @@ PARTS: dict[str, type[Part]] = {
 
 
 def part_of(name: str) -> Part:
-    """The part with a name such as "norm: rsqrt"."""
+    """Return the part with a name such as "norm: rsqrt"."""
     kind, _, spelling = name.partition(": ")
     return PARTS[kind](spelling)
 
@@ -705,7 +705,7 @@ PLAIN = {name: alike[0] for alike in ALIKE for name in alike if name is not None
 
 
 def plainly(blocks: list[list[str]], pool: str) -> tuple[list[list[str]], str]:
-    """The recipe of the same model in its first spellings."""
+    """Return the recipe of the same model in its first spellings."""
     plain = [[PLAIN.get(name, name) for name in block] for block in blocks]
     return [[name for name in block if name] for block in plain], PLAIN.get(pool, pool)
 
@@ -736,7 +736,7 @@ class Composed(nn.Module):
 
 
 def graph(nodes: int) -> Data:
-    """A connected graph with loops, in double precision."""
+    """Draw a connected graph with loops, in double precision."""
     draw = torch.Generator().manual_seed(nodes)
     nodes_in_order = torch.arange(nodes)
     more = torch.randint(nodes, (2, nodes // 2), generator=draw)
@@ -763,12 +763,12 @@ class Expected:
 
     @property
     def unexplained(self) -> float:
-        """What the shares do not sum to."""
+        """Return what the shares do not sum to."""
         return self.output - float(self.nodes.sum()) - sum(self.lines.values())
 
     @property
     def largest(self) -> float:
-        """The size of the largest term."""
+        """Return the size of the largest term."""
         return max(abs(self.output), float(self.nodes.abs().max()), *map(abs, self.lines.values()))
 
 
@@ -787,7 +787,7 @@ def expected(model: Composed, data: Data, factor: float = 1.0, products: bool = 
 
 
 def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
-    """What an explanation says beside what the reference says, relative to the largest term."""
+    """Return how far an explanation is from the reference, relative to the largest term."""
     ledger = explanation.ledger
     lines = {"biases": ledger.biases, **ledger.others}
     gaps = {
@@ -801,7 +801,7 @@ def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
 
 
 def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
-    """Whether the outputs and shares hardly change if the features do, and no rounding decides.
+    """Return whether features hardly change the results, and rounding decides nothing.
 
     They change a lot where attention and activations are saturated. Rounding decides which of equal
     nodes is the largest.
@@ -817,7 +817,7 @@ def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> 
 
 
 def has_ties(model: Composed, data: Data) -> bool:
-    """Whether two nodes are equal, but for rounding, where the model takes a maximum over nodes."""
+    """Return whether a maximum over nodes has two that are equal but for rounding."""
     tied = []
 
     def look(part: nn.Module, args: tuple[Any, ...]) -> None:
@@ -838,7 +838,7 @@ def has_ties(model: Composed, data: Data) -> bool:
 
 
 def attends_plainly(model: Composed) -> bool:
-    """Whether a model has attention between nodes, with a softmax each, and no other weights."""
+    """Return whether the only weights are softmaxes of attention between nodes."""
     parts = list(model.modules())
     ways = {part.way for part in parts if isinstance(part, Attention)}
     others = any(isinstance(part, Gate) for part in parts)

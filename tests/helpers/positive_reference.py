@@ -9,7 +9,7 @@ import numpy as np
 
 
 def linear_rule(x, weight, relevance):
-    """Eq. 5, over the set q of pairs with a positive product."""
+    """Apply Eq. 5, over the set q of pairs with a positive product."""
     passed_on = np.zeros_like(x)
     for t in range(len(x)):
         for i in range(len(weight)):
@@ -22,19 +22,19 @@ def linear_rule(x, weight, relevance):
 
 
 def eq_10(first, second, incoming):
-    """The normalisation as printed."""
+    """Normalise as Eq. 10 is printed."""
     a, b, total = first.sum(), second.sum(), incoming.sum()
     scale = abs(a) / (abs(a) + abs(b)) * total / a
     return first * scale, second * (abs(b) / (abs(a) + abs(b)) * total / b)
 
 
 def chefer_addition(u, v, relevance):
-    """Eq. 2 of u + v (the derivatives are one), then Eq. 10."""
+    """Apply Eq. 2 of u + v (the derivatives are one), then Eq. 10."""
     return eq_10(u * relevance / (u + v), v * relevance / (u + v), relevance)
 
 
 def chefer_product(a, v, relevance):
-    """Eq. 2 of the matrix product with respect to each factor, head by head, then Eq. 10."""
+    """Apply Eq. 2 of the matrix product to each factor, head by head, then Eq. 10."""
     to_a, to_v = np.zeros_like(a), np.zeros_like(v)
     out = a @ v
     for h, i, d in np.ndindex(out.shape):
@@ -46,7 +46,7 @@ def chefer_product(a, v, relevance):
 
 
 def _shares(terms):
-    """Shares of the positive terms; of all terms if none is positive."""
+    """Return the shares of the positive terms, or of all terms if none is positive."""
     chosen = np.maximum(terms, 0) if (terms > 0).any() else terms
     return chosen / chosen.sum()
 
@@ -92,7 +92,7 @@ class Reference:
         return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
 
     def layer(self, index, x):
-        """Everything a layer computes, by name."""
+        """Return everything that a layer computes, by name."""
         at, pre = f"layers.{index}.", self.config.pre_layernorm
         seen = {"x": x, "attended": self.norm(at + "attention_norm", x) if pre else x}
         q = self.heads(self.linear(at + "attention.query", seen["attended"]))
@@ -120,7 +120,7 @@ class Reference:
         return seen, x
 
     def output(self, x):
-        """All outputs, read from the graph token of x (T, D)."""
+        """Compute all outputs from the graph token of x (T, D)."""
         x = self.norm("final_norm", x[:1]) if self.config.final_layernorm else x[:1]
         if self.config.head == "linear":
             return self.linear("head", x)[0]
@@ -128,7 +128,7 @@ class Reference:
         return (inner @ self.state["head.output.weight"].T + self.state["head.bias"])[0]
 
     def through_head(self, x, row):
-        """Relevance of x (T, D) when f_c = row . outputs has relevance one."""
+        """Return the relevance of x (T, D) when f_c = row . outputs has relevance one."""
         read = self.norm("final_norm", x[:1]) if self.config.final_layernorm else x[:1]
         relevance, unit = np.zeros_like(x), np.ones((1, 1))
         if self.config.head == "linear":
@@ -140,7 +140,7 @@ class Reference:
         return relevance
 
     def relevance(self, tokens, row, rule, kinds=None):
-        """Relevance of tokens (T, D), and of every layer's attention (H, T, T).
+        """Return the relevance of tokens (T, D), and of every layer's attention (H, T, T).
 
         row: f_c's weights over the outputs; rule: "chefer" or "plain"; kinds: two sets of heads
         (2, L, H) for Song 2024.
@@ -184,7 +184,7 @@ class Reference:
 
 
 def song_mask(relevance, kinds):
-    """Section 4.3 as printed, with |sum R_1| + |sum R_2| for |sum R|: relevance (H, Q, d)."""
+    """Apply section 4.3 as printed, with |sum R_1| + |sum R_2| for |sum R|: relevance (H, Q, d)."""
     parts = [relevance * kind[:, None, None] for kind in kinds]
     total = sum(abs(part.sum()) for part in parts)
     scaled = [
@@ -196,7 +196,7 @@ def song_mask(relevance, kinds):
 
 
 def rolled_out(of_attention, gradients):
-    """Eq. 13 and 14 with whole matrices; the first row of C."""
+    """Return the first row of C by Eq. 13 and 14 with whole matrices."""
     size = of_attention[0].shape[-1]
     product = np.eye(size)
     for relevance, gradient in zip(of_attention, gradients, strict=True):

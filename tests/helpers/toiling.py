@@ -13,7 +13,7 @@ def doubled(items):
 
 
 def where(items):
-    """The process that did the items, and what it may do to threads."""
+    """Return the process that did the items, and what it may do to threads."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS"), list(items)
 
 

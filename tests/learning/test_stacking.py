@@ -111,7 +111,7 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
 
 @pytest.fixture(scope="module")
 def small_teacher():
-    """A forest and a process for a value and for two classes, fitted by hand."""
+    """Fit a forest and a process by hand, for a value and for two classes."""
     y = labels()[:, :2]
     tasks = dict(enumerate(TASKS[:2]))
     features = MoleculeFeatures(tuple(SMILES))

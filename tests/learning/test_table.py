@@ -49,7 +49,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """A class in words, a value, three classes, gaps; two rows that cannot be used."""
+    """Write a class in words, a value, three classes, gaps, and two rows that cannot be used."""
     path = tmp_path_factory.mktemp("data") / "own.csv"
     lines = ["id;SMILES;nitrogen;size;ring"]
     for k, smiles in enumerate(MOLECULES):
@@ -66,7 +66,7 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch, request):
-    """Trainings also have intervals from few resamples, of which only the ends depend on them."""
+    """Train with few trees and few resamples; the latter change only the ends of intervals."""
     if "run" in request.fixturenames:
         monkeypatch.setattr(training_scores, "RESAMPLES", 50)
     monkeypatch.setattr(forests, "TREES", 20)

@@ -42,7 +42,7 @@ def batch_of(model, inputs):
 
 
 def both_ways(model, batch, method, weights, structure=False):
-    """Shares along the explicit pass and through autograd."""
+    """Compute shares along the explicit pass and through autograd."""
     rules = get_explainer(method).rules
     with torch.no_grad():
         tokens, bias = model.embed(batch), structural_bias(model, batch)
@@ -53,7 +53,7 @@ def both_ways(model, batch, method, weights, structure=False):
 
 
 def assert_equal_shares(tokens, ways, tolerance, of_remainders=None):
-    """All shares of the ledger, relative to the largest share of the batch."""
+    """Check all shares of the ledger, relative to the largest share of the batch."""
     (outputs, actual_shares), (expected_outputs, expected) = ways
     relevance = (tokens * expected.tokens).sum(-1)
     shares = [relevance, expected.biases, expected_outputs, *expected.remainders.values()]
@@ -280,6 +280,6 @@ def test_lrp_of_2000_nodes_takes_less_than_700_megabytes():
 
 
 def resident(name: str) -> int:
-    """The process's memory now (VmRSS) or at its peak (VmHWM), bytes."""
+    """Return the process's memory now (VmRSS) or at its peak (VmHWM) in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))

@@ -25,7 +25,7 @@ CARDINALITIES = (5, 6, 2)
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """No graph has been encoded in this process, and the choice of code can be made again."""
+    """Reset the process as if no graph was encoded, so that it chooses its code again."""
     monkeypatch.setattr(encoding, "_encoded", 0)
     choose = encoding.compiled_bags
     choose.cache_clear()

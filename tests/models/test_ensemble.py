@@ -26,7 +26,7 @@ DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
 
 
 def members(noise=0.03, **changes):
-    """Three models of one configuration, each with weights of its own."""
+    """Return three models of one configuration, each with weights of its own."""
     graphormers = [random_graphormer(num_layers=2, **changes) for _ in range(3)]
     torch.manual_seed(0)
     with torch.no_grad():

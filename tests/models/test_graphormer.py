@@ -32,7 +32,7 @@ CAGE = "C1CC2CC1CC2C3=CC4=C(C=C3)C5CCC4C5"  # bridged rings: many tied shortest 
 
 
 def brute_force_bias(model: Graphormer, data: Data) -> torch.Tensor:
-    """Equations 6 and 7 of Ying 2021, pair by pair, averaged over all shortest paths: (H, N, N)."""
+    """Average equations 6 and 7 of Ying 2021 over all shortest paths, pair by pair: (H, N, N)."""
     config, layer = model.config, model.bias
     graph = nx.DiGraph()
     graph.add_nodes_from(range(data.num_nodes))
@@ -129,7 +129,7 @@ def test_a_hidden_node_has_no_influence(smiles):
 
 
 def published(variant: str, folder: Path, changes=None, rename=None, config=None) -> Path:
-    """A published checkpoint in `folder`, with tensors added, renamed, or settings changed."""
+    """Write a published checkpoint, with tensors added, renamed, or settings changed."""
     source = REFERENCE / variant
     tensors = load(gzip.decompress((source / "model.safetensors.gz").read_bytes()))
     tensors |= changes or {}

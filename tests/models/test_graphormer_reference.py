@@ -56,7 +56,7 @@ def weights(variant):
 
 
 def published_model(folder, variant, tensors):
-    """The model that a folder with these tensors holds, in which all pairs attend."""
+    """Load the model that a folder with these tensors holds, in which all pairs attend."""
     (folder / "config.json").write_bytes((REFERENCE / variant / "config.json").read_bytes())
     save_file(tensors, folder / "model.safetensors")
     return load_huggingface(folder, spatial_pos_max=1024)

@@ -25,17 +25,17 @@ DRUGS = ("CC(=O)Oc1ccccc1C(=O)O", "C[C@@]1(N=C(N)SC=C1)c1cc(NC(=O)c2ccc(cn2)C#N)
 
 
 def straight_through(x: Tensor, f: BoundOperation) -> Tensor:
-    """The relevance of the result goes to the input as if f were the identity."""
+    """Pass the relevance of the result to the input as if f were the identity."""
     return x + (f(x) - x).detach()
 
 
 def constant_normaliser(x: Tensor, softmax: BoundOperation) -> Tensor:
-    """`e^x / Z` with a constant sum Z: no key takes weight from another."""
+    """Return `e^x / Z` with a constant sum Z, so that no key takes weight from another."""
     return softmax(x).detach() * (x - x.detach()).masked_fill(x.isinf(), 0.0).exp()
 
 
 def constant_moments(x: Tensor, norm: BoundOperation) -> Tensor:
-    """LayerNorm with a constant mean as well as a constant scale."""
+    """Apply LayerNorm with a constant mean as well as a constant scale."""
     _, weight, bias, eps = norm.settings
     assert bias is None
     mean = x.mean(-1, keepdim=True).detach()
@@ -111,7 +111,7 @@ class ByHand:
         return self.product(self.softmax(self.product(q, k.mT) + bias), v)
 
     def graphormer(self, model: nn.Module, x: Tensor, bias: Tensor) -> Tensor:
-        """Outputs of tokens (B, T, D) of a pre-LN Graphormer with a linear head."""
+        """Compute outputs of tokens (B, T, D) by a pre-LN Graphormer with a linear head."""
         for layer in model.layers:
             y, part = self.norm(layer.attention_norm, x), layer.attention
             q, k, v = (
@@ -206,7 +206,7 @@ def relevance_by_hand(model: nn.Module, graph: Data, *names: str) -> Tensor:
 
 
 def explained(model: nn.Module, graphs: list[Data], explainer: GradientInput) -> list[Tensor]:
-    """Relevance of a wrapped model's nodes: in a batch, then of each graph, along kept programs."""
+    """Return the relevance of nodes in a batch, then of each graph, along kept programs."""
     wrapped = gx.wrap(model, kind="regression")
     relevance = []
     for batch in [graphs, *([graph] for graph in graphs)]:
@@ -276,7 +276,7 @@ class Pointwise(nn.Module):
 
 
 def by_share(x: Tensor, f: BoundOperation) -> Tensor:
-    """`x f(x) / x` with a constant ratio, which has no value where x is zero."""
+    """Return `x f(x) / x` with a constant ratio, which has no value where x is zero."""
     return x * (f(x.detach()) / x.detach())
 
 

@@ -37,7 +37,7 @@ SHOWN = "byId('written').textContent"
 
 @contextmanager
 def serving(models, token, port=0):
-    """The server in a thread; yields the address of its page."""
+    """Run the server in a thread, and yield the address of its page."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
         app = server.application(models, token, port)
@@ -205,7 +205,7 @@ def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):
 
 
 def exported(page, path):
-    """What the button for this kind of file saves."""
+    """Click on the button for this kind of file, and return what it saves."""
     page.click(f"[data-kind='{path.suffix[1:]}']")
     page.wait(f"!document.querySelector('[data-kind={path.suffix[1:]}]').disabled")
     for _ in range(100):
@@ -291,7 +291,7 @@ def test_twenty_tabs_at_once_all_show_their_molecule(page, address):
 
 @contextmanager
 def commanded(*given):
-    """`graphxai app` in a process of its own; yields it and the address that it prints."""
+    """Run `graphxai app` in a process of its own, and yield it and the address that it prints."""
     command = [sys.executable, "-m", "graphxai", "app", "--no-browser", *given]
     root = str(Path(gx.__file__).parents[1])
     with subprocess.Popen(

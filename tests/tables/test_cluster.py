@@ -35,9 +35,9 @@ CORES = 2
 
 @pytest.fixture(scope="module")
 def folder_of_ray(tmp_path_factory):
-    """Where its processes run; Ray is stopped at the end.
+    """Yield the folder in which Ray's processes run, and stop Ray at the end.
 
-    Without the processes that collect its logs and would start further machines.
+    Ray starts neither the process that collects logs nor the one that would start more machines.
     """
     with pytest.MonkeyPatch.context() as without:
         for process in ("start_log_monitor", "start_monitor"):
@@ -48,7 +48,7 @@ def folder_of_ray(tmp_path_factory):
 
 @pytest.fixture
 def running(folder_of_ray) -> Path:
-    """Ray with two cores; the folder in which it runs."""
+    """Start Ray with two cores, and return the folder in which it runs."""
     if not ray.is_initialized():
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         with contextlib.chdir(folder_of_ray):
@@ -58,7 +58,7 @@ def running(folder_of_ray) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A model, a table in two formats, and what a run without Ray makes of it."""
+    """Make a model, a table in two formats, and the results of a run without Ray."""
     folder = tmp_path_factory.mktemp("cluster")
     save_checkpoint(random_graphormer(num_layers=1, hidden_dim=8, ffn_dim=8), folder / "model")
     smiles = ["C1CC" if k % 50 == 7 else "C" * (k % 9 + 1) + "O" * (k % 2) for k in range(600)]

@@ -29,7 +29,7 @@ def view(model):
 
 
 def replies(view, messages, until=1):
-    """What the view sends back to messages of a page, until so many requests are over."""
+    """Collect what the view sends back to a page, until so many requests are over."""
     received, senders = [], set()
 
     async def kernel():

@@ -507,7 +507,7 @@ def test_the_carbons_of_a_skeleton_have_no_label():
 
 @pytest.fixture(scope="module")
 def assay(data_folder, bace, tmp_path_factory) -> Path:
-    """Four compounds of BACE from each part of the model's split, and ethanol; measured values."""
+    """Write four measured compounds of BACE from each part of the model's split, and ethanol."""
     with (data_folder / "bace/raw/bace.csv").open() as file:
         rows = list(csv.DictReader(file))
     split = bace.origin.metadata["split"]

@@ -61,7 +61,7 @@ def page(browser, path):
 
 
 def figure(page, relevance: float) -> str:
-    """A relevance with as many decimals as the page's colour scale shows."""
+    """Return a relevance with as many decimals as the page's colour scale shows."""
     digits = f"{page.js('data.limit'):.2e}"
     return f"{relevance:+.{max(0, 2 - int(digits[5:]))}f}".replace("-", "−")
 
@@ -297,7 +297,7 @@ def test_the_printed_page_has_all_molecules_fragments_and_the_card(page):
 
 
 def downloaded(page, folder) -> list[dict[str, str]]:
-    """The rows of the basket, saved by a click on its button."""
+    """Click on the basket's button, and return the rows that it saves."""
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#csv")
     file = folder / "basket.csv"

@@ -220,7 +220,7 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
 
 
 def heeding_ctrl_c():
-    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
+    """Heed Ctrl-C, which processes ignore that a shell starts in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

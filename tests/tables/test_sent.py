@@ -17,13 +17,13 @@ SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
 
 
 def rebuilt(value):
-    """As another process rebuilds it."""
+    """Return a value as another process rebuilds it."""
     return pickle.loads(as_bytes(value))
 
 
 @pytest.fixture(autouse=True)
 def near(monkeypatch):
-    """Everything is sent to this process: no other has to start for the tests."""
+    """Send everything to this process, so that tests need not start another."""
 
     def sent(function, pieces, count):
         there = rebuilt(function)

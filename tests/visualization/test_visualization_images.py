@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def digit(mnist_digits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A real digit (28, 28), its SLIC segments, and a relevance for each."""
+    """Return a real digit (28, 28), its SLIC segments, and a relevance for each."""
     segmentation = pytest.importorskip("skimage.segmentation")
     image = mnist_digits[87] / 255  # an eight
     segments = segmentation.slic(image, 75, compactness=0.1, channel_axis=None, start_label=0)
