@@ -1,4 +1,4 @@
-"""The main job from Python: inputs, results, files, bad input."""
+"""The Python interface explains inputs of every kind, writes files, and refuses bad input."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -363,7 +363,7 @@ def test_attributes_are_listed_and_unknown_ones_raise():
 
 
 def test_every_way_to_write_a_molecule_gives_one_explanation(model):
-    """Also for stereocentres, whose tags depend on the order of the bonds."""
+    """This includes stereocentres, whose tags depend on the order of the bonds."""
     for text in (MOLECULES["verubecestat"], MOLECULES["elenbecestat"], "C[C@H]1CC[C@@H](O)CC1"):
         outputs, sums = [], []
         for seed in range(6):

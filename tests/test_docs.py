@@ -147,7 +147,7 @@ def test_commands_of_make_run_without_installing(command):
 
 
 def test_commands_of_pip_run_without_installing():
-    """Those that differ only in what they install run as one, since pip takes a second to start."""
+    """Commands that differ only in what they install run as one, since pip starts slowly."""
     pytest.importorskip("setuptools")
     alike: dict[tuple[str, ...], list[str]] = {}
     for command in commands_that_set_up():
@@ -160,7 +160,7 @@ def test_commands_of_pip_run_without_installing():
 
 
 def test_extras_that_pip_is_asked_for_exist():
-    """In the documentation, and in the package's messages about missing extras."""
+    """They are named in the documentation and in messages about missing extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {}
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "graphxai").rglob("*.py")]:
@@ -235,7 +235,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 
     @register
     class Oldest(Random):
-        """Position in the file, |counted| from the first node. Nothing else."""
+        """A method that scores |counted| from the first node, by position in the file."""
 
         name, source = "oldest", "Methuselah 969"
         traits = Traits(large_score_means="early")

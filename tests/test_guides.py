@@ -81,7 +81,7 @@ def test_what_the_guides_add_is_formatted_and_linted(changed, blocks):
 
 
 def test_what_the_guides_add_is_typed(changed, request):
-    """With what `make lint` has cached, or what an earlier run of this test has."""
+    """This uses what `make lint` has cached, or what an earlier run of this test has."""
     cache = request.config.cache.mkdir("mypy")
     if (ROOT / ".mypy_cache").is_dir():
         cache = changed / ".mypy_cache"

@@ -1,4 +1,4 @@
-"""The installed package: complete, in its own namespace, quick to import."""
+"""The installed package is complete, keeps to its own namespace, and is quick to import."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
 
 
 def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
-    """What is not code names its source: the page has each file's kind, and a card its data's."""
+    """The page has each file's kind and source, and a card its data's."""
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("dist-info/licenses/NOTICE") for name in names)
     page = (ROOT / "docs" / "licences.md").read_text()
@@ -184,7 +184,7 @@ def printed(code: str) -> list[str]:
 
 
 def test_nothing_is_unpickled():
-    """No module reads a pickle; torch.load only ever with weights_only=True.
+    """No module reads a pickle, and torch.load is only called with weights_only=True.
 
     Only a pool of processes does, from pipes to the processes that it started itself.
     """

@@ -1,4 +1,4 @@
-"""One class, task or molecule against another, and pairs worth contrasting."""
+"""One class, task or molecule is explained against another, and pairs worth it are found."""
 
 import csv
 import re
@@ -146,7 +146,7 @@ def test_a_ring_is_not_matched_to_a_chain():
 
 
 def test_the_cheapest_of_symmetric_mappings_is_taken():
-    """Toluene lies in meta-cresol's ring in two ways; brute force over both."""
+    """Toluene lies in meta-cresol's ring in two ways, both of which are tried here."""
     toluene, cresol = Chem.MolFromSmiles("Cc1ccccc1"), Chem.MolFromSmiles("Cc1cccc(O)c1")
     ways = cresol.GetSubstructMatches(toluene, uniquify=False)
     assert len(ways) == 2

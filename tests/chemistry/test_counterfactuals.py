@@ -1,4 +1,4 @@
-"""What to change in a molecule so that the model predicts something else."""
+"""Changes of a molecule are found with which the model predicts something else."""
 
 import re
 from collections import Counter
@@ -146,7 +146,7 @@ def test_a_second_step_says_by_which_changes_it_got_there(model):
 
 @pytest.mark.parametrize("goal", ["pIC50: >9", "pIC50: >5.2"])
 def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
-    """Whether the goal is out of reach or near."""
+    """This holds whether the goal is out of reach or near."""
     options = {"predictions": 200, "steps": 1, "sources": ["transformations"]}
     tried = gx.counterfactuals(model, AMIDE, goal, n=200, **options)
     assert (tried.successes == 0) == (goal == "pIC50: >9")
@@ -160,7 +160,7 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
 
 @pytest.mark.parametrize("goal", ["inactive", "pIC50: <6.9"])
 def test_only_those_that_the_model_is_sure_of(model, goal):
-    """Of a class, the set has it alone; of a value, the whole interval is beyond the limit."""
+    """The set has one class alone, or the whole interval of a value is beyond the limit."""
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     options = {"n": 1, "predictions": 64, "steps": 1}
     any_, counterfactuals = (

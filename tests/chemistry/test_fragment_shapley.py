@@ -1,4 +1,4 @@
-"""Shapley values of fragments: the definition, its axioms, sampling, wrapped models, command."""
+"""Shapley values of fragments fulfil their definition and axioms, sampled or not."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Fragments over many molecules: running statistics against NumPy, memory, empty tables."""
+"""Fragments of many molecules agree with NumPy, in little memory, also in empty tables."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Relevance of fragments: they partition a molecule, their sums close, they have names."""
+"""Fragments partition a molecule, have names, and share its relevance."""
 
 from importlib.util import find_spec
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""What a table of measured values says about a change."""
+"""A table of measured values says what a change did to them."""
 
 import re
 

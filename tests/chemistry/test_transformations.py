@@ -1,4 +1,4 @@
-"""Changes of molecules: transformations, exchanged fragments, SELFIES."""
+"""Molecules are changed by transformations, exchanged fragments and SELFIES."""
 
 import pytest
 from rdkit import Chem

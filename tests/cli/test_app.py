@@ -1,4 +1,4 @@
-"""The command `graphxai app`."""
+"""The command `graphxai app` starts the server and opens a browser."""
 
 import html
 import os

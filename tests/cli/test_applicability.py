@@ -121,7 +121,7 @@ def test_every_option_of_a_command_with_a_source_says_what_it_applies_to(command
 
 @dataclass(frozen=True)
 class LongerSettings(PredictionSettings):
-    """What a stranger makes of the settings: one more field, and nothing else."""
+    """Settings as somebody may extend them: by one more field, and nothing else."""
 
     limit: int | None = option(None, "Read at most this many rows.", applies_to=("table",))
 

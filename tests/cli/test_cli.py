@@ -1,4 +1,4 @@
-"""The command line and table runs, in this process; errors are one line and non-zero."""
+"""The command line explains and runs tables; an error is one line and a non-zero status."""
 
 import csv
 import json

@@ -131,7 +131,7 @@ def test_a_change_is_as_uncertain_as_two_independent_errors():
 
 
 def test_errors_of_a_teacher_count_as_those_on_the_calibration_molecules_do():
-    """Pooled scores are those of all molecules at once; what has no prediction does not count."""
+    """Pooled scores are those of all molecules at once, without those that lack a prediction."""
     rng = np.random.default_rng(0)
     read, y, near = rng.normal(size=(3, 60))
     near = np.abs(np.tanh(near))

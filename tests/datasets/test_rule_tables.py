@@ -1,4 +1,4 @@
-"""Molecules labelled by several rules at once."""
+"""Molecules are labelled by several rules at once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rules with known true atoms, molecules chosen by them, strokes of digits, and training."""
+"""Rules have known true atoms; they choose molecules, strokes of digits, and train models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Planted shapes: what is where, and that no shape arises by chance."""
+"""Planted shapes lie where the labels say, and no shape arises by chance."""
 
 import networkx as nx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Digits as graphs of superpixels: IDX files, pictures, segmentation, deformation."""
+"""Digits become graphs of superpixels, from IDX files and pictures."""
 
 import gzip
 import math

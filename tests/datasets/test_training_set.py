@@ -1,4 +1,4 @@
-"""The compounds a model was trained on."""
+"""The compounds that a model was trained on come with it, and the nearest are found."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def test_elements_are_those_of_the_atoms(smiles, tmp_path):
 
 
 def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkeypatch):
-    """Reading thousands of them takes longer than to explain a molecule."""
+    """To read thousands of them takes longer than to explain a molecule."""
     folder = save_checkpoint(random_graphormer(), tmp_path / "model")
     compounds = ["not a molecule", *("O=S" + "C" * count for count in range(40, 60))]
     (folder / "training.csv").write_text("\n".join(["smiles", *compounds]))

@@ -1,4 +1,4 @@
-"""Whole benchmarks: user-defined methods, targets, resuming, reports, the command line."""
+"""Benchmarks run with anybody's methods and targets, go on after a stop, and report."""
 
 import json
 import math
@@ -263,7 +263,7 @@ def test_noise_is_the_same_alone_and_in_a_batch():
 
 
 class Interrupted:
-    """Atomic numbers, until the run is interrupted."""
+    """A method that scores by atomic number until the run is interrupted."""
 
     __name__ = "numbers"
 

@@ -1,4 +1,4 @@
-"""Counterfactual sets against brute force: nodes and edges whose removal changes the class."""
+"""Sets whose removal changes the class agree with brute force, for nodes and for edges."""
 
 from itertools import combinations, product
 
@@ -155,14 +155,14 @@ def item_data(model, image):
 
 
 class Constant(nn.Module):
-    """The same logits for every graph."""
+    """A model with the same logits for every graph."""
 
     def forward(self, x, edge_index, batch):
         return global_add_pool(0 * x[:, :2], batch) + torch.tensor([1.0, 0.0])
 
 
 class Crowd(nn.Module):
-    """The sum of the tokens."""
+    """A model that sums its tokens."""
 
     def forward(self, x):
         return x.sum(1)

@@ -1,4 +1,4 @@
-"""Node removal, curves and statistics against loops, formulas and other libraries."""
+"""Node removal, curves and statistics agree with loops, formulas and other libraries."""
 
 import math
 import multiprocessing
@@ -203,7 +203,7 @@ def test_scores_that_cannot_be_ordered_are_named(relevance, message):
 
 
 def test_relevance_orders_nodes_better_than_its_reverse():
-    """For every inhibitor among the samples, whatever the model predicts."""
+    """This holds for every inhibitor among the samples, whatever the model predicts."""
     model = gx.load("bace")
     for smiles in list(MOLECULES.values())[:5]:
         data = model.prepare(smiles).data
@@ -314,7 +314,7 @@ def test_curves_of_500_nodes_take_at_most_200_mb():
 
 
 def test_local_search_finds_the_best_of_all_orderings():
-    """On a graph of five nodes, where every ordering can be tried."""
+    """A graph of five nodes is small enough to try every ordering."""
     model = random_graphormer()
     data, target = encoded(model, "CC(O)CN"), Target("inactive")
     series = [

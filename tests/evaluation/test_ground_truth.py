@@ -1,4 +1,4 @@
-"""Scores against ground truth, compared with scikit-learn, SciPy and counting by hand."""
+"""Scores against ground truth agree with scikit-learn, SciPy and counting by hand."""
 
 import math
 from itertools import combinations
@@ -217,7 +217,7 @@ def test_a_truth_that_does_not_fit_is_named() -> None:
 
 
 class Constant(GradientInput):
-    """Gives every node the same relevance."""
+    """A method that gives every node the same relevance."""
 
     name = "constant"
 
@@ -236,7 +236,7 @@ def test_constant_relevance_has_no_correlation_and_says_so() -> None:
 
 
 class Broken(GradientInput):
-    """Gives relevance that is not a number."""
+    """A method whose relevance is not a number."""
 
     name = "broken"
 

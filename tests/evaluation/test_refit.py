@@ -1,4 +1,4 @@
-"""Measuring with models trained further on graphs without some nodes."""
+"""Methods are measured with models trained further on graphs without some nodes."""
 
 import json
 

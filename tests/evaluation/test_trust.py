@@ -1,4 +1,4 @@
-"""Signs of trust against formulas written out here, and the rule on compounds far from BACE."""
+"""Signs of trust agree with formulas written out here, and warn of compounds far from BACE."""
 
 import csv
 import pickle

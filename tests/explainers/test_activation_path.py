@@ -1,4 +1,4 @@
-"""LRP along the activation path: its two points, against autograd through the softmax."""
+"""LRP along the activation path agrees, at its two points, with autograd through the softmax."""
 
 import math
 

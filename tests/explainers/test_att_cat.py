@@ -1,4 +1,4 @@
-"""AttCAT of other people's models, against a loop over the modules with hooks."""
+"""AttCAT of other people's models agrees with a loop over the modules with hooks."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_graphs_have_the_scores_of_a_loop_over_their_layers(name):
 
 
 class Pooled(nn.Module):
-    """Encoder layers and the mean of the tokens; `batch_first` as in PyTorch."""
+    """A model of encoder layers and the mean of the tokens; `batch_first` is PyTorch's."""
 
     def __init__(self, spelling: str, batch_first: bool = True):
         super().__init__()
@@ -78,7 +78,7 @@ class Pooled(nn.Module):
     [("encoder", True), ("encoder", False), ("functional", True), ("softmax", True)],
 )
 def test_rows_of_tokens_have_the_scores_of_a_loop_over_their_layers(spelling, batch_first):
-    """Also if there are as many rows as tokens, so that the axes are ambiguous."""
+    """This also holds for as many rows as tokens, which makes the axes ambiguous."""
     torch.manual_seed(0)
     model = Pooled(spelling, batch_first).eval()
     rows = torch.randn(5, 5, 16, dtype=torch.float64).requires_grad_()

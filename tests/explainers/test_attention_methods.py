@@ -1,4 +1,4 @@
-"""Methods that read attention and its gradient, against formulas in NumPy and networkx."""
+"""Methods that read attention and its gradient agree with formulas in NumPy and networkx."""
 
 import networkx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Shapley values of edges, against all orders of the edges and a sum over them."""
+"""Shapley values of edges agree with all orders of the edges, and with a sum over them."""
 
 from itertools import permutations
 from math import factorial
@@ -65,7 +65,7 @@ def test_a_graph_gets_the_same_values_alone_and_among_others():
 
 
 class Isomorphism(nn.Module):
-    """Sum over the nodes after one convolution: f = sum_i x_i + sum over edges (x_i + x_j)."""
+    """A sum over nodes after one convolution: f = sum_i x_i + sum over edges (x_i + x_j)."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Explainers against their formulas, alone, in batches, padded and renumbered."""
+"""Explainers agree with their formulas, alone, in batches, padded and renumbered."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The learned mask against PyTorch Geometric's GNNExplainer, one graph at a time."""
+"""The learned mask agrees with PyTorch Geometric's GNNExplainer, one graph at a time."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def batch_of(model, smiles):
 
 
 class Nodes(torch.nn.Module):
-    """A Graphormer as PyG calls a model: node tokens (N, D) to the outputs of one task."""
+    """A Graphormer as PyG calls a model, from node tokens (N, D) to the outputs of one task."""
 
     def __init__(self, model, batch, columns):
         super().__init__()
@@ -36,7 +36,7 @@ class Nodes(torch.nn.Module):
 
 
 class Start(GNNExplainer):
-    """PyG's algorithm from a given mask."""
+    """PyG's algorithm, which begins with a given mask."""
 
     def __init__(self, start, **settings):
         super().__init__(**settings)

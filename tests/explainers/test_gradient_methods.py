@@ -1,4 +1,4 @@
-"""Saliency, Integrated Gradients and AttnLRP against Captum, explicit rules and differences."""
+"""Gradient methods agree with Captum, with explicit rules, and with differences."""
 
 import shutil
 
@@ -119,8 +119,8 @@ def test_crowded_points_leave_less_of_a_trained_model_unexplained():
 class Relevance:
     """AttnLRP (Achtibat 2024) layer by layer in NumPy: relevance goes in, relevance comes out.
 
-    Linear maps by the rule `R_i = sum_j x_i w_ij R_j / y_j`, where y includes the bias, whose
-    share stays there. Additions share in proportion. Tokens x are (T, D). `made`: what comes out
+    Linear maps follow the rule `R_i = sum_j x_i w_ij R_j / y_j`, where y includes the bias, whose
+    share stays there. Additions share in proportion. Tokens x are (T, D). `made` is what comes out
     of the softmaxes minus what is passed on to their logits.
     """
 
@@ -279,7 +279,7 @@ def position_graph():
 
 
 class Scaled(torch.nn.Module):
-    """The output of another module times a factor."""
+    """A module that multiplies another's output by a factor."""
 
     def __init__(self, inner, factor):
         super().__init__()

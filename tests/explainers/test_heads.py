@@ -1,4 +1,4 @@
-"""What heads attend to, against brute force and RDKit; masked LRP against NumPy."""
+"""What heads attend to agrees with brute force and RDKit, and masked LRP with NumPy."""
 
 import json
 from itertools import combinations
@@ -128,7 +128,7 @@ def test_no_inputs_are_an_error():
 
 
 def test_relations_of_paracetamol_worked_out_by_hand():
-    """The methyl carbon is atom 0; C, O and N of the amide 1 to 3; 8 the phenol's oxygen."""
+    """Atom 0 is the methyl carbon, 1 to 3 are C, O and N of the amide, 8 is the phenol's oxygen."""
     related = relations_of(Chem.MolFromSmiles("CC(=O)Nc1ccc(O)cc1"))
     bonds = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (7, 9), (9, 10)]
     bonds += [(4, 10)]
@@ -151,7 +151,7 @@ def test_relations_are_symmetric_and_never_with_oneself():
 
 
 def test_atoms_of_two_conjugated_systems_are_not_conjugated():
-    """Diphenylmethane: two rings with a saturated carbon between."""
+    """Diphenylmethane has two rings with a saturated carbon between them."""
     molecule = Chem.MolFromSmiles("c1ccccc1Cc1ccccc1")
     conjugated = relations_of(molecule)[3]
     assert conjugated[0, 5]
@@ -302,7 +302,7 @@ def test_with_every_head_masked_lrp_is_transformer_attribution(smiles):
 
 
 def test_masked_lrp_of_a_graph_depends_on_nothing_else(unlike):
-    """Also with each graph's own statistics, used if a model has none."""
+    """This also holds with each graph's own statistics, used if a model has none."""
     half = [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
     for pre_layernorm in (True, False):
         model = random_graphormer(pre_layernorm=pre_layernorm)

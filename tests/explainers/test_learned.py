@@ -1,4 +1,4 @@
-"""The learned explainer: its features, its training on a known truth, its files."""
+"""The learned explainer is trained on a known truth, and saved with what it needs."""
 
 import json
 import os
@@ -155,7 +155,7 @@ def test_values_follow_the_order_and_equivalent_nodes_share_theirs():
 
 
 def test_it_finds_the_halogens_that_its_start_misses():
-    """In a model trained on the rule; the molecules explained are not those it was fitted to."""
+    """The model was trained on the rule; the molecules explained were not used for fitting."""
     rule, ends = RULES["halogen"], ("F", "Cl", "Br", "O", "N", "C#N", "S", "C(=O)O")
     scaffolds = ("CCCX", "CCC(C)X", "c1ccc(X)cc1", "CCC(=O)NX", "CC1CC1X", "CCCCX", "NCCX", "OCCX")
     smiles = [text.replace("X", end) for text in scaffolds for end in ends]

@@ -1,4 +1,4 @@
-"""Marginals along the activation path, against removing a node from a softmax by hand."""
+"""Marginals along the activation path agree with removing a node from a softmax by hand."""
 
 import pytest
 import torch
@@ -132,7 +132,7 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
 
 
 def test_a_node_alone_gives_nothing_through_attention_of_any_kind():
-    """Linear attention of one node is not even told from a product of channels."""
+    """Linear attention of one node cannot even be told from a product of channels."""
     torch.manual_seed(0)
     for kind in ("multihead", "performer"):
         model = gx.wrap(GpsModel(attn=kind).eval(), kind="regression")

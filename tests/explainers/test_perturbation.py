@@ -1,4 +1,4 @@
-"""Occlusion and Shapley values, against direct loops and brute force over all subsets."""
+"""Occlusion and Shapley values agree with direct loops, and with brute force over subsets."""
 
 from itertools import chain, combinations, permutations
 from math import comb
@@ -94,7 +94,7 @@ def shapley_by_brute_force(model, graph, operator):
 
 
 class AllOrders(ShapleySampling):
-    """Every order once."""
+    """A generator that draws every order once."""
 
     name = "all orders"
 
@@ -243,7 +243,7 @@ def test_impossible_own_orders_are_refused(options, message):
 
 
 def test_the_spread_of_shapley_values_covers_their_mean_over_many_seeds():
-    """Student's t of four pairs of orders: 61 % within one standard error, 86 % within two."""
+    """Student's t of four pairs of orders has 61 % within one standard error, 86 % within two."""
     model = random_graphormer()
     batch = batch_of(model, ["CC(=O)Nc1ccccc1"])
     attributions = [

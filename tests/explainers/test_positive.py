@@ -1,4 +1,4 @@
-"""The positive-rule family of Chefer 2021b against NumPy, loop by loop, and its own lemmas."""
+"""The positive rules of Chefer 2021b agree with loops in NumPy and with their own lemmas."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_relevance_of_every_attention_matrix_equals_numpy(changes):
 
 
 def test_positive_rule_of_a_linear_map_worked_out_by_hand():
-    """x = (1, -2), w = ((3, 1), (-1, -4)): positive products are 3; 8."""
+    """x = (1, -2) and w = ((3, 1), (-1, -4)) have the positive products 3 and 8."""
     x, weight = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0], [-1.0, -4.0]])
     relevance_of_x = through_linear(x, weight, torch.tensor([[5.0, 7.0]]))
     torch.testing.assert_close(relevance_of_x, torch.tensor([[5.0, 7.0]]))
@@ -136,7 +136,7 @@ def test_attention_that_almost_vanishes_gives_finite_relevance():
 
 
 def test_relevance_of_a_skip_connection_does_not_explode():
-    """The example of Eq. 8, 9: relevances of e^5 and 1 - e^5 by Eq. 2; Lemma 2 by Eq. 10."""
+    """In the example of Eq. 8 and 9, Eq. 2 gives e^5 and 1 - e^5; Eq. 10 keeps Lemma 2."""
     u = torch.tensor([[5.0, 4.0]], dtype=torch.float64).exp()
     to_u, to_v = through_addition(u, 1 - u, torch.ones_like(u))
     assert to_u.sum() + to_v.sum() == pytest.approx(2.0)
@@ -192,7 +192,7 @@ def test_padding_has_no_relevance_anywhere(smiles):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_logit_is_explained_as_two_opposite_logits(method, smiles):
-    """A logit z for the second class is the softmax of (-z, z) up to scale."""
+    """Up to scale, a logit z for the second class is the softmax of (-z, z)."""
     one_logit = random_graphormer(tasks=(Task("activity", "binary", ("inactive", "active")),))
     two = random_graphormer(tasks=(Task("activity", "multiclass", ("inactive", "active")),))
     state = one_logit.state_dict()

@@ -1,4 +1,4 @@
-"""The bridges to `torch_geometric.explain`, in both directions."""
+"""Bridges to `torch_geometric.explain` work in both directions."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def model(batch) -> nn.Module:
 
 
 class NodeModel(nn.Module):
-    """Two hops: what lies three bonds away has no influence."""
+    """A model of two hops, so that what lies three bonds away has no influence."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ def test_shapley_values_need_the_empty_graph_and_a_missing_one_is_reported(batch
 
 
 class WithTable(nn.Module):
-    """Takes a table that belongs to no graph."""
+    """A model that takes a table which belongs to no graph."""
 
     def __init__(self):
         super().__init__()

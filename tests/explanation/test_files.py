@@ -1,4 +1,4 @@
-"""Files are read back with the tools they are for; and what a notebook shows."""
+"""Files are read back with the tools they are for, and notebooks show what they should."""
 
 import base64
 import csv

@@ -1,4 +1,4 @@
-"""Relevance of token pairs, against a network whose constants are written out, and its sums."""
+"""Relevance of token pairs agrees with a network whose constants are written out."""
 
 import math
 import re
@@ -143,7 +143,7 @@ def test_walks_need_a_layer_before_and_after(num_layers):
 
 @pytest.mark.parametrize("pre", [True, False])
 def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
-    """`sum_i y_i . d f / d y_i` at y = A v, which the output projection receives."""
+    """This is `sum_i y_i . d f / d y_i` at y = A v, which the output projection receives."""
     model = random_graphormer(pre_layernorm=pre).double()
     batch = batch_of(model, [ASPIRIN, "CCO"])
     mixed = []

@@ -1,4 +1,4 @@
-"""A headless Chromium driven by its DevTools protocol, for tests of pages."""
+"""Drive a headless Chromium by its DevTools protocol, for tests of pages."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def chromium() -> str | None:
 
 
 class Page:
-    """One tab: commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
+    """One tab, with commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
 
     def __init__(self, address: str) -> None:
         """address: of the tab's socket, ws://..."""

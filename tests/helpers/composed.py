@@ -33,9 +33,9 @@ POOLS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_poo
 class Graphs:
     """What the parts of a model read, and how they compute what the rules change.
 
-    rules: whether these are written out, for one graph. products: whether they are those of
-    AttnLRP, which holds no weights constant, but halves what they multiply. leaves: by line of the
-    ledger the constants that were added. attention: of each part with attention, (H, n, n).
+    `rules` says whether these are written out, for one graph, and `products` whether they are those
+    of AttnLRP, which holds no weights constant but halves what they multiply. `leaves` has, by line
+    of the ledger, the constants that were added. `attention` has that of each part, (H, n, n).
     """
 
     edge_index: Tensor
@@ -94,7 +94,7 @@ class Graphs:
 
 
 class Part(nn.Module):
-    """Rows (n, DIM) to rows (n, DIM), in one of its spellings."""
+    """A map of rows (n, DIM) to rows (n, DIM), in one of its spellings."""
 
     spellings: tuple[str, ...]
 
@@ -232,7 +232,7 @@ class Linear(Part):
 
 
 class Attention(Part):
-    """Attention between the nodes of each graph; "bare": without an output projection."""
+    """Attention between the nodes of each graph; "bare" has no output projection."""
 
     ways = (
         "softmax", "sdpa", "heads", "module", "exp", "logsumexp", "log_softmax", "biased", "cosine",
@@ -509,7 +509,7 @@ class Product(Part):
 
 
 class Moves(Part):
-    """Nothing but the order, the shape or the place of the entries changes."""
+    """A part that changes only the order, the shape or the place of entries."""
 
     ways: ClassVar[dict[str, Callable[[Tensor, Graphs], Tensor]]] = {
         "rows": lambda h, g: h.flip(0)[torch.arange(len(h) - 1, -1, -1)],
@@ -601,7 +601,7 @@ class Constants(Part):
 
 
 class Global(Part):
-    """What all nodes of a graph have in common is added to each."""
+    """A part that adds to each node what all nodes of a graph have in common."""
 
     spellings = tuple(POOLS)
 
@@ -615,7 +615,7 @@ class Global(Part):
 
 
 class Block(Part):
-    """Parts one after another, beside a residual connection, or without one: "chain"."""
+    """Parts one after another, with a residual connection, or without one as a "chain"."""
 
     spellings = ("chain", "plus", "in place", "add_", "alpha", "cat", "checkpoint")
 
@@ -751,9 +751,9 @@ def graph(nodes: int) -> Data:
 
 @dataclass(frozen=True)
 class Expected:
-    """The second output of one graph, and its shares by the rules: of the nodes (n,), by line.
+    """The second output of one graph, and its shares by the rules, of nodes (n,) and of lines.
 
-    attention: of each part with attention, (H, n, n).
+    `attention` has that of each part with attention, (H, n, n).
     """
 
     output: float

@@ -1,4 +1,4 @@
-"""What must hold for any input, however strange: one check for each kind of input.
+"""Check what must hold for any input, however strange, with one check for each kind of input.
 
 A check returns if the library does its work or refuses the input by an error of its own. Anything
 else is a fault. `tests/data/hostile.jsonl` holds inputs that once were faults.

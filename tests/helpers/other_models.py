@@ -111,8 +111,8 @@ def trained(model: nn.Module, graphs: list[Data], steps: int = 40) -> nn.Module:
 class OwnLayer(nn.Module):
     """One post-LN encoder layer with the weights of `nn.TransformerEncoderLayer`.
 
-    `attention`: "functional" is scaled_dot_product_attention, "softmax" writes it out, "module"
-    is `nn.MultiheadAttention`.
+    The attention "functional" is scaled_dot_product_attention, "softmax" writes it out, and
+    "module" is `nn.MultiheadAttention`.
     """
 
     def __init__(self, layer: nn.TransformerEncoderLayer, attention: str):

@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks of code, and a reader's folder to run them in."""
+"""Read the pages of the documentation: their blocks of code, and a folder to run them in."""
 
 import contextlib
 import csv

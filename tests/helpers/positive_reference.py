@@ -1,6 +1,6 @@
-"""Chefer 2021b and Song 2024 for one graph in plain NumPy: every formula in loops over indices.
+"""Compute Chefer 2021b and Song 2024 for one graph in plain NumPy, in loops over indices.
 
-Slow, and written from the papers alone. Tokens (T, D); the graph token comes first.
+This is slow, and written from the papers alone. Tokens are (T, D), and the graph token comes first.
 """
 
 from math import erf, sqrt
@@ -69,7 +69,7 @@ def plain_product(a, v, relevance):
 
 
 class Reference:
-    """Forward pass and relevance pass of a Graphormer's weights (a state dict of arrays)."""
+    """The forward and relevance passes of a Graphormer's weights (a state dict of arrays)."""
 
     def __init__(self, state, config, bias):
         self.state, self.config, self.bias = state, config, bias  # bias (H, T, T)
@@ -142,8 +142,8 @@ class Reference:
     def relevance(self, tokens, row, rule, kinds=None):
         """Return the relevance of tokens (T, D), and of every layer's attention (H, T, T).
 
-        row: f_c's weights over the outputs; rule: "chefer" or "plain"; kinds: two sets of heads
-        (2, L, H) for Song 2024.
+        `row` has f_c's weights over the outputs, and `rule` is "chefer" or "plain". `kinds` are two
+        sets of heads (2, L, H), for Song 2024.
         """
         addition = chefer_addition if rule == "chefer" else plain_addition
         product = chefer_product if rule == "chefer" else plain_product

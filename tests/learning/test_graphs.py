@@ -245,7 +245,7 @@ def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
 
 
 def test_the_layout_of_ogb_is_read_without_ogb(tmp_path):
-    """As OGB's reader for graph properties does: each edge is stored once, and is undirected."""
+    """As in OGB's reader for graph properties, each edge is stored once and is undirected."""
     files = {
         "raw/num-node-list": "3\n1\n1\n",
         "raw/num-edge-list": "2\n0\n0\n",

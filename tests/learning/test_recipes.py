@@ -1,4 +1,4 @@
-"""Recipes for molecules: pre-training targets, recombined molecules, a teacher's labels."""
+"""Recipes for molecules pre-train, recombine molecules, and follow a teacher's labels."""
 
 import json
 from collections.abc import Sequence
@@ -190,7 +190,7 @@ def test_a_student_learns_from_an_ensemble(
 
 
 class CountingTeacher:
-    """Labels a SMILES with its length, and stops as if interrupted after some parts."""
+    """A teacher that labels a SMILES with its length, and stops after some parts if told to."""
 
     def __init__(self, parts: int = 1000) -> None:
         self.parts = parts

@@ -55,7 +55,7 @@ def labels():
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_weights_are_the_best_of_a_fine_grid(classes):
-    """Brute force over a simplex, for values and for probabilities of three classes."""
+    """Brute force over a simplex confirms it, for values and for probabilities of three classes."""
     y = RNG.integers(3, size=60).astype(float)
     truth = np.eye(3)[y.astype(int)] if classes == 3 else y
     sources = [truth + scale * RNG.normal(size=truth.shape) for scale in (0.5, 0.7, 3.0)]

@@ -1,4 +1,4 @@
-"""A model of your own table: trained, calibrated, compared with a forest, usable."""
+"""A model of your own table is trained, calibrated, compared with a forest, and used."""
 
 import csv
 import hashlib
@@ -358,7 +358,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
 
 
 def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_columns(run, tmp_path):
-    """A pattern, a time column, rare classes, salts and a kept teacher, in one run of two."""
+    """One run of two covers a pattern, a time column, rare classes, salts and a kept teacher."""
     path, out = tmp_path / "many.csv", tmp_path / "run"
     lines = ["name,smiles,year,a-1,a-2,a-3,a-4,b"]
     for k, smiles in enumerate(MOLECULES):

@@ -1,4 +1,4 @@
-"""The explicit pass against autograd, and when it applies."""
+"""The explicit pass agrees with autograd, and says when it applies."""
 
 import copy
 from functools import cache
@@ -99,8 +99,10 @@ def bundled(name: str) -> tuple[Graphormer, list]:
 @pytest.mark.parametrize("name", ["bace", "molecules", "mnist-superpixels"])
 @pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
 def test_bundled_models_get_the_same_shares_to_single_precision(method, name):
-    """The remainders of the unmodified network are differences of large sums: in single precision
-    those of autograd are off by 1.3e-6 too."""
+    """Remainders of the unmodified network are differences of large sums.
+
+    In single precision, those of autograd are off by 1.3e-6 too.
+    """
     model, inputs = bundled(name)
     target = ("7", "1") if name == "mnist-superpixels" else None
     for some in (inputs, inputs[1:2]):
@@ -144,7 +146,7 @@ def test_an_attribution_is_the_same_with_autograd(method, options, target, monke
 
 
 class Louder(nn.Linear):
-    """A user's replacement of a layer."""
+    """A layer with which a user replaces the model's own."""
 
     def forward(self, x):
         return 2 * super().forward(x)
@@ -266,7 +268,7 @@ def test_a_large_graph_is_explained_in_parts_with_the_same_result(monkeypatch, s
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads memory from /proc")
 def test_lrp_of_2000_nodes_takes_less_than_700_megabytes():
-    """Beyond the process itself: the graph takes 206, its structural bias and one attention 256."""
+    """Beside the process itself, the graph takes 206, its structural bias and one attention 256."""
     model, explainer = gx.load("bace"), get_explainer("lrp")
     graph = molecule_to_data("NCC(=O)" * 499, max_atoms=2000)
     batch = collate([StructureEncoding.from_config(model.config)(graph)])

@@ -1,4 +1,4 @@
-"""Encoding many and large graphs: the ways to do it agree, and memory is bounded."""
+"""Many and large graphs are encoded in ways that agree, in bounded memory."""
 
 import sys
 import tracemalloc

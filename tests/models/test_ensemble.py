@@ -1,4 +1,4 @@
-"""Several Graphormers as one model: means, their spread, files."""
+"""Several Graphormers are one model, which has means, their spread, and files."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The network itself: structure encoding against brute force, heads, variants, last layer."""
+"""The network agrees with brute force over structures, in every variant."""
 
 import gzip
 import itertools
@@ -175,7 +175,7 @@ def test_unused_tensors_are_named(tmp_path):
 
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
-    """By the file's key, not ours; unused tensors do no harm."""
+    """It is named by the file's key, not ours. Unused tensors do no harm."""
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
@@ -243,7 +243,7 @@ def test_atom_offset_chooses_the_rows(tmp_path):
 
 
 def test_hops_after_the_end_of_a_path_keep_the_padding_rows_share(tmp_path):
-    """v1.0 leaves row 0 of its edge table non-zero: every missing hop adds a constant."""
+    """Since v1.0 leaves row 0 of its edge table non-zero, every missing hop adds a constant."""
     source = load(gzip.decompress((REFERENCE / "ms_v1/model.safetensors.gz").read_bytes()))
     row = torch.linspace(-0.3, 0.4, 8)
     edges = source["edge_encoder.weight"].clone()

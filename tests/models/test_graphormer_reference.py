@@ -127,7 +127,7 @@ def small_cases():
 
 @pytest.mark.parametrize("case", small_cases(), ids=lambda case: case["name"])
 def test_small_published_model_gives_the_recorded_numbers(case, tmp_path):
-    """Also with a LayerNorm after the embedding."""
+    """This also holds with a LayerNorm after the embedding."""
     tensors = weights(case["variant"])
     for kind, values in case.get("embedding_layernorm", {}).items():
         tensors[f"encoder.graph_encoder.emb_layer_norm.{kind}"] = torch.tensor(values)

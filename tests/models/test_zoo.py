@@ -1,4 +1,4 @@
-"""The bundled models that were trained on tables: what they know, and what comes with them."""
+"""The bundled models that were trained on tables know their targets and come with their data."""
 
 from functools import cache
 

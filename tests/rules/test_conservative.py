@@ -1,4 +1,4 @@
-"""The conservative rules: what is constant, what is not, and that nothing is left behind."""
+"""The conservative rules hold the right things constant, and leave nothing behind."""
 
 import threading
 

@@ -75,7 +75,7 @@ def explainer_with(in_force: Rules) -> GradientInput:
 
 
 class ByHand:
-    """The operations of a transformer, with what the rules hold constant detached."""
+    """The operations of a transformer, in which what the rules hold constant is detached."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.custom = rules, {rule.operation for rule in rules.custom}
@@ -293,7 +293,7 @@ def by_share(x: Tensor, f: BoundOperation) -> Tensor:
 def test_a_conserving_rule_closes_the_ledger_of_a_wrapped_model(
     operation, activation, graphs, recwarn
 ):
-    """Nor does a warning name the activation, which no other rule covers."""
+    """No warning names the activation, which no other rule covers."""
     torch.manual_seed(2)
     model = Pointwise(activation).double().eval()
     rule = OperationRule(operation, by_share, conserves=True)
@@ -374,7 +374,7 @@ def test_rules_act_in_a_block_and_end_with_it():
 
 
 def test_a_rule_acts_on_layers_written_with_the_functions_of_the_package():
-    """RMSNorm with its scale constant by a custom rule, as under the rule for norms."""
+    """A custom rule holds the scale of RMSNorm constant, as the rule for norms does."""
 
     def constant_scale(x: Tensor, norm: BoundOperation) -> Tensor:
         return x * (norm(x) / x).detach()

@@ -1,4 +1,4 @@
-"""Relevance that operations create or lose: against differences, and that the sum closes."""
+"""Relevance that operations create or lose agrees with differences, and the sum closes."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_ledgers_of_the_bundled_models_close_by_name(name):
 class Ends:
     """Stand-ins for `propagation` in which the ends of operations can be scaled.
 
-    `d f / d scale` of one end, at scale 1, is its `sum x dx`. What the rules hold constant is
+    For one end, `d f / d scale` at scale 1 is its `sum x dx`. What the rules hold constant is
     replayed from the first pass.
     """
 

@@ -1,4 +1,4 @@
-"""Models compute where they are told to; what is not there is refused."""
+"""Models compute where they are told to, and refuse what is not there."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Work in several processes gives what one gives, in order, whatever happens to a process."""
+"""Several processes give what one gives, in order, whatever happens to a process."""
 
 import multiprocessing
 import os
@@ -81,7 +81,7 @@ def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
 
 @posix
 def test_an_item_that_ends_its_process_alone_only_once_is_not_blamed(tmp_path):
-    """A machine short of memory may end any process: one death alone says nothing of an item."""
+    """A machine short of memory may end any process, so one death says nothing of an item."""
     work = DiesTimes(5, 2, tmp_path)
     assert results_of(in_workers(work, [[4, 5, 6]], 1)) == [([4, 5, 6], [4, 5, 6])]
     assert len(list(tmp_path.iterdir())) == 2  # once with its piece, and once alone

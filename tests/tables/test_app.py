@@ -1,4 +1,4 @@
-"""The server of the app: who may ask, what it answers, and what it makes of bad requests."""
+"""The server of the app refuses strangers, answers the page, and survives bad requests."""
 
 import csv
 import io
@@ -285,7 +285,7 @@ def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
 
 
 def test_a_search_that_nobody_reads_stops(model, monkeypatch):
-    """As uvicorn does when the page cancels: the stream of lines is closed."""
+    """When the page cancels, uvicorn closes the stream of lines."""
     import anyio
 
     predicted = []

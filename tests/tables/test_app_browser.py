@@ -1,4 +1,4 @@
-"""The app in a headless Chromium: mouse, keys, files, several tabs, a server that is restarted."""
+"""The app works in a headless Chromium, in several tabs, and after the server is restarted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A table on Ray: every row once, whatever is killed, and the numbers of a run without Ray.
+"""A table on Ray has every row once and a local run's numbers, whatever is killed.
 
 Ray takes some ten seconds to start here, so there is one Ray for the file. `benchmarks/cluster.py`
 kills processes and drivers over 20,000 rows.
@@ -102,7 +102,7 @@ def kill_a_process(shards: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
-    """Before anything is killed: Ray reports that late, among what the page prints."""
+    """It comes before anything is killed, which Ray reports late, among what the page prints."""
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
     monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows

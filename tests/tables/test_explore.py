@@ -1,4 +1,4 @@
-"""The app in a notebook, without a browser: what the kernel answers to the messages of a view."""
+"""The app in a notebook answers the messages of a view, here without a browser."""
 
 import asyncio
 import sys

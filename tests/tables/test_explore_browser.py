@@ -1,4 +1,4 @@
-"""The app in a notebook, in a headless Chromium: two views on one page of a marimo notebook."""
+"""The app in a notebook shows two views on one page of marimo, in a headless Chromium."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Data frames of any engine: one row out for each row in, whatever stands in the cells."""
+"""Data frames of any engine give one row out for each row in, whatever stands in the cells."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The report as a file: what it contains, that no data can run, and what its drawings mean."""
+"""The report as a file has what it should, cannot run data, and draws what it means."""
 
 import base64
 import csv
@@ -41,7 +41,7 @@ GOOD = [row for row in ROWS if row[0] != "broken" and not row[1].startswith("<")
 
 
 class Parsed(HTMLParser):
-    """Elements with their attributes, and the text of scripts and styles."""
+    """A page's elements with their attributes, and the text of its scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The report in a headless Chromium: mouse, keys, sorting, searching, printing, attacks."""
+"""The report works in a headless Chromium, by mouse and keys, and survives attacks."""
 
 import csv
 import io

@@ -56,7 +56,7 @@ def test_files_are_those_of_one_process(model, tmp_path, monkeypatch, suffix):
 
 
 def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path, monkeypatch):
-    """How it is found: tests/runtime/test_workers.py."""
+    """How such a row is found is tested in tests/runtime/test_workers.py."""
 
     def dying(function, pieces, workers, total):
         for piece in pieces:
@@ -143,7 +143,7 @@ def test_what_cannot_be_sent_is_refused_and_never_done_by_one_process_in_silence
 
 
 def test_draws_of_a_model_do_not_depend_on_the_number_of_processes(model, monkeypatch):
-    """Those of a piece follow from torch's state at the call and from the piece's place."""
+    """The draws of a piece follow from torch's state at the call and from the piece's place."""
     import torch
 
     monkeypatch.setattr(batching, "CHUNK", 2)

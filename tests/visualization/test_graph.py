@@ -1,4 +1,4 @@
-"""Pictures of graphs that are no molecules: what they show, read from the SVG."""
+"""Pictures of graphs that are no molecules show what they should, as read from the SVG."""
 
 from xml.etree import ElementTree
 

@@ -1,4 +1,4 @@
-"""Atoms that differ only by the resonance form drawn, against RDKit's enumerated forms."""
+"""Atoms that differ only by the resonance form drawn agree with RDKit's enumerated forms."""
 
 import time
 from xml.etree import ElementTree

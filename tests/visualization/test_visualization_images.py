@@ -1,4 +1,4 @@
-"""Superpixel images and grids."""
+"""Superpixel images and grids show what they should."""
 
 import io
 import re
