@@ -104,7 +104,7 @@ def _may_group(match: re.Match[str]) -> bool:
 
 
 def marks_decimals(cell: str) -> str:
-    """Return the mark that a cell shows to be that of decimals, "," or ".", or "" if none."""
+    """Return the decimal mark that a cell reveals, "," or ".", or "" if it reveals none."""
     text = cell.translate(TYPOGRAPHY).strip()
     return "," if _proves_comma(text) else "." if _proves_point(text) else ""
 

@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Look for garbage once; pytest looks five times, which then takes no time."""
+    """Collect garbage once, so that pytest's own five collections take no time."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING and the guides say how to add passes ruff, mypy and the tests, as it stands."""
+"""What is added as CONTRIBUTING and the guides say passes ruff, mypy and the tests."""
 
 import os
 import shlex

@@ -58,7 +58,7 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
 
 
 def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
-    """The page has each file's kind and source, and a card its data's."""
+    """The page names the kind and source of each file, and a card the source of its data."""
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("dist-info/licenses/NOTICE") for name in names)
     page = (ROOT / "docs" / "licences.md").read_text()
@@ -186,7 +186,7 @@ def printed(code: str) -> list[str]:
 def test_nothing_is_unpickled():
     """No module reads a pickle, and torch.load is only called with weights_only=True.
 
-    Only a pool of processes does, from pipes to the processes that it started itself.
+    The one exception is a pool of processes, which reads pipes to processes that it started.
     """
     for folder in ("graphxai", "models", "datasets"):
         for path in (ROOT / folder).rglob("*.py"):

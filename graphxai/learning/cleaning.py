@@ -257,7 +257,7 @@ def _bounds_finding(raw: TableRows, column: int, labels: Labels, values: FloatAr
 def _require_values(
     path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
 ) -> None:
-    """Refuse a table whose only column has one value because its other cells are no numbers."""
+    """Refuse a table with one column of labels if all its numbers are the same."""
     if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
         return
     labels, distinct = columns[0], np.unique(values[~np.isnan(values)])

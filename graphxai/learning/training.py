@@ -251,7 +251,7 @@ def recombined(
         count: number of new molecules wanted; fewer if no more combinations exist.
         exclude: molecules that must not be made.
         config: configuration of the model that will read them.
-        settings: their seed chooses, and they say whether to show progress.
+        settings: their seed draws the molecules, and they say whether to show progress.
 
     Returns:
         The new SMILES and the encoded graphs.

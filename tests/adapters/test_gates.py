@@ -157,7 +157,7 @@ def test_relevance_goes_to_the_value_and_not_to_its_gate(spelling):
     ],
 )
 def test_a_gate_of_the_value_itself_is_an_activation(function):
-    """f(x) = x sigmoid(a x): its ratio f(x) / x is held by the activation rule, not by AH."""
+    """In f(x) = x sigmoid(a x), the rule for activations holds f(x) / x constant, and not AH."""
     model, x = seeded(Written(function)), nodes()
     v = model.maps[0](x)
     ratio = (function(v) / v).detach()
@@ -434,7 +434,7 @@ def ring(nodes: int) -> Data:
 
 
 def test_padding_is_not_counted_whatever_was_explained_before():
-    """A large graph alone may show too little of what a small one meets in padding."""
+    """A pass over a large graph alone cannot show what padding does to a small one."""
     for seed in (3, 4):
         torch.manual_seed(seed)
         attention = SGFormer(16, 16, 16, trans_num_heads=1, trans_num_layers=2)

@@ -491,7 +491,7 @@ def test_a_softmax_by_logarithms_is_a_softmax(method):
 
 
 def new_tensors_in_memory():
-    """Return the tensors in memory that the garbage collector was not told to leave alone."""
+    """Count the tensors in memory, but not those that were frozen for the garbage collector."""
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 

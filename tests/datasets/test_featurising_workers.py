@@ -197,7 +197,7 @@ def is_running(pid: int) -> bool:
 
 
 def ends_soon(pids: list[int]) -> bool:
-    """Wait for processes to end, and return whether they did; a parent hears of it late."""
+    """Wait up to five seconds for processes to end, and return whether they did."""
     stop = time.monotonic() + 5
     while any(map(is_running, pids)) and time.monotonic() < stop:
         time.sleep(0.02)

@@ -208,7 +208,7 @@ def test_the_root_at_which_a_model_reads_its_answer_stays(operator):
     model = gx.wrap(AtRoot(), kind="multiclass", classes=("a", "b"))
     for root in (0, torch.tensor([0])):
         data = Data(x=x, edge_index=edges, root_index=root)
-        found = gx.counterfactual_set(model, data, operator=operator)
-        assert found.before.label == "b"
-        assert found.members == (1, 3)
-        assert found.proven
+        removed = gx.counterfactual_set(model, data, operator=operator)
+        assert removed.before.label == "b"
+        assert removed.members == (1, 3)
+        assert removed.proven

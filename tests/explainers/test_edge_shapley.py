@@ -94,7 +94,7 @@ def test_no_order_is_refused():
 
 
 class Papers(nn.Module):
-    """Sum what papers get along two types of edges, which have no attributes."""
+    """A model that sums what papers get along two types of edges without attributes."""
 
     def forward(self, x_dict, edge_index_dict, batch_dict):
         writes = edge_index_dict["author", "writes", "paper"]
@@ -112,11 +112,11 @@ def test_edges_without_attributes_have_values_by_type():
     data["author", "writes", "paper"].edge_index = torch.tensor([[0, 0, 1], [0, 1, 2]])
     data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1, 1], [1, 2, 1]])
     model = graphxai.wrap(Papers(), kind="regression")
-    (found,) = edge_shapley(model, [data], permutations=400)
+    (result,) = edge_shapley(model, [data], permutations=400)
     edges = [("writes", 0, 0), ("writes", 0, 1), ("writes", 1, 2), ("cites", 0, 1), ("cites", 1, 2)]
     names = {"writes": "author writes paper", "cites": "paper cites paper"}
-    assert found.types == tuple(names[kind] for kind, *_ in edges)
-    assert found.edges.tolist() == [[first, second] for _, first, second in edges]
+    assert result.types == tuple(names[kind] for kind, *_ in edges)
+    assert result.edges.tolist() == [[first, second] for _, first, second in edges]
 
     def worth(kept) -> float:
         h = data["paper"].x.flatten().tolist()
@@ -133,7 +133,7 @@ def test_edges_without_attributes_have_values_by_type():
         for place, edge in enumerate(order):
             before = [edges[k] for k in order[:place]]
             values[edge] += (worth([*before, edges[edge]]) - worth(before)) / factorial(5)
-    assert np.abs(found.values - values).max() <= 4 * found.spread.max() + 1e-6
-    by_type = found.by_type()
+    assert np.abs(result.values - values).max() <= 4 * result.spread.max() + 1e-6
+    by_type = result.by_type()
     assert list(by_type) == [names["writes"], names["cites"]]
-    assert by_type[names["cites"]].tolist() == found.values[3:].tolist()
+    assert by_type[names["cites"]].tolist() == result.values[3:].tolist()

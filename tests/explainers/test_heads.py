@@ -69,7 +69,7 @@ def test_statistics_equal_a_loop_over_all_rows(smiles):
 
 
 def test_heads_built_to_look_at_one_distance_are_positional():
-    """Heads 1 to 4 look at the query itself, its neighbours, theirs, and the graph token."""
+    """Heads 1 to 4 look at the query itself, its neighbours, their neighbours, the graph token."""
     model = random_graphormer()
     with torch.no_grad():
         for layer in model.layers:

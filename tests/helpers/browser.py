@@ -47,7 +47,7 @@ class Page:
     """One tab, with commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
 
     def __init__(self, address: str) -> None:
-        """address: of the tab's socket, ws://..."""
+        """Connect to a tab by the address of its socket, ws://..."""
         import websocket
 
         self._address = address

@@ -257,7 +257,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
 
 
 def check(kind: str, value: Any) -> None:
-    """Run the check of a kind of input; raises whatever the fault is."""
+    """Run the check of a kind of input, which raises an error if it finds a fault."""
     with warnings.catch_warnings(), rdBase.BlockLogs():
         warnings.simplefilter("ignore")
         CHECKS[kind](value)

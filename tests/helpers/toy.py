@@ -1,4 +1,4 @@
-"""A small Graphormer for tests."""
+"""Draw small Graphormers for tests."""
 
 import torch
 

@@ -26,7 +26,7 @@ def eight_cores(monkeypatch):
 @linux
 @pytest.mark.parametrize(("busy", "free"), [(0, 8), (3, 5), (7.8, 1), (8, 1), (30, 1)])
 def test_cores_in_use_by_others_are_not_free(busy, free, eight_cores, monkeypatch):
-    """A machine of eight cores, of which `busy` have work while it is watched."""
+    """The machine has eight cores, `busy` of which have work while it is watched."""
     start = time.monotonic()
 
     def idle_seconds():

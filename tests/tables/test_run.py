@@ -183,7 +183,7 @@ def test_text_that_a_spreadsheet_takes_for_a_formula_can_be_guarded(model, tmp_p
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])
 def test_every_first_character_of_a_formula_is_guarded(first):
-    """The list is OWASP's on CSV injection; a program may drop a leading TAB or CR and evaluate."""
+    """OWASP lists them; a program may drop a leading TAB or CR and evaluate what follows."""
     cell = f"{first}=cmd|' /C calc'!A0"
     assert guarded({"name": cell, "pIC50": "-4.2"}) == {"name": f"'{cell}", "pIC50": "-4.2"}
 

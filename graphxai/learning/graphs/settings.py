@@ -49,7 +49,7 @@ class GraphSettings(RunSettings):
         """Return the settings for fitting a network.
 
         Args:
-            graphs: number of training graphs, of which more are seen fewer times.
+            graphs: number of training graphs; the more there are, the fewer times each is seen.
             largest: nodes of the largest graph, on which the batch size depends.
         """
         epochs = min(EPOCHS, max(FEWEST_EPOCHS, SEEN // max(graphs, 1)))

@@ -144,7 +144,7 @@ def train_bace(
 def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> Path:
     """Write the canonical SMILES of the training compounds next to a checkpoint, one per row.
 
-    Every result looks there for how near a molecule is; the other compounds are in `held_out.csv`.
+    Results read them to say how near a molecule is. The other compounds are in `held_out.csv`.
     """
 
     def canonical(chosen: Sequence[int]) -> list[str]:
