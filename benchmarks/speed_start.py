@@ -1,4 +1,4 @@
-"""Measure the start-up of a program, in the processor time of new processes."""
+"""The start-up of a program, in the processor time of new processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Time every step from a SMILES to its explanation, here, in OGB and in the published pipeline."""
+"""Every step from a SMILES to its explanation, beside OGB's and the published pipeline's."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Measure the processor time of functions that take turns."""
+"""Processor time of functions that take turns."""
 
 import time
 from collections.abc import Callable

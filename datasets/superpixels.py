@@ -1,7 +1,8 @@
 """Turn images into graphs of superpixels: SLIC segments are nodes, edges join touching segments.
 
-``pos[:, 0]`` runs to the right and ``pos[:, 1]`` down, both from 0 to 1 over the image. The pixel
-in row r and column c of an H x W image has its centre at ((c + 0.5) / W, (r + 0.5) / H).
+Coordinates: ``pos[:, 0]`` runs to the right and ``pos[:, 1]`` down, both from 0 to 1 over the
+image. The pixel in row r and column c of an H x W image has its centre at
+((c + 0.5) / W, (r + 0.5) / H).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configure Sphinx for `make docs`."""
+"""Sphinx configuration; `make docs` builds with it."""
 
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ from graphxai.runtime.source_tree import folders_beside
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:  # the list of public names
-    from graphxai.adapters.engine.session import conservative as conservative
+    from graphxai.adapters.engine.interception import conservative as conservative
     from graphxai.adapters.wrapping import wrap as wrap
     from graphxai.api import compare as compare
     from graphxai.api import explain as explain

@@ -27,17 +27,10 @@ def executed(
     timeout: int = 120,
     kernel: AsyncKernelManager | None = None,
 ) -> NotebookNode:
-    """Run a copy of a notebook in a folder, and return it.
+    """Return a copy of the notebook run in `folder`; CellExecutionError if a cell fails.
 
-    Args:
-        notebook: the notebook.
-        folder: the folder.
-        timeout: seconds for each cell.
-        kernel: the kernel, by default a new one. It is started if it is not running yet, and left
-            running.
-
-    Raises:
-        CellExecutionError: a cell fails.
+    timeout: seconds per cell. kernel: started if it is not running yet, and left running; by
+    default a new one.
     """
     notebook = nbformat.from_dict(notebook)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost time

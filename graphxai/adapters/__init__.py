@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
 
-from .engine.session import intercepted
+from .engine.interception import intercepted
 from .layout import NodeLayout
 
 if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch

@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from .batches import WrappedBatch, as_rows, is_real
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
+from .engine.pass_request import NODES, PassRequest, record_pass
+from .engine.pass_warnings import modules_with_cuts
 from .engine.positive_pass import ALL_CONSTANT
-from .engine.replay import make_plan
-from .engine.roles import find_roles
-from .engine.session import NODES, PassRequest, modules_with_cuts, record_pass
+from .engine.replay_plan import make_plan
+from .engine.role_finder import find_roles
 from .eval_replica import all_modules, copied, restoring_attributes, uncompiled
 
 Wrapped = Any  # a WrappedModel, whose file imports this one

@@ -15,9 +15,10 @@ from graphxai.contract.target import ResolvedTarget
 
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts
 from .batches import as_rows
+from .engine.attention_pass import ids_of_rows
 from .engine.node_ids import EntryIds
+from .engine.pass_request import record_pass
 from .engine.presence import PresencePlan, plan_presence
-from .engine.session import ids_of_rows, record_pass
 from .engine.structure_ids import track_structure
 from .engine.trace import Trace
 

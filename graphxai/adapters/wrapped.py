@@ -31,8 +31,9 @@ from .chosen import PAIR, PAIR_IS_IGNORED
 from .embedding import choose_embedding, embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.hooked_pass import why_recorded
-from .engine.positive_pass import current_relevance
-from .engine.session import PassRequest, pass_by_conservative_rules, pass_by_positive_rules
+from .engine.pass_request import PassRequest
+from .engine.relevance_pass import current_relevance
+from .engine.session import pass_by_conservative_rules, pass_by_positive_rules
 from .eval_replica import (
     restoring_attributes,
 )

@@ -1,4 +1,4 @@
-"""Compare fragments over a set of molecules: mean, spread, interval and examples.
+"""The contribution of each fragment over a set of molecules: mean, spread, interval, examples.
 
 Molecules are added one by one and not kept. Memory grows with the number of distinct fragments,
 plus 8 bytes per compound for a hash that recognises duplicates.
@@ -100,7 +100,7 @@ class Tally:
         Args:
             occurrences: relevance and number of atoms of each.
             place: position of the molecule in the set.
-            smiles: SMILES of the molecule.
+            smiles: of the molecule.
         """
         number = len(occurrences)
         value = math.fsum(relevance for relevance, _ in occurrences) / number
@@ -121,7 +121,7 @@ class Tally:
 
 
 class FragmentTable:
-    """The relevance of every fragment over the molecules added so far, see `fragment_table`.
+    """Relevance of every fragment so far, over the molecules added; see `fragment_table`.
 
     `molecules` is the number of different molecules that were added.
     """

@@ -1,4 +1,4 @@
-"""The command `graphxai explain`: explain a molecule, a table of molecules, or a digit."""
+"""`graphxai explain`: a molecule, a table of molecules, or a digit."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -162,7 +162,7 @@ def explain(
 
 
 def _limit(scale: str) -> float | None:
-    """Return the relevance shown in full colour, or None if the pictures decide about it."""
+    """The relevance shown in full colour, or None if it is that of the pictures."""
     if scale in ("own", "shared"):
         return None
     try:
@@ -175,7 +175,7 @@ def _limit(scale: str) -> float | None:
 
 
 def _folder(place: str | None) -> Path:
-    """Return the folder for the results of a table."""
+    """The folder for the results of a table."""
     folder = Path(place or "results")
     if folder.suffix.lower() in WRITABLE and not folder.is_dir():
         raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")

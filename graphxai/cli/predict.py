@@ -1,4 +1,4 @@
-"""The command `graphxai predict`: predict a molecule, a table of molecules, or a digit."""
+"""`graphxai predict`: a molecule, a table of molecules, or a digit."""
 
 from contextlib import ExitStack
 from pathlib import Path

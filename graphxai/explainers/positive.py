@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.adapters.engine.pass_cache import cached, cached_passes, weight_versions
-from graphxai.adapters.engine.positive_pass import RelevancePass, relevance_pass
-from graphxai.adapters.engine.session import PassRequest, pass_by_positive_rules
+from graphxai.adapters.engine.pass_request import PassRequest
+from graphxai.adapters.engine.relevance_pass import RelevancePass, relevance_pass
+from graphxai.adapters.engine.session import pass_by_positive_rules
 from graphxai.adapters.eval_replica import copied
 from graphxai.adapters.layout import NodeLayout
 from graphxai.contract.batch import GraphBatch

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.session import warn_of_random_numbers
-from graphxai.adapters.engine.trace import recording
+from graphxai.adapters.engine.pass_warnings import warn_of_random_numbers
+from graphxai.adapters.engine.recording import recording
 from graphxai.runtime.randomness import current_draws
 
 FAR = 7e4  # in machine epsilons of the largest output, more than bfloat16 inside a pass causes

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.adapters.engine.session import warn_of_cuts
+from graphxai.adapters.engine.pass_warnings import warn_of_cuts
 
 NODES_ONLY = ("x",)
 

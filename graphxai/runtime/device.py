@@ -12,9 +12,7 @@ def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
 
     The model's inputs follow it, and results come back to the CPU.
 
-    Args:
-        model: the model.
-        device: the device; with None the model stays where it is.
+    device: if it is None, the model stays where it is.
 
     Raises:
         ValueError: this machine has no such device.

@@ -1,4 +1,4 @@
-"""A recorded pass is shown as text, with its operations in order and their roles."""
+"""A recorded pass as text: its operations in order, and the roles that were found in it."""
 
 import re
 
@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.adapters.engine.roles import find_roles
-from graphxai.adapters.engine.trace import Trace, recording
+from graphxai.adapters.engine.recording import recording
+from graphxai.adapters.engine.role_finder import find_roles
+from graphxai.adapters.engine.trace import Trace
 
 N, DIM = 4, 3
 
@@ -45,7 +46,7 @@ class Gated(nn.Module):
 
 
 class Names(TorchDispatchMode):
-    """A mode that collects the names of all operations that PyTorch's dispatcher runs."""
+    """The names of all operations that PyTorch's dispatcher runs."""
 
     def __init__(self):
         super().__init__()

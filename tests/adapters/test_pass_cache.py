@@ -1,4 +1,4 @@
-"""A pass that several methods look at is recorded once, and they give the same results as alone."""
+"""Passes that several methods look at are recorded once, and give what they give one by one."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import graphxai as gx
-from graphxai.adapters.engine import session
+from graphxai.adapters.engine import attention_pass
 from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.explainers import get_explainer
 from other_models import GpsModel, graph_of
@@ -17,15 +17,15 @@ METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_l
 
 @pytest.fixture
 def recorded(monkeypatch) -> list[str]:
-    """Collect the types of the rows of every pass that is recorded."""
+    """The types of the rows of every pass that is recorded."""
     seen: list[str] = []
-    record = session.record_pass
+    record = attention_pass.record_pass
 
     def noting(given):
         seen.append(str(given.rows.dtype))
         return record(given)
 
-    monkeypatch.setattr(session, "record_pass", noting)
+    monkeypatch.setattr(attention_pass, "record_pass", noting)
     return seen
 
 
@@ -53,9 +53,9 @@ def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, 
     recorded.clear()
     with cached_passes(most=4):
         for name, wanted in zip(METHODS, alone, strict=True):
-            attribution = get_explainer(name).attribute(model, batch)
-            assert torch.equal(attribution.relevance, wanted.relevance), name
-            assert torch.equal(attribution.output, wanted.output), name
+            found = get_explainer(name).attribute(model, batch)
+            assert torch.equal(found.relevance, wanted.relevance), name
+            assert torch.equal(found.output, wanted.output), name
     assert sorted(recorded) == ["torch.float32", "torch.float64"]
     recorded.clear()
     get_explainer("gae").attribute(model, batch)

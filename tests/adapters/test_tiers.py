@@ -1,4 +1,4 @@
-"""Wrapped models have two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
+"""Wrapped models in two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
 
 import warnings
 
@@ -14,11 +14,13 @@ from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 import graphxai as gx
 from graphxai.adapters.engine.autograd_graph import AutogradGraph
+from graphxai.adapters.engine.conservative_rules import CONSERVATIVE
 from graphxai.adapters.engine.gradient_rules import GRADIENTS, hooks_of, install_hooks
 from graphxai.adapters.engine.hooked_pass import AFFINE, recorded_only, why_recorded
-from graphxai.adapters.engine.replay import CONSERVATIVE, make_plan, replay
-from graphxai.adapters.engine.roles import find_roles
-from graphxai.adapters.engine.trace import recording
+from graphxai.adapters.engine.recording import recording
+from graphxai.adapters.engine.replay import replay
+from graphxai.adapters.engine.replay_plan import make_plan
+from graphxai.adapters.engine.role_finder import find_roles
 from graphxai.rules.conservative import conservative
 from pooled_models import DIM, Pooled, graph, seeded
 
@@ -112,7 +114,7 @@ def test_both_tiers_say_what_the_rules_written_out_by_hand_say(blocks, pool):
 
 
 def test_most_spellings_need_no_recording():
-    """The others are named, each by what its autograd graph does not say."""
+    """Those that do are named, each by what its graph does not say."""
     recorded = {}
     for blocks in RECIPES:
         model = composed(blocks, "mean")
@@ -130,7 +132,7 @@ def test_most_spellings_need_no_recording():
 
 
 def explained_twice(module: nn.Module, data=None):
-    """Explain a model by the first tier where it serves, and by the second."""
+    """By the first tier where it serves, and by the second."""
     model, data = gx.wrap(module, kind="regression"), data or graph()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -217,7 +219,7 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
 
 
 class Gps(nn.Module):
-    """A GPS that has an encoder of edges with a bias."""
+    """A GPS whose encoder of edges has a bias."""
 
     def __init__(self, width: int = 16, layers: int = 2):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A target is the log-odds of the class explained, or its probability."""
+"""Targets: the log-odds of the class explained, against probabilities."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The recipe of the bundled digit model trains it, and the model itself works."""
+"""The recipe of the bundled digit model, and the model itself."""
 
 import gzip
 import struct

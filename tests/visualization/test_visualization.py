@@ -1,4 +1,4 @@
-"""Pictures of molecules say what the numbers say, in colours, words and files."""
+"""Colours, molecules, files: what a picture says must be what the numbers say."""
 
 import io
 import os

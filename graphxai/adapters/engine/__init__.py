@@ -1,17 +1,32 @@
-"""Explain any PyTorch model: record a pass, find roles in it, run it again under a table of rules.
+"""Explain any PyTorch model, by the list of the operations of one pass.
 
-The files in the order in which they build on each other:
+There are two tiers. The first lets the model run once, as it is, and reads the list from PyTorch's
+own autograd graph (`autograd_graph`); hooks on its nodes pass relevance back by the rules
+(`hooked_pass`). The second records the list below PyTorch's dispatcher (`recording`) and runs it
+again under the rules (`replay`). It serves every pass whose graph does not say enough.
 
-* `trace` records a pass as a list of ATen operations, with the values that each read and made;
-* `node_ids` finds out which node each entry of each value belongs to, and `linear_attention` writes
-  the matrix of linear attention into the list;
-* `roles` finds attention, gates, the scales of norms, and activations;
-* `replay` plans which operations run again under which rules, and runs them. It is handed a
-  function that runs one operation: by the conservative rules (its own), with derivatives along
-  constants (`constants`), or by the positive rules (`positive_pass`);
-* `attention` reads the attention between nodes;
-* `program` follows a list that was recorded earlier while the model runs, which is faster than to
-  record it and run it again;
-* `pass_cache` keeps what several methods need of the same pass;
-* `session` puts all of this together, for a pass of a wrapped model or a block of a user's code.
+Five ideas, in the order in which they build on each other:
+
+1. The list. `trace` has its types: operations, the memory that they used, and how data flowed.
+   `vocabulary` groups the names of operations, `node_kinds` those of autograd's nodes;
+   `decompositions` and `operation_kind` say what is recorded of an operation, `live_values` where
+   gradients flow.
+2. The numbers of nodes. `node_ids` and `node_tracker` find out which node each entry of each value
+   belongs to, with the sums and products of `id_arithmetic`; `structure_ids` follows counts of
+   neighbours and nodes, too.
+3. Roles. `roles` says what there is: attention, gates, the scales of norms, activations.
+   `role_finder` finds them by the `flow_queries`. `linear_attention` writes the matrix of linear
+   attention into a recorded list.
+4. Running it under rules. `replay_plan` plans what relevance passes through. The rules are in
+   `conservative_rules` (as functions), `gradient_rules` (as hooks) and `positive_rules`;
+   `nonlinearities` finds the steps that no rule covers. The shares of constants come with the
+   gradient (`constant_additions`, `constant_shares`) or from derivatives along them
+   (`constant_derivatives`), each on a line of the ledger (`ledger_lines`).
+5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
+   `layer_inputs` what enters the layer around it.
+
+`session` puts all of this together for a pass of a wrapped model (`pass_request`), `interception`
+for a module that is called in a block of a user's code. `program` and `program_following` run a
+recorded list beside the model. `presence` lets nodes be absent from a recorded pass. `pass_cache`
+keeps what several methods need of the same pass.
 """

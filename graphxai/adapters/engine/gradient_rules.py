@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .autograd_graph import Node
+from .conservative_rules import has_rule
 from .node_kinds import KINDS
-from .replay import ReplayPlan, has_rule
+from .replay_plan import ReplayPlan
 from .trace import Op, Ref, refs_in
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]

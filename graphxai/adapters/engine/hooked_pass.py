@@ -26,11 +26,13 @@ from graphxai.runtime.scope import Blocks
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
-from .constants import BIASES, STRUCTURE
+from .conservative_rules import has_rule
 from .gradient_rules import GRADIENTS, HookAt, hooks_of, install_hooks
-from .program import NODES, PassRequest
-from .replay import ReplayPlan, has_rule, make_plan, nonlinearities
-from .roles import find_roles
+from .ledger_lines import BIASES, STRUCTURE
+from .nonlinearities import nonlinearities
+from .pass_request import NODES, PassRequest
+from .replay_plan import ReplayPlan, make_plan
+from .role_finder import find_roles
 from .trace import Op, Ref, refs_in
 from .vocabulary import ADDITIVE, GATES
 

@@ -18,10 +18,12 @@ from torch import Tensor
 from graphxai.rules.conservative import Rules
 
 from . import presence_functions as functions
-from .node_ids import GATHERED, NodeIds
+from .node_ids import NodeIds
+from .node_tracker import GATHERED
 from .presence_gates import OVER_AXES, Gate, find_gates, reduced_axes
 from .presence_quotients import link_quotients
-from .replay import Replay, ReplayPlan
+from .replay import Replay
+from .replay_plan import ReplayPlan
 from .roles import Roles
 from .trace import Op, Trace
 from .vocabulary import PLUS_PRODUCT, SOFTMAX

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .node_ids import GATHERED, NONE, EntryIds, NodeIds
+from .node_ids import NONE, EntryIds, NodeIds
+from .node_tracker import GATHERED
 from .trace import Op, Ref, Trace
 from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SOFTMAX
 

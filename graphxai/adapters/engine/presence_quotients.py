@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .node_ids import GATHERED
+from .node_tracker import GATHERED
 from .presence_gates import KEEPS_ZERO, Gate
 from .trace import Trace
 from .vocabulary import SAME

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .node_ids import GATHERED, MOVES, NONE, EntryIds, NodeIds, _NodeTracker
+from .node_ids import NONE, EntryIds, NodeIds
+from .node_tracker import GATHERED, MOVES, NodeTracker
 from .trace import Op, Ref, Trace
 
 JOINS = {"cat", "stack"}
@@ -39,7 +40,7 @@ def track_structure(
     return tracker.nodes
 
 
-class _StructureTracker(_NodeTracker):
+class _StructureTracker(NodeTracker):
     """Follows integers that are moved, and sums of constants by an index with ids."""
 
     def step(self, op: Op) -> None:
