@@ -44,10 +44,10 @@ def print_explanation(explanation: Explanation) -> None:
         echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")
     molecule = explanation.molecule
-    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.errors}:")
+    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.spread_note}:")
     for node in order[:SHOWN_NODES].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
-        echo(f"    {f'{symbol}{node}':6s} {explanation.listed(node)}")
+        echo(f"    {f'{symbol}{node}':6s} {explanation.format_node(node)}")
 
 
 def print_nearness(prediction: Prediction) -> None:

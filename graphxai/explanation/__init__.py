@@ -1,1 +1,1 @@
-"""Results: explanations that can be drawn, saved and shown in a notebook."""
+"""Results of explaining, which can be drawn, saved and shown in a notebook."""

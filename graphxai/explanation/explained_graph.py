@@ -1,4 +1,4 @@
-"""One graph with the relevance of its nodes: plain values, and words for what they say."""
+"""One graph with the relevance of its nodes, as plain values, and the words that describe them."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -26,43 +26,43 @@ NO_MOLECULE = "this graph has no molecule: write .csv, .parquet or .json."
 
 @dataclass(frozen=True, eq=False)
 class ExplainedGraph:
-    """Relevance of every node of one graph for one output, and what describes it.
+    """The relevance of every node of one graph for one output, and what describes the graph.
 
     Args:
-        relevance: of each node, (N,), signed.
+        relevance: the relevance of each node (N,), with its sign.
         target: the explained output, in words.
         wanted: the explained output as a `Target`, for explaining it again.
         prediction: the model's prediction for the task of the target.
         predictions: the model's predictions for all tasks.
-        method: name of the method that explained it.
-        title: of the method, for pictures.
+        method: the name of the method.
+        title: the method's title in pictures.
         ledger: how the output divides into shares.
         additive: whether relevance is in units of the output, as the ledger assumes.
-        caveat: what to know about the method's scores; empty if there is nothing.
-        unsigned: for a method without negative scores, what a large score says about a node;
-            otherwise empty.
-        features: relevance split exactly by feature, (N, F), or None.
-        feature_names: one name for each column of `features`.
-        spread: the uncertainty of each score, (N,), in its unit. For methods that average over
+        caveat: what to know about the method's scores. It is empty if there is nothing to say.
+        unsigned: for a method without negative scores, what a large score says about a node. It is
+            empty for other methods.
+        features: the relevance split exactly by feature (N, F), or None.
+        feature_names: a name for each column of `features`.
+        spread: the uncertainty of each score (N,), in its unit. For methods that average over
             samples it is the standard error, and for an ensemble the standard deviation over its
-            members. Otherwise None.
-        members: relevance by each model of an ensemble, (K, N), or None.
+            members. Other explanations have None.
+        members: the relevance by each model of an ensemble (K, N), or None.
         relevance_of: by name, the relevance of each row (rows,) of the inputs that were named in
             `wrt`, or of the nodes of each type of a heterogeneous graph.
-        features_of: by name, the parts of that relevance (rows, ...), in the input's shape, where
-            the method splits by feature.
-        smiles: of the molecule, or None.
+        features_of: by name, the parts of that relevance (rows, ...), in the input's shape, if the
+            method splits by feature.
+        smiles: the SMILES of the molecule, or None.
         mol: the RDKit molecule, if the input was one.
-        image: grey levels (H, W) of the picture whose superpixels are the nodes, or None.
-        segments: number of the superpixel of each pixel, (H, W), or None.
-        graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, as far as it has them; empty
-            for molecules, whose features follow from `mol` or `smiles`, and for graphs with several
-            types of nodes.
-        drawn: edges and labels for the picture of a graph that is no molecule and no image.
-        provenance: model, hash of its checkpoint, options and versions.
+        image: the grey levels (H, W) of a picture with superpixels as nodes, or None.
+        segments: the number of the superpixel that each pixel belongs to (H, W), or None.
+        graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, if it has them. It is empty
+            for graphs with several types of nodes, and for molecules, as their features follow from
+            `mol` or `smiles`.
+        drawn: the edges and labels to draw a graph that is no molecule and no image.
+        provenance: the model, the hash of its checkpoint, the options and the versions.
 
     Raises:
-        NotFiniteError: if relevance or ledger are not finite.
+        NotFiniteError: relevance or ledger are not finite.
     """
 
     relevance: NDArray[np.floating]
@@ -112,19 +112,19 @@ class ExplainedGraph:
         return f"Explanation({'; '.join(filter(None, parts))})"
 
     def at(self, level: float) -> Self:
-        """Return a copy whose predictions have their intervals or classes at this level."""
+        """Return a copy that gives the intervals or classes of its predictions at this level."""
         predictions = tuple(p.at(level) for p in self.predictions)
         prediction = next(p for p in predictions if p.task == self.prediction.task)
         return replace(self, prediction=prediction, predictions=predictions)
 
     @property
     def nearness(self) -> "Nearness | None":
-        """How near the molecule is to the model's training set; None for other graphs."""
+        """How near the molecule is to the model's training set, or None for other graphs."""
         return self.prediction.nearness
 
     @property
     def molecule(self) -> "Mol | None":
-        """The RDKit molecule whose atoms, in order, are the nodes; None for other graphs."""
+        """The RDKit molecule with the nodes as its atoms, in order, or None for other graphs."""
         if self.mol is not None or self.smiles is None:
             return self.mol
         from rdkit import Chem
@@ -133,7 +133,7 @@ class ExplainedGraph:
         return None if molecule is None else Chem.Mol(molecule)
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
-        """Return the molecule whose atoms are the nodes; other graphs raise ValueError(error)."""
+        """Return the molecule with the nodes as its atoms, or raise ValueError(error)."""
         molecule = self.molecule
         if molecule is None or molecule.GetNumAtoms() != len(self):
             raise ValueError(error)
@@ -141,9 +141,9 @@ class ExplainedGraph:
 
     @property
     def equivalent(self) -> list[tuple[int, ...]]:
-        """Groups of atoms that differ only by the resonance form drawn; empty without a molecule.
+        """The groups of atoms that differ only by the resonance form that is drawn.
 
-        See `visualization.resonance`.
+        There are none without a molecule. See `visualization.resonance`.
         """
         molecule = self.molecule
         return [] if molecule is None else equivalent_atoms(molecule)
@@ -155,14 +155,14 @@ class ExplainedGraph:
 
     @property
     def contested(self) -> NDArray[np.bool_]:
-        """Whether the models of the ensemble disagree on the sign of each node, (N,)."""
+        """Whether the models of the ensemble disagree on the sign of each node (N,)."""
         if self.members is None:
             return np.zeros(len(self), dtype=np.bool_)
         return np.logical_and((self.members > 0).any(0), (self.members < 0).any(0))
 
     @property
     def subject(self) -> str:
-        """The target, with its task if the model has several: `hERG inhibition: active`."""
+        """The target, with its task if the model has several, as in `hERG inhibition: active`."""
         task = self.prediction.task
         several = len(self.predictions) > 1 and self.prediction.label is not None
         if not several or isinstance(self.wanted.choice, tuple):
@@ -171,12 +171,12 @@ class ExplainedGraph:
 
     @property
     def unit(self) -> str:
-        """The unit of the explained output; empty for a class, a pair, or a task without a unit."""
+        """The unit of the output, which is empty for a class, a pair, or a task without a unit."""
         return "" if isinstance(self.wanted.choice, tuple) else self.prediction.unit
 
     @property
     def legend(self) -> tuple[str, str]:
-        """What negative and positive relevance mean; the first is empty if scores have no sign."""
+        """What negative and positive relevance mean. The first is empty if scores have no sign."""
         if self.unsigned:
             return "", self.unsigned
         if isinstance(self.wanted.choice, tuple):
@@ -194,7 +194,7 @@ class ExplainedGraph:
 
     @property
     def caption(self) -> str:
-        """What the nodes changed in the output, then the method's shares of it, on a line each."""
+        """What the nodes changed in the output, and the method's shares on the next line."""
         if not self.additive:
             what = "scores without a sign" if self.unsigned else "scores"
             caveat = f" · {self.caveat}" if self.caveat else ""
@@ -219,30 +219,30 @@ class ExplainedGraph:
 
     @property
     def node_word(self) -> str:
-        """What the nodes are called, in the plural."""
+        """The word for the nodes, in the plural."""
         if self.smiles is not None:
             return "atoms"
         return "superpixels" if self.segments is not None else "nodes"
 
     @property
-    def errors(self) -> str:
-        """What ± means in a list of scores; empty if the scores have no spread."""
+    def spread_note(self) -> str:
+        """What ± means in a list of scores. It is empty if the scores have no spread."""
         if self.members is not None and self.spread is not None:
             return f" ± standard deviation over {len(self.members)} models"
         return "" if self.spread is None else " ± standard error"
 
-    def written(self, relevance: float) -> str:
-        """Write a relevance as text, with a plus sign only if scores have a sign."""
+    def format_relevance(self, relevance: float) -> str:
+        """Format a relevance as text, with a plus sign only if scores have a sign."""
         return f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
 
-    def listed(self, node: int) -> str:
-        """Write a node's relevance as text, ± its spread if there is one."""
-        text = self.written(self.relevance[node])
+    def format_node(self, node: int) -> str:
+        """Format a node's relevance as text, with ± its spread if there is one."""
+        text = self.format_relevance(self.relevance[node])
         return text if self.spread is None else f"{text} ± {self.spread[node]:.4f}"
 
     @property
     def provenance_line(self) -> str:
-        """The provenance in one line."""
+        """The provenance on one line."""
         made = self.provenance
         parts = [self.smiles or f"{len(self)} nodes", self.title]
         if made.get("model"):

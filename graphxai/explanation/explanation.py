@@ -1,4 +1,4 @@
-"""An explanation of one graph: its relevance as a picture, a page, a table, files."""
+"""An explanation of one graph, which becomes a picture, a page, a table or a file."""
 
 from base64 import b64encode
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from graphxai.visualization import Scale
 
-TOP = 5  # strongest nodes listed on a page
+TOP = 5  # how many of the strongest nodes a page lists
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,8 +37,8 @@ class Explanation(ExplainedGraph, Result):
         """Return the colour scale of the picture, which starts at zero for scores without a sign.
 
         Args:
-            wanted: the relevance shown in full colour; by default the largest |relevance| of this
-                graph.
+            wanted: the relevance that is shown in full colour. By default it is the largest
+                |relevance| of this graph.
             palette: one of `visualization.PALETTES`.
         """
         from graphxai.visualization import Scale
@@ -58,14 +58,14 @@ class Explanation(ExplainedGraph, Result):
         """Return the picture as SVG text.
 
         Args:
-            scale: the relevance shown in full colour, which several explanations can share; by
-                default the largest |relevance| of this graph.
+            scale: the relevance that is shown in full colour, or a scale that several explanations
+                share. By default it is the largest |relevance| of this graph.
             palette: one of `visualization.PALETTES`.
-            as_drawn: show each atom's relevance as it is. By default, atoms that resonance makes
-                equivalent show their mean (see `equivalent`).
-            agreed: give no colour to nodes on whose sign the models of an ensemble disagree (see
-                `contested`).
-            options: as for `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg` and
+            as_drawn: whether each atom shows its own relevance. By default, atoms that resonance
+                makes equivalent show their mean (see `equivalent`).
+            agreed: whether nodes stay without colour if the models of an ensemble disagree on their
+                sign (see `contested`).
+            options: options of `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg` and
                 `graph_svg`.
         """
         from graphxai import visualization as draw
@@ -96,7 +96,7 @@ class Explanation(ExplainedGraph, Result):
                 options["scale"] = replace(options["scale"], limit=self._limit(edges))
             return draw.graph_svg(self.drawn, relevance, edge_relevance=edges, **options)
         raise ValueError(
-            "this input has no picture: it has no molecule (a SMILES), no image with segments and"
+            "this input cannot be drawn: it has no molecule (a SMILES), no image with segments and"
             " no edges."
         )
 
@@ -108,17 +108,17 @@ class Explanation(ExplainedGraph, Result):
         return super()._repr_svg_() if self.has_picture else None
 
     def _repr_html_(self) -> str | None:
-        # A notebook stores every representation: two would double its size.
+        # A notebook stores every representation, so two would double its size.
         return None if self.has_picture else self.section()
 
     def section(self, **options: Any) -> str:
-        """Return HTML for a section of a page: the picture (or text instead), then the details.
+        """Return the HTML of a section of a page: the picture, or a text, and the details.
 
-        Options are as for `svg`. All text is escaped.
+        Options are those of `svg`. All text is escaped.
         """
         text = escape(f"{self.headline}. {self.caption}".replace("\n", "; "))
         if self.has_picture:
-            # as a separate document, because two pictures may use the same ids
+            # each picture is a separate document, because two may use the same ids
             code = b64encode(self.svg(**options).encode()).decode()
             shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
         else:
@@ -137,8 +137,8 @@ class Explanation(ExplainedGraph, Result):
     def _strongest(self) -> str:
         """Return an HTML table of the nodes with the largest |relevance|."""
         order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
-        values = [self.listed(i) for i in order.tolist()]
-        molecule, head = self.molecule, f"relevance{self.errors}"
+        values = [self.format_node(i) for i in order.tolist()]
+        molecule, head = self.molecule, f"relevance{self.spread_note}"
         if molecule is None:
             return table_html(("node", head), zip(order.tolist(), values, strict=True))
         symbols = [molecule.GetAtomWithIdx(i).GetSymbol() for i in order.tolist()]
@@ -172,8 +172,8 @@ class Explanation(ExplainedGraph, Result):
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the picture, as JSON values.
 
-        Relevance follows the atom order of `smiles`. If there is a `molblock` (the input was an
-        RDKit molecule), it follows the order in there, and `smiles` is only a name.
+        Relevance follows the atom order of `smiles`. If the input was an RDKit molecule, there is a
+        `molblock`. Relevance then follows its order, and `smiles` is only a name.
         """
         of_inputs = {
             field: {name: part.tolist() for name, part in getattr(self, field).items()}
@@ -200,11 +200,11 @@ class Explanation(ExplainedGraph, Result):
     def to_pyg(self) -> "PygExplanation":
         """Return a `torch_geometric.explain.Explanation`.
 
-        Its `node_mask` (N, 1) is signed relevance, and its `edge_mask` (E,) that of `edge_attr`, if
-        this was explained. It has `x`, `edge_index` and `edge_attr`, for molecules in OGB's
-        encoding, for other graphs those of the input; graphs with several types of nodes have only
-        their number of nodes. Further attributes are `pos` (of superpixels), `smiles`, `method`,
-        `label` (the target in words) and `ledger`.
+        Its `node_mask` (N, 1) is the signed relevance. Its `edge_mask` (E,) is the relevance of
+        `edge_attr`, if this was explained. A molecule has `x`, `edge_index` and `edge_attr` in
+        OGB's encoding, and other graphs have those of the input. Graphs with several types of nodes
+        have only their number of nodes. Further attributes are `pos` (of superpixels), `smiles`,
+        `method`, `label` (the target in words) and `ledger`.
         """
         import torch
         from torch_geometric.explain import Explanation as PygExplanation
@@ -227,12 +227,12 @@ class Explanation(ExplainedGraph, Result):
         )
 
     def to_sdf(self, *, title: str = "", **properties: object) -> str:
-        """Return a record of an SD file; see `files.sdf_record`.
+        """Return a record of an SD file, as `files.sdf_record` writes it.
 
-        Your `properties` come first, then target, method, predictions, ledger and model.
+        The `properties` come first, then the target, method, predictions, ledger and model.
 
         Raises:
-            ValueError: for a graph without a molecule.
+            ValueError: the graph is no molecule.
         """
         return files.sdf_record(
             self.atoms(),
@@ -242,10 +242,10 @@ class Explanation(ExplainedGraph, Result):
         )
 
     def to_cxsmiles(self) -> str:
-        """Return the molecule as CXSMILES with its relevance; see `files.cxsmiles`.
+        """Return the molecule as CXSMILES with its relevance, as `files.cxsmiles` writes it.
 
         Raises:
-            ValueError: for a graph without a molecule.
+            ValueError: the graph is no molecule.
         """
         return files.cxsmiles(self.atoms(), self.relevance)
 
@@ -274,15 +274,15 @@ class Explanation(ExplainedGraph, Result):
         return text
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by suffix.
+        """Write the picture (.svg, .png, .pdf), a page (.html) or the values, by the file's suffix.
 
-        The values can be written as .csv, .parquet or .json, and for molecules as .sdf or .smi; see
-        `explanation.files`. Pictures and pages take the options of `svg`.
+        The values can be written as .csv, .parquet or .json, and for molecules as .sdf or .smi (see
+        `explanation.files`). Pictures and pages take the options of `svg`.
 
         Raises:
-            ValueError: for any other suffix, or if the explanation has no molecule or image to
+            ValueError: the suffix is another one, or the explanation has no molecule or image to
                 write.
-            ImportError: for Parquet without pyarrow.
+            ImportError: Parquet is wanted, but pyarrow is not installed.
         """
         path = files.writable(path)
         match path.suffix.lower():
@@ -302,7 +302,7 @@ class Explanation(ExplainedGraph, Result):
 
 
 def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
-    """Say which atoms a picture shows with their mean; empty if there are none."""
+    """Say which atoms a picture shows with their mean. Return "" if there are none."""
     listed = [", ".join(f"{mol.GetAtomWithIdx(i).GetSymbol()}{i}" for i in g) for g in groups]
     return f"mean over atoms equivalent by resonance: {'; '.join(listed)}" if listed else ""
 

@@ -13,11 +13,11 @@ from .result import Picture
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 12  # pictures of a list that a notebook shows
+SHOWN = 12  # how many pictures of a list a notebook shows
 
 
 class Explanations(list[Explanation | None]):
-    """What `explain` returns for several inputs: a list, with None where an input was left out."""
+    """The explanations of several inputs as a list, with None where an input was left out."""
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Explanation | None: ...
@@ -29,14 +29,14 @@ class Explanations(list[Explanation | None]):
         return super().__getitem__(index)
 
     def grid(self, **options: Any) -> Picture:
-        """Draw the pictures side by side; options are as for `graphxai.grid`."""
+        """Draw the pictures side by side, with the options of `graphxai.grid`."""
         return grid(self, **options)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per atom.
 
         Its columns are input (the explanation's position in the list), atom, symbol, relevance and
-        parts; see `Explanation.to_frame`.
+        parts, as in `Explanation.to_frame`.
         """
         import pandas as pd
 
@@ -48,10 +48,10 @@ class Explanations(list[Explanation | None]):
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"input": []})
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write all explanations to one file in the format of its suffix; None is left out.
+        """Write all explanations that are not None to one file, by the file's suffix.
 
-        In tables, `input` is the explanation's position in the list. Pictures are drawn as by
-        `grid`, with its options. PDF and HTML have one picture after the other, drawn as by
+        In tables, `input` is the explanation's position in the list. A picture is a `grid` and
+        takes its options. PDF and HTML show one picture after another, with the options of
         `Explanation.svg`. Formats and errors are as for `Explanation.save`.
         """
         path = files.writable(path)
@@ -116,7 +116,7 @@ class Explanations(list[Explanation | None]):
         return bool(shown) and all(e.has_picture for _, e in shown)
 
     def _counts(self) -> str:
-        """Say how many there are, how many are not shown, and how many were left out."""
+        """Say how many inputs there are, how many are not shown, and how many were left out."""
         left_out = len(self) - len(self._by_position())
         hidden = len(self) - left_out - SHOWN
         counts = [f"{len(self)} input{'' if len(self) == 1 else 's'}"]

@@ -1,15 +1,15 @@
-"""The files that results are written to, by suffix.
+"""Write results to files in the format of their suffix.
 
-| suffix | what | opens in |
+| suffix | content | opens in |
 |---|---|---|
-| .svg .png .pdf | pictures; of several, a PDF has one per page, the others a grid | anything |
-| .html | a complete page: pictures, strongest nodes, ledgers, provenance | browsers |
+| .svg .png .pdf | pictures, where a PDF has one per page and the others a grid | anything |
+| .html | a complete page with pictures, strongest nodes, ledgers and provenance | browsers |
 | .csv .parquet | one row per atom (or node), see `Explanation.to_frame` | pandas, R, spreadsheets |
 | .json | everything but the picture | anything |
-| .sdf | structures, relevance as atom properties (`atom.dprop.Relevance`) | RDKit, KNIME |
-| .smi | lines of CXSMILES, a tab, what was explained | RDKit: `MolFromSmiles` |
+| .sdf | structures with relevance as atom properties (`atom.dprop.Relevance`) | RDKit, KNIME |
+| .smi | lines of CXSMILES, a tab, and what was explained | RDKit: `MolFromSmiles` |
 
-The functions here take plain values; `Explanation` and `Explanations` decide what to write.
+The functions here take plain values. `Explanation` and `Explanations` decide what to write.
 """
 
 import io
@@ -34,17 +34,17 @@ PAGES = (".html",)
 TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
 SUFFIXES = PICTURES + PAGES + TABLES
 PROPERTY = "Relevance"
-DIGITS = ".9g"  # enough to read back every single-precision number exactly
-METADATA = b"graphxai"  # key of the Parquet schema that holds everything but the picture, as JSON
+DIGITS = ".9g"  # enough digits to read every single-precision number back exactly
+METADATA = b"graphxai"  # the key in Parquet's schema under which all values are stored as JSON
 
 
 def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
-    """Return the path after creating its folder.
+    """Create the folder of a path, and return the path if it can be written.
 
     Raises:
-        ValueError: if its suffix is not allowed.
-        ImportError: for Parquet without pyarrow.
-        OSError: for a folder, a device or a pipe.
+        ValueError: the suffix is not allowed.
+        ImportError: the suffix is that of Parquet, but pyarrow is not installed.
+        OSError: the path is a folder, a device or a pipe.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -59,7 +59,7 @@ def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
 
 
 def require_pyarrow(path: Path) -> None:
-    """Raise an ImportError that says what to do, if Parquet cannot be written."""
+    """Raise an ImportError that says what to do if Parquet cannot be written."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -69,7 +69,7 @@ def require_pyarrow(path: Path) -> None:
 
 
 def write_pictures(svgs: Sequence[str], path: Path) -> Path:
-    """Write pictures as the pages of a .pdf, or a single one as .svg or .png."""
+    """Write pictures as the pages of a .pdf, or a single picture as .svg or .png."""
     if path.suffix.lower() == ".pdf":
         from graphxai.visualization.pdf import pictures_to_pdf
 
@@ -81,19 +81,19 @@ def write_pictures(svgs: Sequence[str], path: Path) -> Path:
 
 
 def write_json(content: Any, path: Path) -> Path:
-    """Write values as indented JSON; raise ValueError for NaN and infinity, which JSON lacks."""
+    """Write values as indented JSON, or raise ValueError for NaN and infinity, which JSON lacks."""
     return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def write_csv(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
-    """Write a table as CSV; options are as for `DataFrame.to_csv`."""
+    """Write a table as CSV, with the options of `DataFrame.to_csv`."""
     with atomic_write(path) as file:
         frame.to_csv(file, lineterminator="\n", **options)
     return path
 
 
 def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
-    """Write a table, with `content` as JSON in the schema's metadata."""
+    """Write a table as Parquet, with `content` as JSON in the schema's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,7 +106,7 @@ def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
 
 
 def write_text(parts: Iterable[str], path: Path) -> Path:
-    """Write text, part after part."""
+    """Write parts of a text one after another."""
     return write_whole(path, "".join(parts))
 
 
@@ -117,16 +117,17 @@ def sdf_record(
     title: str = "",
     properties: Mapping[str, object],
 ) -> str:
-    """Return a record of an SD file, `$$$$` included: V2000, or V3000 where the molecule needs it.
+    """Return a record of an SD file, including `$$$$`.
 
-    Relevance is written as RDKit's atom property list `atom.dprop.Relevance`, which RDKit's readers
-    assign to the atoms (with `removeHs=False` if the graph has hydrogens as atoms).
+    It is V2000, or V3000 if the molecule needs it. Relevance is written as RDKit's atom property
+    list `atom.dprop.Relevance`, which RDKit's readers assign to the atoms (with `removeHs=False` if
+    the graph has hydrogens as atoms).
 
     Args:
-        mol: its coordinates are written; without any, a 2D layout is.
-        relevance: of its atoms, (N,).
-        title: the record's first line, RDKit's `_Name`.
-        properties: of the molecule.
+        mol: the molecule. If it has no coordinates, a 2D layout is written.
+        relevance: the relevance of its atoms (N,).
+        title: the record's first line, which is RDKit's `_Name`.
+        properties: further properties of the molecule.
     """
     from rdkit import Chem
 
@@ -155,10 +156,10 @@ def sdf_record(
 def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
     """Return the molecule as CXSMILES, in which atom i of the graph has map number i + 1.
 
-    Relevance (N,) is the extension's atom property "Relevance", as in
-    `|atomProp:0.Relevance.0.12:...|`, where the first number counts atoms as written. Readers
-    without extensions, such as RDKit's SmilesMolSupplier, see only the structure and the map
-    numbers.
+    The extension holds relevance (N,) as the atom property "Relevance", as in
+    `|atomProp:0.Relevance.0.12:...|`. The first number counts the atoms in the order of the SMILES.
+    Readers that ignore extensions, such as RDKit's SmilesMolSupplier, see only the structure and
+    the map numbers.
     """
     from rdkit import Chem
 
@@ -173,17 +174,17 @@ def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:
 
 
 def smi_line(smiles: str, comment: str) -> str:
-    """Return a line of a .smi file."""
+    """Return a line of a .smi file, with a SMILES and a comment."""
     return f"{smiles}\t{_line(comment)}\n"
 
 
 def one_line(text: str) -> str:
-    """Return text as one printable line, in which control and format characters became spaces."""
+    """Return text as one printable line, with spaces for control and format characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _line(value: object) -> str:
-    """Write a value as one line that cannot be mistaken for the end of a record in an SD file."""
+    """Format a value as one line that cannot be mistaken for the end of a record in an SD file."""
     if isinstance(value, float | np.floating):
         return f"{value:{DIGITS}}"
     text = " ".join(str(value).split())

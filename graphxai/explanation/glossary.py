@@ -1,4 +1,4 @@
-"""What the words of an explanation mean, in a line each, for readers who meet them first."""
+"""Explain the words of an explanation in a line each, for readers who meet them first."""
 
 from .explanation import Explanation
 
@@ -29,12 +29,11 @@ def about_terms(explanation: Explanation) -> dict[str, str]:
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
         "without nodes": f"what the model says about a graph without any {node}s",
-        "change": f"what the {node}s changed in that, all of them together",
+        "change": f"what all {node}s together change in that",
         "centrality": f"the {node}s' share that comes from their number of {links}",
-        "graph token": f"an extra node, not one of the {node}s, from which the model reads its"
-        " answer",
+        "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
         "biases": f"the model's constants, which belong to no {node}",
-        "unexplained": "what the method cannot assign; under LRP only rounding",
+        "unexplained": "what the method cannot assign, which under LRP is only rounding",
     }
     if explanation.ledger.without_nodes is None:
         del meanings["without nodes"], meanings["change"]

@@ -1,4 +1,4 @@
-"""Explanations side by side: several methods for one input, several inputs for one method."""
+"""Draw explanations side by side: one input by several methods, or several inputs by one method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,23 +11,23 @@ from .result import Picture
 if TYPE_CHECKING:
     from graphxai.visualization import Scale
 
-PANEL = {"width": 400, "height": 310}  # pixels of a molecule in a grid
-SATURATED = 0.975  # quantile of |relevance| at the ends of a shared scale
+PANEL = {"width": 400, "height": 310}  # the size of a molecule in a grid, in pixels
+SATURATED = 0.975  # a shared scale ends at this quantile of |relevance|
 
 
 def side_by_side(
     explanations: Sequence[Explanation], *, columns: int = 3, **options: Any
 ) -> Picture:
-    """Return an SVG of one input explained by several methods, each on a separate colour scale.
+    """Draw one input explained by several methods, each with its own colour scale.
 
-    Scores of different methods have different units, so they share no scale. Options are as for
-    `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
+    Scores of different methods have different units, so they share no scale. Options are those of
+    `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     explanations = _drawable(explanations)
     first = explanations[0]
     if any(not _same_input(first, other) for other in explanations[1:]):
         raise ValueError(
-            "a comparison shows one input under several methods; use grid for several."
+            "a comparison shows one input under several methods: use grid for several inputs."
         )
     targets = {e.target for e in explanations}
     names = [e.title if len(targets) == 1 else f"{e.title}: {e.target}" for e in explanations]
@@ -68,23 +68,23 @@ def grid(
     palette: str = "red-blue",
     **options: Any,
 ) -> Picture:
-    """Return an SVG of several inputs explained by one method.
+    """Draw several inputs explained by one method.
 
     Panels always have separate scales if methods or tasks differ, because their scores have
     different units. Their titles then name the difference.
 
     Args:
         explanations: what to draw. Inputs that could not be explained (None) are left out.
-        columns: panels in a row.
-        title: above all panels; by default the method.
-        subtitle: below the title.
-        titles: one title above each panel, instead of the prediction.
-        shared_scale: use one colour scale with one bar for all panels. It ends at the 97.5 %
-            quantile of |relevance|, so that one strong atom does not wash out the other molecules;
-            pointed ends mark larger values.
+        columns: the number of panels in a row.
+        title: the title above all panels, by default the method.
+        subtitle: the text below the title.
+        titles: a title above each panel, instead of the prediction.
+        shared_scale: whether all panels share a colour scale and its bar. The scale ends at the
+            97.5 % quantile of |relevance|, so that one strong atom does not wash out the other
+            molecules. Pointed ends of the bar mark larger values.
         scale: a scale for all panels.
         palette: one of `visualization.PALETTES`.
-        options: as for `Explanation.svg`; molecules are drawn at 400 x 310 pixels by default.
+        options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     if titles is not None:
         if len(titles) != len(explanations):
@@ -116,7 +116,7 @@ def grid(
 
 
 def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
-    """Return the predictions, with method and target wherever these differ."""
+    """Return the predictions, with method and target if these differ."""
     one_method = len({e.title for e in explanations}) == 1
     one_target = len({e.target for e in explanations}) == 1
     named = not one_target and any(_class_of(e) != e.prediction.label for e in explanations)
@@ -134,7 +134,7 @@ def _class_of(explanation: Explanation) -> str:
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a panel; images bring their size."""
+    """Return the options of a panel. Images have a size already."""
     return options if explanation.image is not None else PANEL | options
 
 

@@ -1,4 +1,4 @@
-"""HTML of tables in a notebook and of complete pages."""
+"""Make the HTML of tables in a notebook and of complete pages."""
 
 import base64
 import hashlib
@@ -16,11 +16,11 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
     """Return a content security policy that allows no network, and only this style and script.
 
-    They are allowed by their hashes. Without a script, none can run.
+    Style and script are allowed by their hashes. Without a script, none can run.
 
     Args:
-        style: text of the style sheet.
-        script: text of the script.
+        style: the text of the style sheet.
+        script: the text of the script, or "".
         rest: further directives.
     """
     allowed = f" script-src '{_hash(script)}';" if script else ""
@@ -31,9 +31,9 @@ def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
 
 
 def page_html(title: str, sections: Iterable[str]) -> str:
-    """Return a page of sections, whose HTML is already escaped; no script can run in it."""
+    """Make a page of sections with HTML that is already escaped. No script can run in it."""
     body = "".join(f"<section>{html}</section>" for html in sections)
-    # escaped text has no plain quotes, so these are the attributes of our tables
+    # escaped text has no plain quotes, so only attributes of our tables match
     styles = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
     hashes = "".join(f" '{digest}'" for digest in styles)
     policy = security_policy(_STYLE, rest=f" 'unsafe-hashes'{hashes}; img-src data:")

@@ -4,39 +4,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-LedgerRow = tuple[str, float | None, int]  # name, value, how far it is indented
+LedgerRow = tuple[str, float | None, int]  # the name, the value, and how far it is indented
 
 
 @dataclass(frozen=True)
 class Ledger:
     """What the nodes changed, and how a method divides the explained output f_c into shares.
 
-    First `f_c = without_nodes + change`: the output of the graph with no nodes, then what the nodes
-    changed. No method is involved in this.
+    The first equation is `f_c = without_nodes + change`. It adds what the nodes changed to the
+    output of the graph without any nodes. No method is involved in this.
 
-    Then the method's shares: `nodes + average_node + graph_token + biases + sum of structure + sum
-    of others + unexplained = output`. They need not agree with the first line: the graph token and
-    the biases act together with the nodes, so their shares differ from graph to graph.
+    The second equation has the method's shares: `nodes + average_node + graph_token + biases + sum
+    of structure + sum of others + unexplained = output`. Its terms need not agree with those of the
+    first, because the graph token and the biases act together with the nodes. Their shares
+    therefore differ from graph to graph.
 
     Args:
-        nodes: summed relevance of the nodes.
-        graph_token: share of the graph token, an extra node from which the model reads its answer.
-        biases: share of the model's constants.
+        nodes: the summed relevance of the nodes.
+        graph_token: the share of the graph token, an extra node from which the model reads its
+            answer.
+        biases: the share of the model's constants.
         output: the explained output f_c.
-        structure: the share of each term of the structural bias, by name, if relevance flows there
-            and the method separates the terms; otherwise empty.
-        remainders: the relevance that the softmax, the attention products, LayerNorm and the
-            activation create or lose under the method's rules. They sum to `unexplained`, up to
-            rounding. There are figures for Gradient x Input and its LRP variants on the bundled
-            Graphormer.
-        centrality: the part of `nodes` due to the degree embeddings (Ying 2021, eq. 5), if
-            relevance is split by feature; otherwise None.
-        without_nodes: the output of the graph with no nodes; None if the model has no finite output
-            there.
-        average_node: with `baseline="mean"`, what as many average nodes would get; otherwise None.
-        others: in wrapped models what else is added up, by name: inputs beside the nodes' features
-            (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off` (values
-            of the nodes that the model uses without their gradient).
+        structure: by name, the share of each term of the structural bias. It is empty if no
+            relevance flows there, or if the method does not separate the terms.
+        remainders: by name, the relevance that the softmax, the attention products, LayerNorm and
+            the activation create or lose under the method's rules. They sum to `unexplained`, up to
+            rounding. There are figures for Gradient x Input and its LRP variants on Graphormers.
+        centrality: the part of `nodes` due to the degree embeddings (Ying 2021, eq. 5), or None if
+            relevance is not split by feature.
+        without_nodes: the output of the graph without any nodes, or None if the model has no finite
+            output there.
+        average_node: with `baseline="mean"`, the relevance that the same number of average nodes
+            would get. It is None with other baselines.
+        others: by name, the further shares of a wrapped model. These are inputs beside the nodes'
+            features (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off`
+            (values of the nodes that the model uses without their gradient).
     """
 
     nodes: float
@@ -52,7 +54,7 @@ class Ledger:
 
     @property
     def change(self) -> float | None:
-        """What the nodes changed: output minus `without_nodes`."""
+        """What the nodes changed, which is the output minus `without_nodes`."""
         return None if self.without_nodes is None else self.output - self.without_nodes
 
     @property
@@ -63,17 +65,17 @@ class Ledger:
 
     @property
     def unexplained(self) -> float:
-        """Output minus total.
+        """The output minus the sum of all shares.
 
-        Under `lrp` it is only rounding. Under other rules it is the gap that they leave.
+        Under `lrp` it is only rounding. Under other rules it is the gap that the rules leave.
         """
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
         """Return all figures by name, without those that are None.
 
-        `unexplained: softmax` and the like are parts of `unexplained`, not additional to it, just
-        as `nodes: centrality` is a part of `nodes`.
+        Names such as `unexplained: softmax` are parts of `unexplained` and not added to it, just as
+        `nodes: centrality` is a part of `nodes`.
         """
         figures = {
             "without_nodes": self.without_nodes,
@@ -93,7 +95,7 @@ class Ledger:
         return {name: value for name, value in figures.items() if value is not None}
 
     def __str__(self) -> str:
-        """Write a line per figure: what the nodes changed, the output, the method's shares."""
+        """Write a line for each figure: what the nodes changed, the output, the method's shares."""
         lines = [("  " * depth + name, value) for name, value, depth in self._rows()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(
@@ -110,7 +112,7 @@ class Ledger:
         return f"<table>{rows}</table>"
 
     def _rows(self) -> Iterator[LedgerRow]:
-        """Yield what the nodes changed, the output, and the shares; parts follow their whole."""
+        """Yield what the nodes changed, the output, and the shares, each followed by its parts."""
         figures = self.to_dict()
         del figures["total"]
         for name in ("without_nodes", "change", "output"):

@@ -1,4 +1,4 @@
-"""Relevance of one graph's token pairs, and how it is drawn."""
+"""The relevance of the token pairs of one graph, and pictures of it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-APART = "unreachable"
+UNREACHABLE_PAIRS = "unreachable"
 TOKEN_READS, READ_TOKEN, TOKEN_ITSELF = "graph token reads", "graph token read", "graph token, self"
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs(Result):
-    """Relevance of every pair of tokens of one graph, T = N + 1, the graph token first.
+    """The relevance of every pair of the T = N + 1 tokens of one graph, with the graph token first.
 
     Args:
-        explanation: of the nodes, by the same method and for the same target.
-        by_layer: relevance that token i (row) read from token j (column), summed over the heads,
-            (L, T, T). If only the graph token is read out, all other rows of the last layer are
-            zero, because nothing reads them.
-        distances: shortest paths in edges, (N, N), -1 where there is none; |i - j| for a sequence
-            of tokens.
-        graph_token: whether the model has a graph token; if not, row and column 0 are zero.
-        num_layers: for walks, the number of layers that they pass; otherwise None. Then `by_layer`
-            has one matrix, of the relevance that began at token j (column) and was in token i (row)
-            after these layers.
+        explanation: the explanation of the nodes, by the same method and for the same target.
+        by_layer: the relevance that token i (row) read from token j (column) in each layer, summed
+            over the heads (L, T, T). If the model reads only the graph token in the end, all other
+            rows of the last layer are zero.
+        distances: the lengths of shortest paths in edges (N, N), -1 where there is none. For a
+            sequence of tokens they are |i - j|.
+        graph_token: whether the model has a graph token. If not, row and column 0 are zero.
+        num_layers: None, or the number of layers that walks pass. Then `by_layer` has one matrix
+            with the relevance that began at token j (column) and was in token i (row) after these
+            layers.
     """
 
     explanation: Explanation
@@ -55,17 +55,18 @@ class Pairs(Result):
 
     @property
     def matrix(self) -> NDArray[np.floating]:
-        """Relevance summed over the layers, (T, T)."""
+        """The relevance of pairs summed over the layers (T, T)."""
         return self.by_layer.sum(0)
 
     def profile(self, layer: int | None = None) -> dict[int | str, float]:
-        """Return relevance by shortest-path distance, which sums to all relevance of pairs.
+        """Return the relevance of pairs by their shortest-path distance.
 
-        The keys are 0 (a node that reads itself), 1, 2, ...; "unreachable", if there are such
-        pairs; and three names for the pairs of a graph token, which have no distance.
+        The sum is that of all pairs. Keys are 0 (a node that reads itself), 1, 2 and so on,
+        "unreachable" if there are such pairs, and three names for the pairs of a graph token, which
+        have no distance.
 
         Args:
-            layer: counted from 0; None for all layers.
+            layer: the layer, counted from 0, or None for all layers.
         """
         relevance = self._of(layer)
         between = relevance[1:, 1:]
@@ -73,7 +74,7 @@ class Pairs(Result):
         sums = np.bincount(self.distances[reached], weights=between[reached])
         profile: dict[int | str, float] = dict(enumerate(sums.tolist()))
         if not reached.all():
-            profile[APART] = float(between[~reached].sum())
+            profile[UNREACHABLE_PAIRS] = float(between[~reached].sum())
         if not self.graph_token:
             return profile
         profile[TOKEN_READS] = float(relevance[0, 1:].sum())
@@ -82,7 +83,7 @@ class Pairs(Result):
         return profile
 
     def by_bond(self, layer: int | None = None) -> dict[str, float]:
-        """Return the profile's share of bonded pairs, by RDKit's name for the bond type.
+        """Return the relevance of bonded pairs by RDKit's name for the type of the bond.
 
         It is empty for graphs without a molecule.
         """
@@ -99,9 +100,9 @@ class Pairs(Result):
 
         Args:
             count: how many pairs to return.
-            layer: counted from 0; None for all layers.
-            directed: list each direction by itself, as node i that read from node j. By default i <
-                j, and both directions are summed.
+            layer: the layer, counted from 0, or None for all layers.
+            directed: whether to list each direction separately, as node i that read from node j. By
+                default i < j, and both directions are summed.
         """
         between = self._of(layer)[1:, 1:]
         i, j = np.nonzero(~np.eye(len(between), dtype=bool))
@@ -137,11 +138,11 @@ class Pairs(Result):
         """Draw the graph with its `count` strongest pairs, as arrows to the node that reads.
 
         A ring around a node shows what the graph token, if there is one, read from it. What nodes
-        read from themselves and from the graph token is not drawn. Options are as for `pairs_svg`
+        read from themselves and from the graph token is not drawn. Options are those of `pairs_svg`
         and `graph_pairs_svg`.
 
         Raises:
-            ValueError: for images, and for inputs without edges.
+            ValueError: the input is an image, or has no edges.
         """
         from graphxai.visualization.pairs import graph_pairs_svg, pairs_svg
 
@@ -174,7 +175,7 @@ class Pairs(Result):
         return super()._repr_svg_() if has_picture else None
 
     def figure(self) -> "Figure":
-        """Return bar charts of relevance by shortest-path distance and by bond type."""
+        """Draw bar charts of relevance by shortest-path distance and by bond type."""
         from graphxai.visualization.pairs import profile_figure
 
         nodes, every = self.explanation, range(len(self.by_layer))

@@ -1,4 +1,4 @@
-"""A model's predictions for one graph, task by task."""
+"""A model's predictions for one graph, one for each task."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NotFiniteError(ValueError):
-    """Raised where a model or a method gave a value that is not finite; says which and for what."""
+    """A model or a method gave a value that is not finite. The message says which and for what."""
 
 
 class _LazyField:
@@ -41,16 +41,16 @@ class Prediction:
     """A model's prediction for one task.
 
     Args:
-        task: its name.
-        label: the predicted class; None for a regression.
-        probabilities: of each class; empty for a regression.
-        value: the predicted value, in `unit`; None for a classification.
-        unit: of the value.
-        nearness: how near the molecule is to the training set, computed when it is first read; None
-            for other graphs.
-        conformal: how wrong the model was on molecules it did not learn from; None if that was not
-            stored. `interval` and `classes` follow from it.
-        level: share of cases in which `interval` or `classes` should be right; see `at`.
+        task: the name of the task.
+        label: the predicted class, or None for a regression.
+        probabilities: the probability of each class. It is empty for a regression.
+        value: the predicted value in `unit`, or None for a classification.
+        unit: the unit of the value.
+        nearness: how near the molecule is to the training set, or None for other graphs. It is
+            computed when it is first read.
+        conformal: how wrong the model was on molecules it did not learn from, or None if that was
+            not stored. `interval` and `classes` follow from it.
+        level: the share of cases in which `interval` or `classes` should be right, see `at`.
     """
 
     task: str
@@ -63,18 +63,18 @@ class Prediction:
     level: float = LEVEL
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for a copy or another process, where the training set need not be."""
+        """Return the fields for a copy or another process, which may lack the training set."""
         return vars(self) | {"_nearness": self.nearness}
 
     def set_nearness(self, nearness: "Nearness | Callable[[], Nearness | None] | None") -> None:
-        """Set how near the molecule is, or a function that computes it when it is first read."""
+        """Set how near the molecule is to the training set, or a function that computes it."""
         object.__setattr__(self, "nearness", nearness)
 
     def at(self, level: float) -> "Prediction":
-        """Return a copy with its interval or classes at a level, such as 0.8.
+        """Return a copy with its interval or classes at another level, such as 0.8.
 
         Raises:
-            ValueError: unless the level lies between 0 and 1.
+            ValueError: the level does not lie between 0 and 1.
         """
         copy = object.__new__(Prediction)
         vars(copy).update(vars(self), level=require_level(level))  # nearness stays unread
@@ -82,21 +82,21 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The range that holds the value in a share `level` of cases; None without `conformal`.
+        """The range that holds the value in a share `level` of cases, or None without `conformal`.
 
-        It holds for molecules of the kind that the model was tested on, and is wider far from the
-        training set. It is infinite if too few molecules were measured for this level.
+        This is true of molecules like those that the model was tested on. The range is wider far
+        from the training set, and infinite if too few molecules were measured for this level.
         """
         if self.conformal is None or self.value is None:
             return None
         return self.conformal.interval(self.value, self._similarity, self.level)
 
     def change_since(self, before: "Prediction") -> tuple[float, float] | None:
-        """Return the range of the change since another prediction; None without `conformal`.
+        """Return the range of the change since another prediction, or None without `conformal`.
 
-        Each side is half the root of the sum of squares of both intervals' widths, as if the two
-        errors were independent. Those of similar molecules partly cancel, so it is rather wide.
-        Unlike `interval`, it has no guarantee.
+        The widths of both intervals are combined as the root of their sum of squares, as if the two
+        errors were independent. Errors of similar molecules partly cancel, so the range is rather
+        too wide. Unlike `interval`, it has no guarantee.
         """
         after, earlier = self.interval, before.interval
         if after is None or earlier is None:
@@ -107,9 +107,9 @@ class Prediction:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Classes that include the right one in a share `level` of cases; None without `conformal`.
+        """The classes that hold the right one in a share `level` of cases, or None.
 
-        The predicted class is always among them.
+        The predicted class is always among them. Without `conformal` there are none.
         """
         if self.conformal is None or self.label is None:
             return None
@@ -117,10 +117,10 @@ class Prediction:
 
     @property
     def sure(self) -> bool | None:
-        """Whether the class is as clear as usual and alone at this level; None without `conformal`.
+        """Whether the class is clear, and the only one at this level, or None without `conformal`.
 
-        It is as clear as usual if it is at least as clear as for half of the molecules measured in
-        it. That is stricter than a single class in `classes`, which can also be left when the
+        A class is clear if it is at least as clear as for half of the molecules measured in it.
+        This asks for more than a single class in `classes`, which may also remain because the
         molecule is so odd that no class is clear. It is None for a regression.
         """
         if self.conformal is None or self.label is None:
@@ -137,7 +137,7 @@ class Prediction:
 
     @property
     def range(self) -> str:
-        """The interval or the classes in words, `90 %: 5.12 to 7.90`; empty without `conformal`."""
+        """The interval or the classes in words, `90 %: 5.12 to 7.90`, or "" without `conformal`."""
         share = f"{100 * self.level:g} %"
         if (classes := self.classes) is not None:
             return f"{share}: {' or '.join(classes)}"
@@ -154,22 +154,22 @@ class Prediction:
 
     @property
     def heading(self) -> str:
-        """The task with its unit, if it has one, for the columns of tables."""
+        """The task, with its unit if it has one, for the columns of tables."""
         return with_unit(self.task, self.unit)
 
     @property
     def probability(self) -> float | None:
-        """The probability of the predicted class; None for a regression."""
+        """The probability of the predicted class, or None for a regression."""
         return None if self.label is None else self.probabilities[self.label]
 
     @property
     def warning(self) -> str:
-        """A warning if the molecule is far from the training set or at its edge; else empty."""
+        """A warning if the molecule is far from the training set or at its edge, or else ""."""
         near = self.nearness
         return near.sentence if near is not None and near.word in ("edge", "far") else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the nearness as JSON values, with None for an end that is not finite."""
+        """Return all fields but the nearness as JSON values, with None for an infinite end."""
         names = ("task", "label", "probabilities", "value", "unit")
         content = {name: getattr(self, name) for name in names}
         if self.conformal is None:
@@ -209,12 +209,12 @@ def read_outputs(
 
     Args:
         config: the model's tasks.
-        outputs: of the model.
-        nearness: how near the graph is to the training set, or a function that returns it.
+        outputs: the model's outputs.
+        nearness: how near the graph is to the training set, or a function that returns this.
         conformal: the model's conformal scores by task.
 
     Raises:
-        NotFiniteError: if an output, or a value computed from it, is not a finite number.
+        NotFiniteError: an output, or a value computed from it, is not a finite number.
     """
     start, predictions = 0, []
     for task in config.tasks:
@@ -238,7 +238,7 @@ def _read_task(task: Task, values: Sequence[float], about: dict[str, Any]) -> Pr
     if task.kind == "regression":
         return Prediction(task.name, value=value, unit=task.unit, **about)
     if task.kind == "binary":
-        values = [-values[0] / 2, values[0] / 2]  # two classes from one logit
+        values = [-values[0] / 2, values[0] / 2]  # one logit becomes two classes
     by_class = dict(zip(task.classes, _softmax(values), strict=True))
     label = max(by_class, key=by_class.__getitem__)
     return Prediction(task.name, label, by_class, **about)

@@ -1,4 +1,4 @@
-"""What makes a result reproducible: model, weights, method and its options, versions."""
+"""Record what makes a result reproducible: the model, its weights, the method and versions."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

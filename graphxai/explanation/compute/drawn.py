@@ -1,4 +1,4 @@
-"""What the picture of a graph needs that is no molecule and no image: edges and labels."""
+"""Find the edges and labels that are needed to draw a graph without a molecule or an image."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from graphxai.contract.inputs import Input
 from graphxai.visualization import PlainGraph
 
-# attributes that may name the nodes, before any other list of as many words
+# Attributes that may name the nodes. If there are none, any list of N words may.
 NAMES = ("name", "names", "label", "labels", "node_name", "node_names", "symbol", "symbols")
 
 
@@ -27,7 +27,7 @@ def plain_graph(item: Input) -> PlainGraph | None:
 
 
 def _labels(graph: Any, item: Input) -> tuple[str, ...]:
-    """Return what the graph calls its nodes, or () if it does not say."""
+    """Return what the graph calls its nodes, or () if it has no names for them."""
     schema = graph.get("schema")
     if schema is not None:
         kinds = [kind for kind, _ in schema.nodes]

@@ -1,8 +1,8 @@
 """Compute explanations: from encoded inputs, batch by batch, to one result for each graph.
 
-The road of a batch: `explanations_or_errors` collates it, lets the explainer attribute it, and
-runs the model without nodes. `_ExplainedBatch` holds what came of it as plain numbers, and makes
-one `Explanation` from each row.
+`explanations_or_errors` collates a batch, lets the explainer attribute it, and runs the model
+without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers, and makes one
+`Explanation` from each row.
 """
 
 import math
@@ -62,7 +62,7 @@ def explain_prepared(
     wrt: Sequence[str] = ("x",),
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
-    """Explain encoded inputs, and raise the error of one whose results are not finite."""
+    """Explain encoded inputs, and raise an error if a result is not finite."""
     computed = explanations_or_errors(
         model, prepared, explainer, target=target, wrt=wrt, training=training
     )
@@ -81,12 +81,18 @@ def explanations_or_errors(
     wrt: Sequence[str] = ("x",),
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation | NotFiniteError]]:
-    """Explain encoded inputs in batches of similar size; yields each key with its explanation.
+    """Explain encoded inputs in batches of similar size, and yield each key with its explanation.
+
+    If the results of an input are not finite, the error is yielded instead.
 
     Args:
+        model: the model.
+        prepared: the encoded inputs, each with the caller's key.
+        explainer: the method.
+        target: the output to explain, see `Target`.
         wrt: the inputs that get relevance, see `api.explain`.
-        training: the model's training set, for how near each molecule is to it; without one
-            that is unknown. An input whose results are not finite gives its error instead.
+        training: the model's training set, to tell how near each molecule is to it. Without one,
+            this is unknown.
     """
     wanted = Target.of(target)
     origin = provenance(model, explainer)
@@ -96,7 +102,7 @@ def explanations_or_errors(
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
         if empty_outputs is None or not isinstance(model, Graphormer):
-            empty_outputs = outputs_without_nodes(model, batch)  # a Graphormer's never change
+            empty_outputs = outputs_without_nodes(model, batch)  # constant for a Graphormer
         explained = _ExplainedBatch(
             model=model,
             explainer=explainer,
@@ -112,9 +118,10 @@ def explanations_or_errors(
 
 
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
-    """Return the outputs of graphs without nodes, (B, num_outputs).
+    """Return the outputs (B, num_outputs) of graphs without nodes.
 
-    If all graphs have the same, there is one row; None if the model cannot run without nodes.
+    If they are the same for all graphs, there is one row. If the model cannot run without nodes,
+    return None.
     """
     with evaluating(model), torch.no_grad():
         return model.outputs_without_nodes(batch)
@@ -123,10 +130,10 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
 def _explained_output(
     model: Model, empty_outputs: Tensor | None, outputs: Tensor, target: Target
 ) -> list[float | None]:
-    """Return f_c of each graph without its nodes, or None where that is unknown or not finite.
+    """Return f_c of each graph without its nodes, or None if it is unknown or not finite.
 
-    Args:
-        outputs (B, num_outputs): of the whole graphs, which decide the class if none is named.
+    The outputs (B, num_outputs) are those of the whole graphs, which decide the class if the target
+    names none.
     """
     if empty_outputs is None:
         return [None] * len(outputs)
@@ -136,10 +143,16 @@ def _explained_output(
 
 @dataclass(frozen=True, eq=False)
 class _Numbers:
-    """An Attribution in plain numbers.
+    """An Attribution in plain numbers, where lists have an entry for each graph.
 
-    Arrays: relevance and spread (B, N), features (B, N, F), members (K, B, N). Lists have an entry
-    for each graph; `shares` has its terms as the ledger names them.
+    Args:
+        relevance: the relevance of the nodes (B, N).
+        features: the relevance split by feature (B, N, F), or None.
+        spread: how far each score may be off (B, N), or None.
+        members: the relevance by each model of an ensemble (K, B, N), or None.
+        outputs: the model's outputs.
+        labels: the targets in words.
+        shares: the shares under the names of the ledger.
     """
 
     relevance: FloatArray
@@ -152,7 +165,7 @@ class _Numbers:
 
     @classmethod
     def of(cls, attribution: Attribution) -> "_Numbers":
-        """Convert the tensors of an attribution, each once for the whole batch."""
+        """Convert each tensor of an attribution once for the whole batch."""
         graphs = len(attribution.outputs)
         columns: dict[str, list[Any]] = {
             name: getattr(attribution, name).tolist()
@@ -176,12 +189,12 @@ class _Numbers:
 
 
 def _array(values: Tensor | None) -> FloatArray | None:
-    """Convert a tensor that an attribution may lack."""
+    """Convert a tensor to an array, or return None for a tensor that is missing."""
     return None if values is None else values.float().cpu().numpy()
 
 
 def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, float]]:
-    """Return, for each graph, its entry of every named tensor (B,)."""
+    """Return a dict for each graph with its entry of every named tensor (B,)."""
     if not values:
         return [{} for _ in range(graphs)]
     rows = zip(*(value.tolist() for value in values.values()), strict=True)
@@ -190,10 +203,15 @@ def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, f
 
 @dataclass(frozen=True, eq=False)
 class _ExplainedBatch:
-    """What was computed for a batch, ready to be cut into one explanation for each graph.
+    """The results for a batch, ready to be cut into one explanation for each graph.
 
     Args:
-        inputs: by name the relevance of further inputs, a tensor (rows, ...) for each graph.
+        model: the model.
+        explainer: the method.
+        target: the target as the caller gave it.
+        origin: the provenance that all explanations share.
+        numbers: the attribution in plain numbers.
+        inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.
         with_nodes: whether the nodes' features are among the inputs that get relevance.
     """
@@ -261,12 +279,10 @@ class _ExplainedBatch:
     def _by_input(
         self, row: int, item: Input, nodes: FloatArray, features: FloatArray | None
     ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-        """Return relevance and its split by feature for each input, or for each type of node.
+        """Return relevance and its split by feature for each input or each type of node.
 
-        Both are empty where only the features of nodes of one type are explained.
-
-        Args:
-            nodes (N,), features (N, F): the relevance of the nodes.
+        Both are empty if only the features of nodes of one type are explained. `nodes` (N,) and
+        `features` (N, F) are the relevance of the nodes.
         """
         relevance: dict[str, FloatArray] = {}
         split: dict[str, FloatArray] = {}
@@ -291,7 +307,7 @@ class _ExplainedBatch:
 
 
 def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
-    """Return features and edges of a graph, see `ExplainedGraph.graph`."""
+    """Return the features and edges of a graph, as in `ExplainedGraph.graph`."""
     if item.smiles is not None or item.molecule is not None or item.graph.get("schema") is not None:
         return {}
     tensors = {name: item.graph.get(name) for name in GRAPH_TENSORS}
@@ -303,7 +319,7 @@ def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
 
 
 def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the numbers of a heterogeneous graph's nodes by their type; None for other graphs."""
+    """Return the node numbers of each type in a heterogeneous graph, or None for other graphs."""
     if graph.get("schema") is None:
         return None
     from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
@@ -312,7 +328,7 @@ def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
 
 
 def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the numbers of a heterogeneous graph's edges by their type; None for other graphs."""
+    """Return the edge numbers of each type in a heterogeneous graph, or None for other graphs."""
     if graph.get("schema") is None:
         return None
     from graphxai.adapters.heterogeneous import edges_by_type  # needs PyG
@@ -321,7 +337,7 @@ def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
 
 
 def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
-    """Return the relevance through a feature, from parts (N, F); None if it is not separated."""
+    """Return the relevance through a feature, given parts (N, F), or None if it is not split."""
     if features is None or name not in names:
         return None
     return float(features[:, list(names).index(name)].sum(dtype=np.float64))

@@ -1,8 +1,8 @@
-"""Compute a result for every input of a list: in pieces, by one process or by several.
+"""Compute a result for every input of a list, in pieces, by one process or by several.
 
-The road of an input: `map_inputs` numbers it and puts it into a piece; `_PieceWorker` lets the
-model encode it and hands it on, among others of its chunk, to a computation (`explaining`,
-`predicting` or `pairing`); its result, or the error that stands for it, comes back with its number.
+`map_inputs` numbers an input and puts it into a piece. `_PieceWorker` lets the model encode the
+inputs of the piece and gives them to a computation (`explaining`, `predicting` or `pairing`). The
+result comes back with the input's number, or an error comes back in its place.
 """
 
 import warnings
@@ -21,18 +21,18 @@ from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 OnError = Literal["warn", "raise"]
-Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their number in the list
+Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their numbers in the list
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Computation(Protocol[Result_co]):
-    """What is computed for a list: a value that can be sent to other processes."""
+    """What is computed for a list, as a value that can be sent to other processes."""
 
     def __call__(
         self, model: Any, encoded: Encoded, /
     ) -> Iterator[tuple[int, Result_co | Exception]]:
-        """Yield each input's number with its result, or with the error that stands for it."""
+        """Yield each input's number with its result or error."""
         ...
 
 
@@ -49,17 +49,21 @@ def map_inputs(
     """Return the result of every input in order, or None for one that was left out.
 
     Args:
+        model: the model.
+        values: the inputs.
+        computation: computes the results of encoded inputs.
         title: what the progress bar says.
-        strict: whether the first error is raised; otherwise a warning names the input.
-        workers: see `runtime.workers.map_in_processes`.
+        strict: whether to raise the first error. Otherwise a warning names the input.
+        progress: whether to show a bar. None shows it only on a terminal.
+        workers: the number of processes, see `runtime.workers.map_in_processes`.
     """
     results: list[Result | None] = [None] * len(values)
     pieces = list(in_pieces(values))
-    # A model that draws random numbers draws the same ones whichever process takes a piece.
+    # If the model draws random numbers, they must not depend on which process takes a piece.
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
     done = 0
     with progress_bar(title, len(values), show=progress) as advance, one_thread():
-        shown = _Shown(advance)
+        shown = _ShownProgress(advance)
         work = _PieceWorker(model, computation, strict, seed, shown)
         count = workers_for(model, workers)
         with closing(map_in_processes(work, pieces, count, len(values))) as parts:
@@ -93,9 +97,9 @@ class ModelFailed(Exception):
 def _raise_if_nothing_runs(
     numbered: Sequence[tuple[int, Any]], results: Sequence[Any | None]
 ) -> None:
-    """Raise the first error of a piece if the model has failed on every input up to here.
+    """Raise the first error of a piece if the model has failed on every input so far.
 
-    Then the fault is not that of an input, but for example that of a target.
+    The cause is then not a single input, but for example the target.
     """
     failed = [result.error for _, result in numbered if isinstance(result, ModelFailed)]
     worked = any(not isinstance(result, Exception) for _, result in numbered)
@@ -104,7 +108,7 @@ def _raise_if_nothing_runs(
 
 
 def _reason(error: Exception) -> str:
-    """Say why an input was left out, with the type of an error that is not ours."""
+    """Say why an input was left out. If the error is not ours, add its type."""
     if isinstance(error, ModelFailed):
         error = error.error
         if not isinstance(error, ValueError):
@@ -112,8 +116,8 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-class _Shown:
-    """Progress shown so far: input by input in this process, piece by piece from others."""
+class _ShownProgress:
+    """How much progress is shown: inputs of this process, and whole pieces of others."""
 
     def __init__(self, advance: Progress) -> None:
         self._advance = advance
@@ -133,8 +137,11 @@ class _PieceWorker(Generic[Result]):
     """The work on one piece of a list, in this process or another.
 
     Args:
-        seed: see `_drawing`.
-        shown: called with the number of results as they come; another process shows nothing.
+        model: the model.
+        computation: computes the results of encoded inputs.
+        strict: whether to raise the first error.
+        seed: see `_seeded`.
+        shown: is called with the number of new results. In another process it does nothing.
     """
 
     model: Any
@@ -144,9 +151,9 @@ class _PieceWorker(Generic[Result]):
     shown: Progress
 
     def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Result | Exception]]:
-        """Return each input's number with its result, or with the error that stands for it."""
+        """Return each input's number with its result or error."""
         numbered: list[tuple[int, Result | Exception]] = []
-        with one_thread(), _drawing(self.seed, piece[0][0]):
+        with one_thread(), _seeded(self.seed, piece[0][0]):
             for chunk in in_chunks(self.model, piece):
                 usable = [(k, item) for k, item in chunk if not isinstance(item, Exception)]
                 unusable = ((k, item) for k, item in chunk if isinstance(item, Exception))
@@ -158,7 +165,7 @@ class _PieceWorker(Generic[Result]):
         return numbered
 
     def _computed(self, usable: Encoded) -> Iterator[tuple[int, Result | Exception]]:
-        """Compute encoded inputs together, or one at a time from where the model fails on some."""
+        """Compute encoded inputs together, and one by one after the model fails on some."""
         finished: set[int] = set()
         try:
             for number, result in self.computation(self.model, usable):
@@ -185,8 +192,8 @@ class _PieceWorker(Generic[Result]):
 
 
 @contextmanager
-def _drawing(seed: int | None, first: int) -> Iterator[None]:
-    """Let torch draw, within the block, what follows from a seed and a piece's first number."""
+def _seeded(seed: int | None, first: int) -> Iterator[None]:
+    """Within the block, let torch draw from a seed and a piece's first number."""
     if seed is None:
         yield
         return

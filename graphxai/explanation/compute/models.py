@@ -1,4 +1,4 @@
-"""The models that results are computed for."""
+"""The types of models that results are computed for, and how they are loaded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +22,13 @@ Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 
 
 def loaded(model: "Model | str | Path") -> "Model":
-    """Return a model, which is loaded first if it is given by name or folder.
+    """Return a model, after loading it if it is given by name or folder.
 
-    Raises ValueError for weights that are only there to start training from.
+    Raises ValueError for weights that only serve as a start for training.
     """
     return require_purpose(load_model(model)) if isinstance(model, str | Path) else model
 
 
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:
-    """Return a model's conformal scores by task; there are none for wrapped models."""
+    """Return a model's conformal scores by task. Wrapped models have none."""
     return model.conformal if isinstance(model, Graphormer | Ensemble) else {}

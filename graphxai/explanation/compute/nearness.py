@@ -1,4 +1,4 @@
-"""How near a molecule is to the training set, computed when it is first read: it takes a while."""
+"""Tell how near a molecule is to the training set, when this is first read, as it takes a while."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,7 +14,7 @@ def nearness_when_read(
 ) -> Nearness | Callable[[], Nearness] | None:
     """Return a function that computes the nearness once, for all tasks.
 
-    Without a training set the nearness is `UNKNOWN`; a graph that is not a molecule has none.
+    Without a training set the nearness is `UNKNOWN`. For a graph that is no molecule, return None.
     """
     if item.molecule is None and item.smiles is None:
         return None
@@ -24,7 +24,7 @@ def nearness_when_read(
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
-    """Return how near a molecule is to the training set; a graph without a molecule has None."""
+    """Return how near a molecule is to the training set, or None for other graphs."""
     nearness = nearness_when_read(item, training)
     return nearness() if callable(nearness) else nearness
 
@@ -39,7 +39,7 @@ def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None
 
 
 def _nearness(training: TrainingSet, molecule: Any) -> Nearness:
-    """Compute the nearness of a molecule, given as RDKit's or as SMILES."""
+    """Compute the nearness of a molecule, which is RDKit's or a SMILES."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

@@ -1,4 +1,4 @@
-"""Compute the relevance of token pairs: from encoded inputs, batch by batch, to each graph's."""
+"""Compute the relevance of token pairs, from encoded inputs, batch by batch, to each graph's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,10 @@ class PairsComputation:
     """Compute the pairs of every input in a list.
 
     Args:
-        num_layers: follow walks through so many layers, instead of what each layer read.
+        explainer: the method.
+        target: the output to explain.
+        num_layers: the number of layers that walks pass, or None for what each layer read.
+        training: the model's training set, to tell how near each molecule is to it.
     """
 
     explainer: Explainer
@@ -60,7 +63,7 @@ class PairsComputation:
                 yield number, matrices
 
     def _relevance(self, model: Model, batch: Any) -> Tensor:
-        """Return the relevance of pairs by layer (B, L, T, T), or of walks (B, 1, T, T)."""
+        """Return the relevance of pairs in each layer (B, L, T, T), or of walks (B, 1, T, T)."""
         rules = rules_of(self.explainer)
         if self.num_layers is None:
             relevance = pair_relevance(model, batch, self.target, rules)
@@ -71,7 +74,7 @@ class PairsComputation:
 
 
 def _pairs_or_error(*fields: Any) -> Pairs | NotFiniteError:
-    """Return the pairs of one graph, from the fields of `Pairs`, or the error if not finite."""
+    """Make the pairs of one graph from the fields of `Pairs`, or return the error if not finite."""
     try:
         return Pairs(*fields)
     except NotFiniteError as error:

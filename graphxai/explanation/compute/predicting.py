@@ -14,12 +14,12 @@ from graphxai.explanation.prediction import NotFiniteError, Prediction, read_out
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
 
-Predictions = tuple[Prediction, ...]  # one of each task
+Predictions = tuple[Prediction, ...]  # one for each task
 
 
 @dataclass(frozen=True)
 class PredictionComputation:
-    """Predict the inputs of a list, each with how near it is to the training set."""
+    """Predict the inputs of a list, and tell how near each is to the training set."""
 
     training: TrainingSet | None
 
@@ -40,7 +40,7 @@ def predict_prepared(
     *,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Predictions]]:
-    """Predict encoded inputs, and raise the error of one whose outputs are not finite."""
+    """Predict encoded inputs, and raise an error if an output is not finite."""
     for key, predictions in predictions_or_errors(model, prepared, training=training):
         if isinstance(predictions, Exception):
             raise predictions
@@ -53,11 +53,15 @@ def predictions_or_errors(
     *,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Predictions | NotFiniteError]]:
-    """Predict encoded inputs in batches of similar size; yields each key with its predictions.
+    """Predict encoded inputs in batches of similar size, and yield each key with its predictions.
+
+    If the outputs of an input are not finite, the error is yielded instead.
 
     Args:
-        training: the model's training set, for how near each molecule is to it; without one
-            that is unknown. An input whose outputs are not finite gives its error instead.
+        model: the model.
+        prepared: the encoded inputs, each with the caller's key.
+        training: the model's training set, to tell how near each molecule is to it. Without one,
+            this is unknown.
     """
     for part in batches_for(model, prepared):
         batch = collated(model, part)
