@@ -271,7 +271,7 @@ def test_an_input_without_a_picture_says_so():
     found = gx.explain(rows, torch.randn(3, 4))
     assert len(found) == 3
     assert found._repr_svg_() is None
-    with pytest.raises(ValueError, match="has no picture"):
+    with pytest.raises(ValueError, match="cannot be drawn"):
         found.svg()
 
 

@@ -1,4 +1,4 @@
-"""Faithfulness of explanations: node removal, curves, checks, statistics, reports."""
+"""Measure how faithful explanations are: node removal, curves, checks, statistics and reports."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ from graphxai.runtime.lazy import lazily
 
 from .conservation import Conservation, conservation
 
-if TYPE_CHECKING:  # loaded when they are used: PyG takes longer to import than torch
+if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import than torch
     from graphxai.adapters.removal import (
         OPERATORS,
         Operator,

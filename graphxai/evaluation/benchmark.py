@@ -1,4 +1,4 @@
-"""Measure explainers on a data set: every method on the same graphs, in resumable runs."""
+"""Measure explainers on a data set, with every method on the same graphs, in resumable runs."""
 
 import hashlib
 import warnings
@@ -35,7 +35,7 @@ from .report import Report
 from .store import Key, Store, Unit
 from .targets import Labels, in_words, targets_by_graph, tracked_output
 
-CHUNK = 16  # graphs explained, measured and written together
+CHUNK = 16  # how many graphs are explained, measured and written together
 
 
 def evaluate(
@@ -63,43 +63,45 @@ def evaluate(
     """Measure the faithfulness of several methods on the same graphs.
 
     Nodes are added or removed in the order of their relevance, and the metrics measure how the
-    output follows. AUAC, for example, is the area under the activation curve: the probability of
-    the explained class, as nodes are added, the most relevant first. If a method fails on a graph,
-    or returns scores that are not finite, its row has a note and no value. `Report.rejected` lists
-    inputs that cannot be used.
+    output follows. AUAC, for example, is the area under the activation curve, which shows the
+    probability of the explained class as nodes are added, the most relevant first. If a method
+    fails on a graph, or returns scores that are not finite, its row has a note and no value.
+    `Report.rejected` lists inputs that cannot be used.
 
     Args:
         model: from `load` or `wrap`, or a bundled model's name.
-        inputs: what `explain` takes, as a list or by key.
-        methods: names, explainers or functions `(model, batch, target) -> scores`; "all" means
+        inputs: inputs as for `explain`, as a list or by key.
+        methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
             every registered method that applies to the model. `random` is always included.
-        labels: for the target "true", the classes by name or number, by position or key.
-        target: as for `explain`; also "predicted", each graph's predicted class, and "true", the
-            class in `labels`, as in Ali 2022.
+        labels: for the target "true", the class of each input by name or number. They are in the
+            order of the inputs, or by key.
+        target: as for `explain`. It may also be "predicted", for each graph's predicted class, or
+            "true", for the class in `labels`, as in Ali 2022.
         node: for models with one output per node, as for `explain`. A single graph with several
             nodes counts as one graph for each of them.
-        pair: likewise the two nodes of a link.
-        metrics: names in `METRICS`, or "all" that fit the task.
-        operators: how nodes are removed; "all" means those that the model can take, with `resample`
+        pair: for models of links, the two nodes of a link, as for `explain`.
+        metrics: names in `METRICS`, or "all" for those that fit the task.
+        operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
-        steps: points per curve; None takes every number of nodes, 11 is the grid of Ali 2022.
-        seed: of everything that is drawn at random.
-        out: folder to which every finished graph is written.
-        resume: continue an earlier run in `out`.
+        steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
+            of Ali 2022.
+        seed: the seed of all random numbers.
+        out: the folder to which every finished graph is written.
+        resume: whether to continue an earlier run in `out`.
         progress: as for `explain`.
-        workers: processes, as for `explain`. Each takes 16 graphs of similar size at a time, and
-            the result is the same for any number.
+        workers: the number of processes, as for `explain`. Each takes 16 graphs of similar size at
+            a time, and the result is the same for any number.
         device: as for `explain`.
-        judge: a model with the same tasks whose outputs make the curves instead, such as a model
-            that was trained on graphs with nodes removed. The explanations are still of `model`.
-        refit: train such a judge here, see `Refit`. Training runs are kept in `out`, and seeds
-            follow from `seed`. With "roar" the only metric is `roar`, and one process measures.
-        resampling: how the operator `resample` draws atoms; None takes the masked atoms beside the
+        judge: a model with the same tasks that computes the curves instead. It may have been
+            trained on graphs with nodes removed. The explanations are still those of `model`.
+        refit: how to train such a judge here, see `Refit`. Training runs are kept in `out`, and
+            their seeds follow from `seed`. With "roar" the only metric is `roar`, and one process
+            measures.
+        resampling: how the operator `resample` draws atoms. None takes the masked atoms beside the
             checkpoint, and `seed`.
 
     Raises:
-        ValueError: if no input remains, for a metric that does not fit the task, and for an unknown
-            target.
+        ValueError: no input remains, a metric does not fit the task, or the target is unknown.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
     explainers = _explainers(model, methods)
@@ -116,7 +118,7 @@ def evaluate(
         raise ValueError("give either judge= or refit= (which trains a judge), not both.")
     judged = judge is not None or refit is not None
     if judged and task.kind == "multiclass" and tracked.target.choice is None:
-        # each graph's class is that which the explained model predicts, not its judge
+        # the explained model, not its judge, predicts the class of each graph
         tracked = replace(tracked, class_source=tracked.class_source or "predicted")
     if judge is not None:
         plan = replace(plan, judges=dict.fromkeys(plan.operators, judge))
@@ -188,7 +190,7 @@ def _in_chunks(
     targets: Mapping[Key, Target],
     workers: int | None,
 ) -> Generator[list[Unit], None, None]:
-    """Yield the units of one graph after the other, measured here or by other processes."""
+    """Yield the units of one graph after another, measured here or by other processes."""
     chunks = _chunks(work.model, prepared, targets)
     count = workers_for(work.model, workers)
     with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
@@ -201,7 +203,7 @@ def _in_chunks(
 
 @contextmanager
 def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
-    """Yield the folder of the training runs for a checkpoint; without `out`, a temporary folder."""
+    """Yield the folder of a checkpoint's training runs, which is temporary without `out`."""
     if out is not None:
         yield Path(out) / "refit" / quote(checkpoint, safe="")
         return
@@ -210,7 +212,7 @@ def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
 
 
 def _raise_if_nothing_is_measured(report: Report) -> None:
-    """Raise ValueError if every method failed on every graph for one and the same reason."""
+    """Raise ValueError if every method failed on every graph for the same reason."""
     failures = [reason for failed in report.failures.values() for _, reason in failed]
     measured = {(unit.graph, unit.method) for unit in report.units}
     if len(failures) == len(measured) and len(set(failures)) == 1:
@@ -235,7 +237,7 @@ def checkpoint_name(model: Model) -> str:
 
 
 def weights_hash(model: Model) -> str:
-    """Return the SHA-256 of the checkpoint file, or of the tensors if the model has no file."""
+    """Return the SHA-256 of the checkpoint file, or of the weights if the model has no file."""
     if model.origin.sha256:
         return model.origin.sha256
     digest = hashlib.sha256()
@@ -245,7 +247,7 @@ def weights_hash(model: Model) -> str:
 
 
 def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
-    """Return the explainers, with `random` among them; raise ValueError if two share a name."""
+    """Return the explainers, including `random`, or raise ValueError if two share a name."""
     if methods == "all":
         methods = methods_for(model)
     chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
@@ -276,12 +278,12 @@ def _operators(
 def _at_choice(
     inputs: Iterable[Any] | Mapping[Key, Any], node: Any, pair: Any
 ) -> Iterable[Any] | Mapping[Key, Any]:
-    """Note in each input which node or pair is explained; the keys of a mapping stay."""
+    """Note in each input which node or pair is explained. A mapping keeps its keys."""
     if not isinstance(inputs, Mapping):
         return at_choice(inputs, node, pair)
     graphs = at_choice(list(inputs.values()), node, pair)
     if len(graphs) != len(inputs):
-        raise ValueError("node= and pair= of a single graph with a key name one, or pass a list.")
+        raise ValueError("node= or pair= must name one for each graph with a key, or pass a list.")
     return dict(zip(inputs, graphs, strict=True))
 
 
@@ -301,9 +303,12 @@ def _prepare(
 
 @dataclass(frozen=True)
 class _GraphMeasurer:
-    """Measures graphs of one target, here or in another process.
+    """The measurement of graphs with one target, which can run in another process.
 
-    `done` holds the (graph, method) pairs that an earlier run measured.
+    Args:
+        model: the explained model.
+        plan: what to measure.
+        done: the (graph, method) pairs that an earlier run measured.
     """
 
     model: Model
@@ -311,13 +316,13 @@ class _GraphMeasurer:
     done: set[tuple[Key, str]]
 
     def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
-        """Return the units of each graph."""
+        """Measure the graphs of a chunk, and return the units of each graph."""
         items, target = [item for item, _ in chunk], chunk[0][1]
         with one_thread():
             return list(measure(self.model, self.plan, items, target, self.done))
 
     def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
-        """Return the units of a graph that ended its process."""
+        """Return the units of a graph that made its process end."""
         (key, item), _ = item_and_target
         return unmeasured(self.plan, key, item, reason, self.done)
 
@@ -325,7 +330,10 @@ class _GraphMeasurer:
 def _chunks(
     model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Iterator[list[tuple[Item, Target]]]:
-    """Yield graphs of one target and similar size; an interruption loses at most one chunk."""
+    """Yield chunks of graphs with one target and similar size.
+
+    An interrupted run loses one chunk at most.
+    """
     for target in dict.fromkeys(targets[key] for key, _ in prepared):
         chosen = [item for item in prepared if targets[item[0]] == target]
         for batch in batches_for(model, chosen):

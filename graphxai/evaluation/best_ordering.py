@@ -1,7 +1,7 @@
-"""How good could an ordering be? A local search on the curve itself looks for the best ordering.
+"""Search for the best ordering of the nodes, to see how good an ordering could be.
 
-This is not an explanation method: it optimises the very curve that methods are measured by. The
-result bounds the best possible area from one side, because the search is not exhaustive.
+This is no explanation method, because it optimises the curve that methods are measured by. The
+search is local and not exhaustive, so the best possible area may be even better than its result.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from graphxai.explanation.compute.models import Model
 
 from .curves import Curve, class_logits, explained_class
 
-SWEEPS = 30
-Value = Callable[[Tensor], Tensor]  # choices (K, N) -> values (K,), lower is better
+SWEEPS = 30  # how often all neighbours in the ordering are swapped at most
+Value = Callable[[Tensor], Tensor]  # from choices (K, N) to values (K,), where lower is better
 
 
 def best_areas(
@@ -30,12 +30,12 @@ def best_areas(
 ) -> tuple[float, float]:
     """Search for the largest AUAC and the smallest AU-MSE of one encoded graph.
 
-    These are the areas under its activation curve and its pruning curve, see `curves`.
-    The search starts from a greedy ordering and from `starts` (node scores (N,) of methods), and
-    swaps neighbours in the ordering until no swap helps.
+    These are the areas under its activation curve and its pruning curve, see `curves`. The search
+    starts from a greedy ordering and from `starts`, which are the scores (N,) of methods. It swaps
+    neighbours in the ordering until no swap helps.
 
     Raises:
-        ValueError: for a regression.
+        ValueError: the target is a regression.
     """
     n = int(data.num_nodes or 0)
     config = model.config
@@ -64,7 +64,7 @@ def best_areas(
 
 
 def _search(value: Value, n: int, starts: Sequence[Tensor]) -> Curve:
-    """Return the curve with the smallest area over all starts."""
+    """Improve the ordering from each start, and return the curve with the smallest area."""
     curves = [_improved(value, order) for order in (_greedy(value, n), *starts)]
     return min(curves, key=lambda curve: curve.area)
 
@@ -82,12 +82,15 @@ def _greedy(value: Value, n: int) -> Tensor:
 
 
 def _improved(value: Value, order: Tensor) -> Curve:
-    """Swap neighbours while that lowers the curve; each swap changes only one point of it."""
+    """Swap neighbours in the ordering while that lowers the curve.
+
+    Each swap changes only one point of the curve.
+    """
     n = len(order)
     order = order.clone()
     values = value(_prefixes(order))  # (N + 1,)
     for sweep in range(2 * SWEEPS):
-        places = torch.arange(1 + sweep % 2, n, 2)  # odd and even prefix lengths in turn
+        places = torch.arange(1 + sweep % 2, n, 2)  # odd and even lengths of the prefix in turn
         if not len(places):
             continue
         swapped = _prefixes(order)[places]
@@ -105,6 +108,6 @@ def _improved(value: Value, order: Tensor) -> Curve:
 
 
 def _prefixes(order: Tensor) -> Tensor:
-    """Return choices (N + 1, N): the first k nodes of the ordering, for k = 0..N."""
+    """Return the first k nodes of an ordering for k = 0..N, as choices (N + 1, N)."""
     rank = order.argsort()
     return rank[None, :] < torch.arange(len(order) + 1)[:, None]

@@ -1,4 +1,4 @@
-"""Does relevance add up? Its sum against the output over a data set (Ali 2022, Fig. 3)."""
+"""Compare the sum of relevance with the output over a data set (Ali 2022, Fig. 3)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from graphxai.explanation.compute.models import Model
 
 @dataclass(frozen=True, eq=False)
 class Conservation:
-    """Summed relevance and output of n graphs for one method.
+    """The summed relevance and the output of n graphs for one method.
 
     Args:
-        method: its name.
-        outputs: the explained outputs f_c, (n,).
-        tokens: the summed relevance of nodes and graph token, (n,).
-        biases: the share of additive parameters and, if the method separates it, of the structural
-            bias, (n,).
+        method: the name of the method.
+        outputs: the explained outputs f_c (n,).
+        tokens: the summed relevance of nodes and graph token (n,).
+        biases: the share of additive parameters (n,). If the method separates it, the share of the
+            structural bias is included.
     """
 
     method: str
@@ -31,26 +31,26 @@ class Conservation:
 
     @property
     def slope(self) -> float:
-        """Least-squares slope of summed relevance on output; 1 if relevance follows it exactly."""
+        """The least-squares slope of summed relevance on output. It is 1 if they agree."""
         centred = self.outputs - self.outputs.mean()
         spread = float((centred**2).sum())
         return float((centred * self.tokens).sum()) / spread if spread else float("nan")
 
     @property
     def correlation(self) -> float:
-        """Pearson's correlation of summed relevance and output; NaN if either is constant."""
+        """Pearson's correlation of summed relevance and output, NaN if either is constant."""
         if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
             return float("nan")
         return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
 
     @property
     def gap(self) -> float:
-        """Mean absolute difference between output and summed relevance."""
+        """The mean absolute difference between output and summed relevance."""
         return float(np.abs(self.outputs - self.tokens).mean())
 
     @property
     def unexplained(self) -> float:
-        """Mean absolute difference between output and summed relevance with biases."""
+        """The mean absolute difference between output and summed relevance with biases."""
         return float(np.abs(self.outputs - self.tokens - self.biases).mean())
 
 
@@ -63,12 +63,10 @@ def conservation(
 ) -> dict[str, Conservation]:
     """Compare summed relevance with outputs for each method.
 
-    Inputs and target are as for `explain`.
-
-    Unusable inputs are skipped with a warning.
+    Inputs and target are as for `explain`. Inputs that cannot be used are skipped with a warning.
 
     Raises:
-        ValueError: if no input remains.
+        ValueError: no input remains.
     """
     measured = {}
     values = list(inputs)

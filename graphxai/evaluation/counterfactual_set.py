@@ -1,4 +1,4 @@
-"""The smallest set of nodes or edges whose removal changes the predicted class."""
+"""Find the smallest set of nodes or edges that has to go for the predicted class to change."""
 
 import warnings
 from collections import defaultdict
@@ -42,7 +42,7 @@ from .smallest_set import smallest_set
 
 MemberKind: TypeAlias = Literal["nodes", "edges"]
 Member: TypeAlias = int | tuple[int, int]
-Removed: TypeAlias = Callable[[Sequence[Data], Sequence[Tensor]], list[Tensor]]
+OutputsWithout: TypeAlias = Callable[[Sequence[Data], Sequence[Tensor]], list[Tensor]]
 GraphSearch: TypeAlias = Generator[Tensor, Tensor, "CounterfactualSet"]
 
 
@@ -52,12 +52,13 @@ class CounterfactualSet(Drawing):
 
     Args:
         of: "nodes" or "edges".
-        members: node numbers, or the two nodes of each edge, ascending; empty if the search ended
-            without such a set.
-        explanation: of the class predicted before, which also holds the graph's picture.
+        members: the numbers of the nodes, or the two nodes of each edge, ascending. It is empty if
+            the search ended without such a set.
+        explanation: the explanation of the class predicted for the whole graph.
         after: the prediction without the members.
-        proven: True if all smaller sets were tried, so that no set is smaller (or, without members,
-            that no set exists). Otherwise it is only certain that no single member can be left out.
+        proven: True if all smaller sets were tried, so that no smaller set exists, or none at all
+            if there are no members. Otherwise it is only certain that no single member can be left
+            out.
         predictions: how many predictions the search took.
     """
 
@@ -75,7 +76,7 @@ class CounterfactualSet(Drawing):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes of the set, or those at its edges, ascending."""
+        """The nodes of the set, or the nodes at its edges, ascending."""
         return tuple(
             sorted({int(node) for member in self.members for node in np.atleast_1d(member)})
         )
@@ -91,12 +92,12 @@ class CounterfactualSet(Drawing):
         return f"{self.before} without {len(self)} {what}: {self.after}; {sure}"
 
     def svg(self, **options: Any) -> str:
-        """Draw the graph with the nodes of the set coloured.
+        """Draw the graph and colour the nodes of the set.
 
-        Options are as for `molecule_svg`, `superpixel_svg` and `graph_svg`.
+        Options are those of `molecule_svg`, `superpixel_svg` and `graph_svg`.
 
         Raises:
-            ValueError: for a graph without a picture.
+            ValueError: the graph cannot be drawn.
         """
         from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
 
@@ -113,13 +114,15 @@ class CounterfactualSet(Drawing):
         if explanation.drawn is not None and self.of == "edges":
             ends = np.sort(explanation.drawn.edges, axis=0).T.tolist()
             chosen = {tuple(map(int, np.atleast_1d(member))) for member in self.members}
-            first = {pair: k for k, pair in enumerate(map(tuple, ends))}  # one of two directions
-            lines = np.array([tuple(p) in chosen and first[*p] == k for k, p in enumerate(ends)])
+            drawn_at = {pair: k for k, pair in enumerate(map(tuple, ends))}  # one of two directions
+            lines = np.array(
+                [tuple(pair) in chosen and drawn_at[*pair] == k for k, pair in enumerate(ends)]
+            )
             nothing = np.zeros_like(shown)
             return graph_svg(explanation.drawn, nothing, edge_relevance=lines, **options)
         if explanation.drawn is not None:
             return graph_svg(explanation.drawn, shown, **options)
-        raise ValueError("this input has no picture: no SMILES, no image and no edges.")
+        raise ValueError("this input cannot be drawn: it has no SMILES, no image and no edges.")
 
     def _repr_svg_(self) -> str | None:
         return super()._repr_svg_() if self.explanation.has_picture else None
@@ -148,7 +151,7 @@ def counterfactual_set(
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
-    """Find the smallest set of nodes or edges whose removal changes the predicted class.
+    """Find the smallest set of nodes or edges that must go to change the predicted class.
 
     A single input gives a CounterfactualSet. A list gives a list of them, with None for an input
     that could not be used. Graphs of a list share forward passes. A last prediction checks every
@@ -166,35 +169,39 @@ def counterfactual_set(
         operator: how nodes are removed.
         node: as for `explain`. This node stays.
         pair: as for `explain`. Both nodes stay.
-        exhaustive: all sets of 2, of 3, ... members are tried while there are no more than this of
-            a size. Larger sets grow from the best of the size before.
+        exhaustive: up to how many sets of one size are all tried. If there are more, sets grow from
+            the best sets that have one member less.
         on_error: as for `explain`.
         progress: as for `explain`.
 
     Raises:
-        ValueError: for a regression, and for edges of a model that reads them from a matrix.
+        ValueError: the task is a regression, or edges are to go from a model that reads them from a
+            matrix.
     """
     model = loaded(model)
     if of not in ("nodes", "edges"):
         raise ValueError(f"of is 'nodes' or 'edges', not {of!r}.")
-    asked = Target(None, task).task_in(model.config)
-    if asked.kind == "regression":
+    explained_task = Target(None, task).task_in(model.config)
+    if explained_task.kind == "regression":
         raise ValueError(
-            f"task {asked.name!r} is a regression and has no class to change; name another with"
-            " task=."
+            f"task {explained_task.name!r} is a regression and has no class to change:"
+            " name another task with task=."
         )
-    removed: Removed = partial(outputs_of_many, model, operator=operator)
+    outputs_without: OutputsWithout = partial(outputs_of_many, model, operator=operator)
     if of == "edges":
-        removed = partial(outputs_without_edges, model)
+        outputs_without = partial(outputs_without_edges, model)
     values, several = as_list(at_choice(inputs, node, pair))
     strict = on_error == "raise" or not several
     prepared = _prepared(model, values, strict)
     results: list[CounterfactualSet | None] = [None] * len(values)
 
     def search(part: Sequence[tuple[int, Input]]) -> Iterator[tuple[int, CounterfactualSet]]:
-        explained = _explained(model, asked, part, method)
-        searches = {k: _search(model, asked, explained[k], i, of, exhaustive) for k, i in part}
-        return _together(searches, {k: item.data for k, item in part}, removed)
+        explained = _explained(model, explained_task, part, method)
+        searches = {
+            k: _search(model, explained_task, explained[k], item, of, exhaustive)
+            for k, item in part
+        }
+        return _together(searches, {k: item.data for k, item in part}, outputs_without)
 
     with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
         for start in range(0, len(prepared), MAX_GRAPHS):
@@ -209,7 +216,7 @@ def _each_or_warning(
     search: Callable[[Sequence[tuple[int, Input]]], Iterator[tuple[int, CounterfactualSet]]],
     part: Sequence[tuple[int, Input]],
 ) -> Iterator[tuple[int, CounterfactualSet]]:
-    """Search graphs together, or one at a time if the model fails on some, with a warning of each.
+    """Search graphs together, or one at a time after a failure, and warn of each that fails.
 
     Raises the first error if the model fails on all of them.
     """
@@ -233,7 +240,7 @@ def _each_or_warning(
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
-    """Return the encoded inputs with their index, and warn of each that cannot be used."""
+    """Encode the inputs, and return them with their index. Warn of each that cannot be used."""
     refused = () if strict else (ValueError, OSError)
     prepared = []
     for k, item in enumerate(prepare_each(model, values, refused)):
@@ -247,7 +254,7 @@ def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[i
 def _explained(
     model: Model, task: Task, prepared: Sequence[tuple[int, Input]], method: Method
 ) -> dict[int, Explanation]:
-    """Explain each graph for the class that is predicted."""
+    """Explain the predicted class of each graph."""
     explainer, by_class = get_explainer(method), defaultdict(list)
     items = dict(prepared)
     for k, predictions in predict_prepared(model, prepared):
@@ -263,29 +270,32 @@ def _explained(
 
 
 def _together(
-    searches: Mapping[int, GraphSearch], graphs: Mapping[int, Data], removed: Removed
+    searches: Mapping[int, GraphSearch], graphs: Mapping[int, Data], outputs_without: OutputsWithout
 ) -> Iterator[tuple[int, CounterfactualSet]]:
-    """Yield the result of each search, by key; each round answers all of them together."""
+    """Run all searches side by side, and yield the result of each with its key.
+
+    In each round, all searches share forward passes.
+    """
     answers: dict[int, Tensor | None] = dict.fromkeys(searches)
     while answers:
-        asked = {}
+        keeps = {}
         for k, answer in answers.items():
             try:
-                asked[k] = searches[k].send(answer)  # type: ignore[arg-type]
+                keeps[k] = searches[k].send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 yield k, end.value
-        outputs = removed([graphs[k] for k in asked], list(asked.values())) if asked else []
+        outputs = outputs_without([graphs[k] for k in keeps], list(keeps.values())) if keeps else []
         answers = {
-            k: outputs_of_graph.cpu() for k, outputs_of_graph in zip(asked, outputs, strict=True)
+            k: outputs_of_graph.cpu() for k, outputs_of_graph in zip(keeps, outputs, strict=True)
         }
 
 
 def _search(
     model: Model, task: Task, explanation: Explanation, item: Input, of: MemberKind, exhaustive: int
 ) -> GraphSearch:
-    """Search one graph: yield which nodes or edges stay, and be sent the outputs.
+    """Search one graph: yield which nodes or edges stay, and receive the outputs.
 
-    See `outputs_of_many` for both.
+    Both are as in `outputs_of_many`.
     """
     nodes_read = _nodes_read(model, item.data)
     members, belongs = _members(item.data, of, nodes_read)
@@ -326,9 +336,10 @@ def _search(
 
 
 def _nodes_read(model: Model, graph: Data) -> list[int]:
-    """Return the nodes at which a model reads its answer: without one of them its output is zero.
+    """Return the nodes at which a model reads its answer.
 
-    These are the chosen node or pair, or nodes that an index or a mask of the graph names.
+    These are the chosen node or pair, or the nodes that an index or a mask of the graph names if the
+    output is zero without one of them.
     """
     nodes = chosen_nodes(graph)
     named = named_nodes(graph, model.attributes_read()) if isinstance(model, WrappedModel) else []
@@ -341,13 +352,11 @@ def _nodes_read(model: Model, graph: Data) -> list[int]:
 
 
 def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Tensor]:
-    """Return the members that can be removed, and the member that each node or edge belongs to.
+    """Return the members that can be removed, and which member each node or edge belongs to.
 
-    The members are nodes or pairs of nodes that edges join. Each node (N,), or each column of
-    `edge_index`, has the number of its member; -1 marks a self loop, and a node that stays.
-
-    Args:
-        read: the nodes at which the model reads its answer, which stay.
+    Members are nodes, or pairs of nodes that an edge joins. Each node (N,), or each column of
+    `edge_index`, has the number of its member. Self loops and nodes that stay have -1. The model
+    reads its answer at the nodes `read`, so these stay.
     """
     if of == "nodes":
         n = int(data.num_nodes or 0)
@@ -356,6 +365,6 @@ def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Te
         numbers = torch.where(stays, -1, (~stays).cumsum(0) - 1)
         return (~stays).nonzero()[:, 0].tolist(), numbers
     if data.get("edge_index") is None or data.get("schema") is not None:
-        raise ValueError("edges can be removed only where all of them are in one edge_index.")
+        raise ValueError("edges can only be removed if all of them are in one edge_index.")
     pairs, belongs = undirected_edges(data.edge_index)
     return [(i, j) for i, j in pairs.tolist()], belongs

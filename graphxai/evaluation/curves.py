@@ -1,6 +1,6 @@
-"""Node activation and pruning: the output as nodes are added or removed by relevance.
+"""Node activation and pruning: how the output changes as nodes are added or removed by relevance.
 
-Source: Ali 2022, section 5 (activation, pruning); by default at all steps k = 0..N.
+The curves are those of Ali 2022, section 5. By default they have all points k = 0..N.
 """
 
 import math
@@ -20,23 +20,23 @@ from graphxai.explanation.compute.models import Model
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Values (K,) against the fraction of nodes added or removed, `fractions` (K,)."""
+    """Values (K,) against the fraction of nodes that are added or removed, `fractions` (K,)."""
 
     fractions: Tensor
     values: Tensor
 
     @property
     def area(self) -> float:
-        """The area under the curve by the trapezoidal rule; for a single point, its value."""
+        """The area under the curve by the trapezoidal rule, or the value of a single point."""
         if len(self.values) == 1:
             return float(self.values[0])
         return float(torch.trapezoid(self.values.double(), self.fractions.double()))
 
 
 def node_counts(n: int, steps: int | None = None) -> Tensor:
-    """Return the node counts at which to evaluate a curve.
+    """Return the numbers of nodes at which to evaluate a curve.
 
-    They are 0..n, or ceil(fraction * n) at `steps` points.
+    They are 0..n, or ceil(fraction * n) for `steps` evenly spaced fractions.
     """
     if steps is None:
         return torch.arange(n + 1)
@@ -52,14 +52,14 @@ class Series:
     The logits are those of the target's task.
 
     Args:
-        relevance: of the nodes, (N,).
-        counts: the numbers of nodes k, (K,).
-        fractions: their share of all nodes, (K,).
-        logits_with_top: for only the k most relevant nodes, (K, C).
-        logits_without_top: for all but the k most relevant nodes, (K, C).
-        logits_pruned: for all but the k nodes of smallest |relevance|, (K, C).
-        explained: the class whose probability is tracked; None for a regression, whose single
-            column is the value in its unit.
+        relevance: the relevance of the nodes (N,).
+        counts: the numbers of nodes k (K,).
+        fractions: these numbers as shares of all nodes (K,).
+        logits_with_top: the logits of only the k most relevant nodes (K, C).
+        logits_without_top: the logits of all but the k most relevant nodes (K, C).
+        logits_pruned: the logits of all but the k nodes of smallest |relevance| (K, C).
+        explained: the class that the curves track. It is None for a regression, which has its value
+            in its unit as the only column.
     """
 
     relevance: Tensor
@@ -72,7 +72,7 @@ class Series:
 
     @property
     def with_top(self) -> Tensor:
-        """Probability (K,) of the explained class, from only the k most relevant nodes.
+        """The probability (K,) of the explained class, given only the k most relevant nodes.
 
         For a regression, it is the value, rescaled to 0 for the empty and 1 for the full graph.
         """
@@ -80,7 +80,7 @@ class Series:
 
     @property
     def without_top(self) -> Tensor:
-        """Probability (K,) of the explained class, from all but the k most relevant nodes.
+        """The probability (K,) of the explained class, given all but the k most relevant nodes.
 
         For a regression, it is the rescaled value, as for `with_top`.
         """
@@ -88,22 +88,22 @@ class Series:
 
     @property
     def distance(self) -> Tensor:
-        """Squared distance (K,) of `logits_pruned` from the full graph's, summed over classes."""
+        """The squared distance (K,) of `logits_pruned` from the full graph's logits."""
         return (self.logits_pruned - self.logits_pruned[:1]).square().sum(-1)
 
     @property
     def full(self) -> float:
-        """Probability of the explained class for the whole graph."""
+        """The probability of the explained class for the whole graph."""
         return float(self.with_top[-1])
 
     @property
     def activation(self) -> Curve:
-        """`with_top` against the fraction of nodes (Ali 2022, node activation)."""
+        """The curve of `with_top` against the fraction of nodes (Ali 2022, node activation)."""
         return Curve(self.fractions, self.with_top)
 
     @property
     def pruning(self) -> Curve:
-        """`distance` against the fraction of nodes (Ali 2022, node pruning)."""
+        """The curve of `distance` against the fraction of nodes (Ali 2022, node pruning)."""
         return Curve(self.fractions, self.distance)
 
     def step(self, fraction: float) -> int:
@@ -135,20 +135,20 @@ def node_series(
 ) -> Series:
     """Return all outputs that the curve metrics need, for one encoded graph.
 
-    Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|; ties
+    Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|. Ties
     are ordered by node number.
 
     Args:
-        model: whose outputs are followed.
+        model: the model that computes the outputs.
         data: the graph.
-        relevance: of its nodes, (N,).
+        relevance: the relevance of its nodes (N,).
         target: the explained output.
         operator: how nodes are removed.
-        steps: points per curve; None takes every number of nodes.
+        steps: the number of points of a curve. None takes every number of nodes.
         resampling: see `outputs_of_parts`.
 
     Raises:
-        ValueError: if scores have the wrong length or are not finite.
+        ValueError: the scores have the wrong length or are not finite.
     """
     options: dict[str, Any] = {"operator": operator, "steps": steps, "resampling": resampling}
     return several_series(model, [data], [[relevance]], target, **options)[0][0]
@@ -164,7 +164,7 @@ def several_series(
     steps: int | None = None,
     resampling: Resampling | None = None,
 ) -> list[list[Series]]:
-    """Return `node_series` for the scores of several methods on several graphs, one list per graph.
+    """Return a list of `node_series` for each graph, with one series for each method's scores.
 
     Each graph is embedded once, and parts that several curves share are computed once.
     """
@@ -188,7 +188,7 @@ def several_series(
 def _series_of(
     config: TaskSet, target: Target, scores: Sequence[Tensor], counts: Tensor, outputs: Tensor
 ) -> list[Series]:
-    """Return the series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
+    """Make the series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
     steps = len(counts)
     n = int(counts[-1])
     whole = torch.equal(counts, torch.arange(n + 1))
@@ -210,9 +210,9 @@ def check_scores(relevance: Tensor, n: int) -> None:
 
 
 def class_logits(config: TaskSet, target: Target, outputs: Tensor) -> Tensor:
-    """Return logits (K, classes) of the target's task; a single logit z becomes two, -z/2 and z/2.
+    """Return the logits (K, classes) of the target's task.
 
-    For a regression, it is the value (K, 1) in its unit.
+    A single logit z becomes two, -z/2 and z/2. A regression gives its value (K, 1) in its unit.
     """
     task, columns = config.task_columns(target.task_in(config).name)
     logits = outputs[:, columns]
@@ -227,21 +227,21 @@ def _three(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _parts(relevance: Tensor, counts: Tensor) -> Tensor:
-    """Return the nodes kept (3 K, N): the top k, all but the top k, all but the k smallest."""
+    """Choose the nodes to keep (3 K, N): the top k, all but the top k, all but the k smallest."""
     top = _first(relevance.argsort(descending=True, stable=True), counts)
     smallest = _first(relevance.abs().argsort(stable=True), counts)
     return torch.cat([top, ~top, ~smallest])
 
 
 def _first(order: Tensor, counts: Tensor) -> Tensor:
-    """Return choices (K, N): the first counts[k] nodes of `order`."""
+    """Choose the first counts[k] nodes of `order`, as True in (K, N)."""
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     return rank[None, :] < counts[:, None]
 
 
 def explained_class(config: TaskSet, target: Target, full: Tensor) -> int | None:
-    """Return the column of the explained class, from the full graph's outputs (1, num_outputs)."""
+    """Return the column of the explained class, given the full graph's outputs (1, num_outputs)."""
     task = target.task_in(config)
     if isinstance(target.choice, tuple):
         label = target.resolve(config, full).labels[0]

@@ -1,4 +1,4 @@
-"""The figures of a report."""
+"""Draw the figures of a report."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
-FOREST = 4  # metrics side by side
+FOREST = 4  # how many metrics a forest plot has side by side
 
 
 def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figure":
-    """Draw one of `PLOTS`; raise ValueError for another name, or if there is nothing to draw."""
+    """Draw one of `PLOTS`, or raise ValueError for another name or if there is nothing to draw."""
     if kind not in PLOTS:
         raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
     operator = operator or (report.operators or ("none",))[0]
@@ -79,7 +79,7 @@ def _forest(report: MethodValues, operator: str, text: str) -> "Figure":
 def _ranked(
     report: MethodValues, kind: str, metric: str, operator: str
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the curves, the best method first."""
+    """Return the curves with the best method first."""
     curves = report.curves(kind, operator)
     if metric not in report.metrics(operator):
         return curves

@@ -1,4 +1,4 @@
-"""Explain inputs whose true nodes, shares or pixels are known, and score the explanations."""
+"""Explain inputs of which the true nodes, shares or pixels are known, and score the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,20 +38,27 @@ def evaluate_truth(
     bonds: Sequence[tuple[ArrayLike, ArrayLike]] | None = None,
     progress: bool | None = None,
 ) -> "pd.DataFrame":
-    """Score methods against the truth for every input; `random` is always included.
-
-    Returns a data frame with the columns graph (position in `inputs`), method, operator ("none"),
-    metric, value, note. If the input cannot be used or the score is not defined, value is NaN and
-    note says why. Raises ValueError if a truth does not fit its input or a method returns relevance
-    that is not finite; the message names the graph.
+    """Score methods against the known truth of every input, always including `random`.
 
     Args:
+        model: the explained model.
         inputs: n inputs as for `explain`.
-        truths: n arrays, see `metrics_for`; an (H, W) truth is about the pixels of a picture,
-            each of which takes the relevance of its superpixel.
+        truths: n arrays, see `metrics_for`. An (H, W) truth is about the pixels of a picture, and
+            each pixel gets the relevance of its superpixel.
+        methods: names of methods, or explainers.
         target: see `explain`.
-        bonds: for each input the ends (M, 2) of its bonds and which are true (M,); they are
-            scored too, a bond by the mean of its atoms' relevance.
+        bonds: for each input, the ends (M, 2) of its bonds and which bonds are true (M,). Bonds are
+            scored as well, by the mean relevance of their atoms.
+        progress: whether to show a progress bar. None shows it only on a terminal.
+
+    Returns:
+        A data frame with the columns graph (the position in `inputs`), method, operator ("none"),
+        metric, value and note. If an input cannot be used or a score is not defined, value is NaN
+        and note says why.
+
+    Raises:
+        ValueError: a truth does not fit its input, or a method returns relevance that is not
+            finite. The message names the graph.
     """
     import pandas as pd
 
@@ -63,14 +70,14 @@ def evaluate_truth(
     rows: list[tuple[int, str, str, str, float, str]] = []
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
-            scores_of = {graph: _nothing(arrays[graph]) for graph in notes}
+            scores_of = {graph: _undefined_scores(arrays[graph]) for graph in notes}
             computed = explanations_or_errors(model, prepared, explainer, target=target)
             for graph, explanation in computed:
                 if isinstance(explanation, Exception):
-                    raise _named(explainer, graph) from explanation
+                    raise _not_finite_error(explainer, graph) from explanation
                 scores_of[graph] = _scores(explanation, arrays[graph], graph)
                 if bonds is not None:
-                    scores_of[graph] |= _of_bonds(explanation, *bonds[graph])
+                    scores_of[graph] |= _bond_metrics(explanation, *bonds[graph])
                 advance(1)
             for graph, scores in sorted(scores_of.items()):
                 for name, value in scores.items():
@@ -89,11 +96,18 @@ def evaluate_nothing(
     target: Any = None,
     ends: Sequence[ArrayLike] | None = None,
 ) -> "pd.DataFrame":
-    """False positives where no node is true, as the rows of `evaluate_truth`: see `outstanding`.
+    """Count false positives in inputs where no node is true, see `outstanding`.
 
     Args:
-        ends: for each input those of its bonds (M, 2); they are counted too, a bond by the mean
-            of its atoms' relevance. An input that cannot be used raises the error of `prepare`.
+        model: the explained model.
+        inputs: inputs as for `explain`. If one cannot be used, its error is raised.
+        methods: names of methods, or explainers.
+        target: see `explain`.
+        ends: for each input, the ends of its bonds (M, 2). Bonds are counted as well, by the mean
+            relevance of their atoms.
+
+    Returns:
+        Rows as those of `evaluate_truth`.
     """
     import pandas as pd
 
@@ -120,13 +134,18 @@ def evaluate_bonds(
     target: Any = None,
     methods: "Mapping[str, BondMethod] | None" = None,
 ) -> "pd.DataFrame":
-    """Score methods that give bonds a relevance of their own, as the rows of `evaluate_truth`.
+    """Score methods that give bonds a relevance of their own.
 
     Args:
-        bonds: for each input the ends (M, 2) of its bonds and which are true (M,); where none
+        model: the explained model.
+        inputs: inputs as for `explain`. If one cannot be used, its error is raised.
+        bonds: for each input, the ends (M, 2) of its bonds and which bonds are true (M,). If none
             is true, false positives are counted.
-        methods: by name; None takes `BOND_METHODS`. An input that cannot be used raises the
-            error of `prepare`.
+        target: see `explain`.
+        methods: the methods by name. None takes `BOND_METHODS`.
+
+    Returns:
+        Rows as those of `evaluate_truth`.
     """
     import pandas as pd
 
@@ -145,7 +164,7 @@ def evaluate_bonds(
 def _shapley_of_bonds(
     model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
 ) -> list[NDArray[np.float64]]:
-    """Shapley values of the bonds, 8 orders."""
+    """Compute the Shapley values of the bonds over 8 orders."""
     games = edge_shapley(model, inputs, target)
     of_pair = [
         dict(zip(map(tuple, game.edges.tolist()), game.values, strict=True)) for game in games
@@ -159,7 +178,10 @@ def _shapley_of_bonds(
 def _pairs_of_bonds(
     model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
 ) -> list[NDArray[np.float64]]:
-    """Relevance that the two atoms of a bond read from each other (LRP, summed over layers)."""
+    """Return the relevance that the two atoms of a bond read from each other.
+
+    The method is LRP, summed over the layers.
+    """
     explained = pairs(model, list(inputs), target=target, on_error="raise", progress=False)
     between = [of_input.matrix[1:, 1:] for of_input in explained]
     return [
@@ -180,11 +202,18 @@ BOND_METHODS: Mapping[str, BondMethod] = {
 def model_score(
     model: Graphormer, inputs: Sequence[Any], labels: ArrayLike, *, target: Any = None
 ) -> tuple[str, float]:
-    """The name and value of the model's own score, to compare with those of its explanations.
+    """Score the model itself, to compare with the scores of its explanations.
 
-    labels (n,), for the task of `target`: 0 or 1 (scored by ROC-AUC), class numbers (accuracy) or
-    values in the task's unit (R2). The score is NaN if it is not defined, for example with a single
-    class. An input that cannot be used raises the error of `prepare`.
+    Args:
+        model: the model.
+        inputs: inputs as for `explain`. If one cannot be used, its error is raised.
+        labels: the labels (n,) for the task of `target`. They are 0 or 1 (scored by ROC-AUC), class
+            numbers (accuracy) or values in the task's unit (R2).
+        target: see `explain`.
+
+    Returns:
+        The name of the score and its value, which is NaN if the score is not defined, for example
+        with a single class.
     """
     wanted = np.asarray(labels, dtype=np.float64)
     if wanted.shape != (len(inputs),):
@@ -208,7 +237,7 @@ def _with_random(methods: Sequence[Method]) -> list[Explainer]:
 def _prepare(
     model: Graphormer, inputs: Sequence[Any], truths: Sequence[NDArray[Any]]
 ) -> tuple[list[tuple[int, Input]], dict[int, str]]:
-    """Encoded inputs by position, and a reason for each unusable one."""
+    """Return the encoded inputs by position, and a reason for each that cannot be used."""
     prepared, notes = [], {}
     for graph, (item, truth) in enumerate(zip(prepare_each(model, inputs), truths, strict=True)):
         metrics_for(truth)
@@ -220,8 +249,8 @@ def _prepare(
     return prepared, notes
 
 
-def _of_bonds(explanation: Explanation, ends: ArrayLike, truth: ArrayLike) -> dict[str, float]:
-    """The scores of bonds with ends (M, 2), of which some are true (M,)."""
+def _bond_metrics(explanation: Explanation, ends: ArrayLike, truth: ArrayLike) -> dict[str, float]:
+    """Score bonds with ends (M, 2), given which of them are true (M,)."""
     scores = bond_scores(explanation.relevance, ends)
     return {name: score(scores, np.asarray(truth)) for name, score in BOND_METRICS.items()}
 
@@ -237,12 +266,12 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
         raise ValueError(f"graph {graph}: truth has shape {truth.shape}, expected {expected}.")
 
 
-def _nothing(truth: NDArray[Any]) -> dict[str, float]:
+def _undefined_scores(truth: NDArray[Any]) -> dict[str, float]:
     return dict.fromkeys(metrics_for(truth), np.nan)
 
 
-def _named(explainer: Explainer, graph: int) -> ValueError:
-    """Return the error of a graph whose relevance is not finite, with graph and method named."""
+def _not_finite_error(explainer: Explainer, graph: int) -> ValueError:
+    """Make the error for a graph with relevance that is not finite, and name graph and method."""
     return ValueError(
         f"graph {graph}, method {explainer.name!r}: relevance contains values that are not finite."
     )

@@ -19,7 +19,8 @@ from graphxai.runtime.writing import write_whole
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth, model_score
 from .statistics import bootstrap, compare_pairs
 
-# Hundreds of alerts and odd rings need more molecules, and weights pretrained on molecules.
+# Rules with hundreds of alerts or odd rings need more molecules, and weights pretrained on
+# molecules.
 FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
 ROWS, SCORES = "rows.csv", "scores.json"
@@ -28,7 +29,7 @@ FURTHER = {
     "False positives among the nodes where nothing is true": "false_positives",
     "False positives among the bonds where nothing is true": "bond_false_positives",
 }
-FEWER = ("false_positives", "bond_false_positives")  # fewer are better
+FEWER_IS_BETTER = ("false_positives", "bond_false_positives")
 
 
 def benchmark_rule(
@@ -42,21 +43,21 @@ def benchmark_rule(
     seed: int = 0,
     progress: bool | None = None,
 ) -> None:
-    """Train on a rule, explain the test molecules that have a truth, store rows and scores.
+    """Train on a rule, explain test molecules with a truth, and store rows and scores.
 
-    Bonds are scored as well as atoms. As many test molecules in which nothing is true are explained
-    too; the atoms that stand out in them are false positives. Results that are already in `folder`
-    are not computed again.
+    Bonds are scored as well as atoms. The same number of test molecules in which nothing is true
+    are explained too, and atoms that stand out in them are false positives. Results that are
+    already in `folder` are not computed again.
 
     Args:
-        name: name of the rule.
-        folder: folder of the results; the training run is its sub-folder `run`.
+        name: the name of the rule.
+        folder: the folder of the results. The training run is in its sub-folder `run`.
         methods: names of methods, or explainers.
-        molecules: SMILES to choose from; None takes the tables in the data folder.
-        data: data folder, for those tables.
-        limit: the most molecules with a truth, and without, that are explained.
-        seed: seed for the choice of molecules and for the training.
-        progress: whether to show progress bars; None shows them on a terminal.
+        molecules: SMILES to choose from. None takes the tables in the data folder.
+        data: the data folder with those tables.
+        limit: how many molecules with a truth, and how many without, are explained at most.
+        seed: the seed for the choice of molecules and for the training.
+        progress: whether to show progress bars. None shows them only on a terminal.
 
     Raises:
         ValueError: no test molecule has true atoms.
@@ -91,7 +92,8 @@ def benchmark_rule(
         explained,
         truths,
         methods,
-        bonds if any(true.any() for _, true in bonds) else None,  # the atoms may be halogens
+        # no bond is true if all true atoms are halogens
+        bonds if any(true.any() for _, true in bonds) else None,
         _without_truth(dataset)[:limit],
         progress=progress,
     )
@@ -107,7 +109,7 @@ def benchmark_rule(
 
 
 def _without_truth(dataset: RuleDataset) -> list[str]:
-    """Return the test molecules in which no atom is true; a rule with shares has none."""
+    """Return the test molecules in which no atom is true. A rule with shares has none."""
     test = ((dataset.smiles[k], dataset.truths[k]) for k in dataset.split.test)
     return [text for text, truth in test if truth.dtype == bool and not truth.any()]
 
@@ -124,19 +126,19 @@ def measure(
     target: Any = None,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of a task: of inputs with a truth, and of inputs in which nothing is true.
+    """Return the rows of a task, for inputs with a truth and inputs in which nothing is true.
 
     Args:
         model: the model that is explained.
         inputs: inputs with a truth.
-        truths: their truths, see `evaluate_truth`.
+        truths: the truths of these inputs, see `evaluate_truth`.
         methods: names of methods, or explainers.
-        bonds: for each of `inputs` the ends (M, 2) of its bonds and which of them are true (M,).
+        bonds: for each of `inputs`, the ends (M, 2) of its bonds and which bonds are true (M,).
         nothing: inputs in which nothing is true.
-        ends: for each of `nothing` the ends (M, 2) of its bonds. If they are given, methods that
-            explain bonds alone are measured too.
+        ends: for each of `nothing`, the ends (M, 2) of its bonds. If they are given, methods that
+            only explain bonds are measured too.
         target: see `explain`.
-        progress: whether to show a progress bar; None shows it on a terminal.
+        progress: whether to show a progress bar. None shows it only on a terminal.
     """
     options = {"target": target, "bonds": bonds, "progress": progress}
     rows = [evaluate_truth(model, inputs, truths, methods, **options)]
@@ -157,12 +159,12 @@ def rule_bonds(rule: str, smiles: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mean_share(truths: Sequence[np.ndarray]) -> float | None:
-    """Return the mean share of true nodes, or None if the truth is signed shares."""
+    """Return the mean share of true nodes, or None if the truth consists of signed shares."""
     return None if truths[0].dtype != np.bool_ else float(np.mean([t.mean() for t in truths]))
 
 
 def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
-    """Write the rows and scores of a task. The scores come last: they mark that it is done."""
+    """Write the rows and scores of a task. The scores come last, as a sign that it is done."""
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(rows, folder / ROWS, index=False)
     write_whole(folder / SCORES, json.dumps(scores, indent=1) + "\n")
@@ -176,14 +178,14 @@ def wide(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def not_above_random(values: pd.DataFrame) -> set[str]:
     """Return the methods that are not better than random (paired Wilcoxon test, Holm, 5 %)."""
-    complete = values.fillna(0.0)  # constant relevance correlates with nothing
+    complete = values.fillna(0.0)  # constant relevance has no correlation, which counts as zero
     arrays = {name: complete[name].to_numpy() for name in complete}
     tests = compare_pairs(arrays, [(name, "random") for name in arrays if name != "random"])
     return {t.first for t in tests if not (t.significant and t.difference.mean > 0)} | {"random"}
 
 
 def detail(rows: pd.DataFrame) -> str:
-    """Return a Markdown table of means with 95 % intervals, a row per method."""
+    """Return a Markdown table of means with 95 % intervals, with a row per method."""
     names = list(rows.metric.unique())
     lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for method in rows.method.unique():
@@ -201,8 +203,8 @@ def detail(rows: pd.DataFrame) -> str:
 def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
     """Return a Markdown table of a metric's means by method and task.
 
-    A * marks a mean that is not better than random. Fewer false positives are better, so nothing is
-    marked among them. The task `logp` has Spearman's correlation in place of "roc_auc".
+    A * marks a mean that is not better than random. False positives have no marks, because fewer
+    are better. The task `logp` has Spearman's correlation in place of "roc_auc".
     """
     columns = {}
     for name, rows in tasks.items():
@@ -210,7 +212,7 @@ def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
         if shown not in set(rows.metric):
             continue
         values = wide(rows, shown)
-        weak = set() if metric in FEWER else not_above_random(values)
+        weak = set() if metric in FEWER_IS_BETTER else not_above_random(values)
         columns[name] = {m: f"{values[m].mean():.3f}{'*' * (m in weak)}" for m in values}
     if not columns:
         return ""
@@ -236,7 +238,7 @@ def describe(scores: dict[str, dict[str, Any]]) -> str:
 
 
 def tables(out: Path, names: Sequence[str]) -> str:
-    """Return Markdown for the tasks stored in `out`: models, an overview, and every metric."""
+    """Return Markdown for the tasks stored in `out`, with models, an overview, and every metric."""
     rows = {name: pd.read_csv(out / name / ROWS) for name in names}
     scores = {name: json.loads((out / name / SCORES).read_text()) for name in names}
     parts = [describe(scores), overview(rows)]

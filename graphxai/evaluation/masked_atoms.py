@@ -1,4 +1,4 @@
-"""Fit the model of the data from which the operator `resample` draws atoms."""
+"""Fit the network from which the operator `resample` draws atoms."""
 
 import time
 import warnings
@@ -16,7 +16,7 @@ from graphxai.runtime.threads import one_thread
 
 __all__ = ["MaskedAtoms", "fit_masked_atoms"]
 
-FEWEST = 16
+FEWEST = 16  # how many graphs are needed to learn from
 
 
 def fit_masked_atoms(
@@ -36,18 +36,20 @@ def fit_masked_atoms(
     network.
 
     Args:
-        model: its encoding of atoms and bonds is used, not its weights.
-        graphs: what `explain` takes, those that the model was trained on. Those that cannot be used
-            are left out with a warning.
-        epochs: passes over the graphs. Each pass hides other atoms, and any share of them.
-        held_out: share of the graphs held out to measure on.
-        seed: of everything that is drawn at random.
+        model: the model that encodes atoms and bonds. Its weights are not used.
+        graphs: the graphs that the model was trained on, as for `explain`. Graphs that cannot be
+            used are left out with a warning.
+        epochs: the number of passes over the graphs. Each pass hides other atoms, and any share of
+            them.
+        held_out: the share of the graphs that is held out for measuring.
+        seed: the seed of all random numbers.
         data: what the graphs are, in words, for the card.
         progress: as for `explain`.
 
     Raises:
-        TypeError: for a wrapped model.
-        ValueError: for nodes with continuous features or fewer than 16 graphs to learn from.
+        TypeError: the model is a wrapped one.
+        ValueError: the nodes have continuous features, or there are fewer than 16 graphs to learn
+            from.
 
     Source: Hu 2020, attribute masking, with any share of the atoms.
     """
@@ -73,14 +75,15 @@ def fit_masked_atoms(
             stacklevel=2,
         )
     order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()
-    apart = round(held_out * len(usable))
-    if len(usable) - apart < FEWEST:
+    num_held_out = round(held_out * len(usable))
+    if len(usable) - num_held_out < FEWEST:
         raise ValueError(
-            f"{len(usable) - apart} usable graphs are too few to learn from: give {FEWEST} or more,"
-            " better a thousand."
+            f"{len(usable) - num_held_out} usable graphs are too few to learn from: give {FEWEST}"
+            " or more, better a thousand."
         )
     begun = time.process_time()
-    learned, measured = ([usable[k] for k in part] for part in (order[apart:], order[:apart]))
+    learned = [usable[k] for k in order[num_held_out:]]
+    measured = [usable[k] for k in order[:num_held_out]]
     bar = progress_bar("fitting the masked atoms", epochs * len(learned), show=progress)
     with (
         torch.random.fork_rng(devices=[]),

@@ -1,4 +1,4 @@
-"""Measure all values for all methods on a chunk of graphs, with shared forward passes."""
+"""Measure all values for all methods on a chunk of graphs, in shared forward passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
 from .truth_metrics import rank_correlation
 
-NO_REMOVAL = "none"  # operator for values that involve no removal
+NO_REMOVAL = "none"  # the operator of values that do not depend on removal
 Item = tuple[Key, Input]
 
 
@@ -33,11 +33,11 @@ class MeasurementPlan:
 
     Args:
         explainers: the methods to measure.
-        metrics: what is measured.
+        metrics: the metrics to compute.
         operators: how nodes are removed.
-        steps: points per curve; None takes every number of nodes.
-        seed: of everything that is drawn at random.
-        judges: by operator, the model that measures the methods in place of the explained model.
+        steps: the number of points of a curve. None takes every number of nodes.
+        seed: the seed of all random numbers.
+        judges: by operator, the model that computes the curves in place of the explained model.
         resampling: how `resample` draws atoms, if it is among the operators.
     """
 
@@ -50,7 +50,7 @@ class MeasurementPlan:
     resampling: Resampling | None = None
 
     def has(self, name: str) -> bool:
-        """Say whether the metric of this name is wanted."""
+        """Return whether the metric of this name is wanted."""
         return any(metric.name == name for metric in self.metrics)
 
 
@@ -65,7 +65,7 @@ def measure(
     explanations: dict[str, dict[Key, Explanation | str]] = {}
     stability: dict[str, dict[Key, float]] = {}
     stages: dict[str, dict[Key, dict[str, float]]] = {}
-    seconds: dict[str, float] = {}  # for each graph, by method
+    seconds: dict[str, float] = {}  # the time of one explanation, by method
     for explainer in plan.explainers:
         left = [item for item in chunk if (item[0], explainer.name) not in done]
         if not left:
@@ -103,7 +103,7 @@ def explained_or_reason(
 ) -> dict[Key, Explanation | str]:
     """Return each graph's explanation, or the reason why there is none.
 
-    A user's method may raise any exception, which goes into the note of its row.
+    A user's method may raise any exception. It becomes the note of the row.
     """
     try:
         computed = dict(explanations_or_errors(model, items, explainer, target=target))
@@ -128,7 +128,7 @@ def _series(
 ) -> dict[Key, dict[str, dict[str, Series]]]:
     """Return the series by key, operator and method, for all graphs of a chunk together.
 
-    If no metric removes nodes, two points are enough, under the operator "none".
+    If no metric removes nodes, two points are enough, and the operator is "none".
     """
     good = {
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
@@ -166,7 +166,7 @@ def _units(
     explanations: Mapping[str, Explanation | str],
     series: Mapping[str, Mapping[str, Series]],
 ) -> list[Unit]:
-    """Return one unit per method for one graph, from its series by operator and method."""
+    """Return one unit for each method on one graph, given its series by operator and method."""
     blank = Unit("", key, "", "", item.num_nodes)
     units = []
     for name, explanation in explanations.items():
@@ -248,7 +248,7 @@ def _randomised(
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """Return |rank correlation| of each graph's scores before and after each stage of shuffling."""
+    """Return |rank correlation| of each graph's scores before and after each shuffling stage."""
     stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
         for key, after in explained_or_reason(shuffled, items, explainer, target).items():

@@ -1,4 +1,4 @@
-"""The values of several methods on the same graphs: rows, tables, intervals, tests."""
+"""The values of several methods on the same graphs, with tables, intervals and tests."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
-GRID = np.linspace(0, 1, 21)  # fractions of nodes for mean curves
+GRID = np.linspace(0, 1, 21)  # the fractions of nodes at which curves are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,8 @@ class MethodValues:
 
     Args:
         units: the values of each method on each graph, for each checkpoint.
-        settings: what is needed to reproduce them.
-        rejected: (key, reason) of inputs left out.
+        settings: what is needed to reproduce the values.
+        rejected: the key of each input that was left out, and the reason.
     """
 
     units: tuple[Unit, ...]
@@ -49,7 +49,7 @@ class MethodValues:
         return self.table().rename(index=self.labelled).to_html()
 
     def labelled(self, method: str) -> str:
-        """Return a method's name for a table, with a note if it searches its own curves.
+        """Return a method's name for a table, with a note if it searches curves.
 
         See `Traits.searches_curve`.
         """
@@ -60,7 +60,7 @@ class MethodValues:
     def rows(self) -> "pd.DataFrame":
         """A table with one row per checkpoint, graph, method, operator and metric.
 
-        `operator` is "none" if no nodes are removed; `note` says why a value is missing.
+        `operator` is "none" if no nodes are removed. `note` says why a value is missing.
         """
         import pandas as pd
 
@@ -84,7 +84,7 @@ class MethodValues:
         return tuple(op for op in operators if op != "none")
 
     def metrics(self, operator: str | None = None) -> tuple[str, ...]:
-        """Return the metrics for an operator, and those that need none; by default all metrics."""
+        """Return the metrics for an operator with those that need none, or else all metrics."""
         wanted = (operator, "none")
         names = {m for u in self.units for op, of in u.values.items() for m in of
                  if operator is None or op in wanted}  # fmt: skip
@@ -94,7 +94,7 @@ class MethodValues:
 
     @property
     def failures(self) -> dict[str, list[tuple[Key, str]]]:
-        """(graph, reason) by method, for every graph on which a method gave no scores."""
+        """By method, each graph on which the method gave no scores, with the reason."""
         failures: dict[str, list[tuple[Key, str]]] = {}
         for unit in self.units:
             if unit.note:
@@ -102,7 +102,7 @@ class MethodValues:
         return failures
 
     def seconds(self) -> dict[str, float]:
-        """Return the mean time of an explanation by method, in seconds; NaN if not measured.
+        """Return the mean time of an explanation by method, in seconds, or NaN if not measured.
 
         The graphs of a chunk are explained together, in one process.
         """
@@ -117,7 +117,7 @@ class MethodValues:
         }
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
-        """Return the values (n,) by method, all in one order of graphs; NaN if there is none."""
+        """Return the values (n,) by method in the same order of graphs, NaN if one is missing."""
         key = metric, operator or (self.operators or ("none",))[0]
         if key not in self._pivoted:
             self._pivoted[key] = self._pivot(*key)
@@ -125,7 +125,7 @@ class MethodValues:
 
     @cached_property
     def _pivoted(self) -> dict[tuple[str, str], dict[str, NDArray[np.float64]]]:
-        """The values that were asked for so far: a saved report needs each of them five times."""
+        """The values that were requested so far, because a saved report needs each five times."""
         return {}
 
     def _pivot(self, metric: str, operator: str) -> dict[str, NDArray[np.float64]]:
@@ -140,11 +140,11 @@ class MethodValues:
         return {method: wide[method].to_numpy(dtype=float) for method in self.methods}
 
     def intervals(self, metric: str, operator: str | None = None) -> dict[str, Interval]:
-        """Return the mean of each method with its 95 % bootstrap interval."""
+        """Return each method's mean with its 95 % bootstrap interval."""
         return {name: bootstrap(v) for name, v in self.values(metric, operator).items()}
 
     def ranking(self, metric: str, operator: str | None = None) -> list[str]:
-        """Return the methods by their mean, the best first, and those without a value last."""
+        """Return the methods by their mean, the best first and those without a value last."""
         sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
         intervals = self.intervals(metric, operator)
         return sorted(
@@ -162,11 +162,11 @@ class MethodValues:
         """Test methods in pairs, with Holm's correction over all tests of the call.
 
         Args:
-            first: a method; without `second`, it is tested against every other. By default all
-                pairs are tested.
-            second: the method to test it against.
-            metric: whose values are compared.
-            operator: how nodes are removed; by default the first operator.
+            first: a method. Without `second`, it is tested against every other method. By default
+                all pairs are tested.
+            second: the method to test `first` against.
+            metric: the metric that is compared.
+            operator: how nodes are removed. By default it is the first operator.
         """
         values = self.values(metric, operator)
         if first is None:
@@ -184,8 +184,8 @@ class MethodValues:
     def against_the_best(self, metric: str = "auac", operator: str | None = None) -> Comparisons:
         """Test the method with the best mean against every other.
 
-        The data that test it have also picked it, so Holm's correction counts all pairs of methods,
-        any of which could have been picked.
+        The same data choose this method and test it. So Holm's correction counts all pairs of
+        methods, because any of them could have been chosen.
         """
         values = self.values(metric, operator)
         best = self.ranking(metric, operator)[0]
@@ -194,9 +194,9 @@ class MethodValues:
         return compare_pairs(values, pairs, others=others)
 
     def table(self, operator: str | None = None) -> "pd.DataFrame":
-        """Return a table of mean [95 % interval] with one row per method and one column per metric.
+        """Return a table of mean [95 % interval], with a row per method and a column per metric.
 
-        Its `attrs` hold the number of graphs, n. A cell based on fewer graphs says so.
+        Its `attrs` hold the number of graphs n. If a cell is based on fewer graphs, it says so.
         """
         import pandas as pd
 
@@ -227,7 +227,7 @@ class MethodValues:
         return pd.DataFrame(tau, index=list(means), columns=list(means))
 
     def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
-        """Return the mean of each method for each checkpoint, with mean and SD over checkpoints."""
+        """Return each method's mean for each checkpoint, with mean and SD over checkpoints."""
         operator = operator or (self.operators or ("none",))[0]
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
@@ -236,7 +236,7 @@ class MethodValues:
         return table.assign(mean=table.mean(axis=1), sd=table.std(axis=1, ddof=1))
 
     def conservation(self) -> dict[str, Conservation]:
-        """Compare sums of relevance with outputs, for methods whose scores are shares of these."""
+        """Compare sums of relevance with outputs, for methods that divide the output."""
         conserved = {}
         for method in self.methods:
             ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
@@ -259,7 +259,7 @@ class MethodValues:
     def curves(
         self, kind: str = "activation", operator: str | None = None
     ) -> dict[str, tuple[Any, Any, Any]]:
-        """Return each method's mean curve on `GRID` and its 95 % interval's ends, (21,) each."""
+        """Return each method's mean curve on `GRID` with its 95 % interval, as arrays (21,)."""
         operator = operator or (self.operators or ("none",))[0]
         curves = {}
         for method in self.methods:
@@ -280,7 +280,7 @@ class MethodValues:
         return curves
 
     def randomisation(self) -> dict[str, dict[str, Interval]]:
-        """Return |rank correlation| by method and block; all from the block up was shuffled."""
+        """Return |rank correlation| by method and block, after shuffling up to that block."""
         stages: dict[str, dict[str, list[float]]] = {}
         for unit in self.units:
             for block, value in unit.stages.items():

@@ -1,4 +1,4 @@
-"""Faithfulness metrics: each is one function of a graph's `Series`.
+"""Faithfulness metrics, each of which is one function of a graph's `Series`.
 
 In their descriptions, p is the probability of the explained class for the whole graph, p(top k) for
 only the k most relevant nodes, and p(rest k) for the graph without them. If a source averages over
@@ -16,7 +16,7 @@ from .curves import Curve, Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
-EXPLANATION = 0.25  # share of nodes that Agarwal 2023 counts as the explanation
+EXPLANATION = 0.25  # the share of the nodes that Agarwal 2023 counts as the explanation
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Metric:
     """How an explanation is measured.
 
     Args:
-        name: of the metric.
+        name: the name of the metric.
         higher_is_better: whether larger values are better.
         source: the paper that defines it.
         summary: what it measures, in one line.
-        measure: its function; None if the metric takes more than one pass over a graph, see
-            `sanity_checks`.
+        measure: computes it from a graph's `Series`. It is None if the metric needs more than that,
+            see `sanity_checks`.
         classes_only: whether it needs probabilities, so that it does not apply to a regression.
         removal: whether it depends on how nodes are removed.
     """
@@ -83,7 +83,7 @@ def au_mse(series: Series) -> float:
 
 @metric(True, "Blücher 2024, symmetric relevance gain")
 def srg(series: Series) -> float:
-    """Area between p(top k) and p(rest k): it depends on the order alone, at both ends."""
+    """Area between p(top k) and p(rest k), which depends on nothing but the order, at both ends."""
     fractions, both = series.fractions, series.with_top - series.without_top
     return Curve(fractions, both).area
 
@@ -198,10 +198,10 @@ METRICS["model_randomisation"] = Metric(
 
 
 def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
-    """Return metrics by name for a kind of task; "all" means those that fit it.
+    """Return metrics by name for a kind of task, where "all" means those that fit it.
 
     Raises:
-        ValueError: for an unknown metric and for one that does not fit.
+        ValueError: a metric is unknown or does not fit the task.
     """
     if names == "all":
         return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]

@@ -1,4 +1,4 @@
-"""A report as a folder: all rows, tables, tests and figures, and how they were made."""
+"""Write a report to a folder, with all rows, tables, tests and figures, and how they were made."""
 
 import json
 import math
@@ -18,15 +18,19 @@ from .statistics import COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-LEADING = ("auac", "au_mse", "srg", "roar")  # metrics whose tests go into the summary
+LEADING = ("auac", "au_mse", "srg", "roar")  # the metrics that the summary tests
 
 
 def save_report(report: MethodValues, folder: Path) -> Path:
     """Write the report to a folder.
 
-    The files are `results.csv` and, with pyarrow, `results.parquet`; `comparisons.csv`;
-    `summary.json` and `summary.md`; `table.csv` and `table.tex`, the table of the summary for
-    spreadsheets and papers; and the figures as PNG and SVG.
+    The files are
+
+    * `results.csv`, and with pyarrow `results.parquet`: all rows;
+    * `comparisons.csv`: all tests;
+    * `summary.json` and `summary.md`: the summary for programs and readers;
+    * `table.csv` and `table.tex`: the summary's table for spreadsheets and papers;
+    * the figures as PNG and SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(report.rows, folder / "results.csv", index=False)
@@ -45,7 +49,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
 
 
 def comparisons(report: MethodValues) -> "pd.DataFrame":
-    """Compare all pairs of methods for every metric and operator, Holm-corrected within each."""
+    """Compare all pairs of methods for each metric and operator, each with Holm's correction."""
     import pandas as pd
 
     rows = []
@@ -108,7 +112,7 @@ def _table(report: MethodValues, operator: str) -> list[str]:
 
 
 def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
-    """Write the tests of the best method against every other."""
+    """Write the tests of the best method against every other method."""
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
@@ -264,7 +268,7 @@ def _save(report: MethodValues, kind: str, stem: Path, operator: str | None) -> 
     figure = draw(report, kind, operator)
     with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)
-    figure.set_layout_engine("none")  # the PNG is laid out, and doing it again takes longest
+    figure.set_layout_engine("none")  # the PNG is laid out already, and this step takes longest
     with atomic_write(stem.with_suffix(".svg"), "wb") as file:
         figure.savefig(file, format="svg")
 
@@ -276,7 +280,7 @@ def _arrow(metric: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Return a value for JSON, which has no NaN."""
+    """Return a value for JSON, with None for NaN and infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -287,5 +291,5 @@ def _name(report: MethodValues, method: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text that cannot break a Markdown table, as users choose some of the names."""
+    """Return text that cannot break a Markdown table, because users choose some of the names."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

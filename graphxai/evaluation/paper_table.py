@@ -1,4 +1,4 @@
-"""The table of a report for a paper (LaTeX) and for spreadsheets, with the time of each method."""
+"""Make a report's table for a paper (LaTeX) and for spreadsheets, with the time of each method."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
 
 
 def table_latex(report: MethodValues) -> str:
-    """Return the table of each operator in LaTeX (package booktabs); the best mean is bold."""
+    """Return the table of each operator in LaTeX (package booktabs), with the best mean in bold."""
     return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
 
 
@@ -84,5 +84,5 @@ def _cell(interval: Interval, *, bold: bool) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which no character has a meaning in LaTeX."""
+    """Escape all characters of a text that have a meaning in LaTeX."""
     return "".join(SPECIAL.get(character, character) for character in " ".join(text.split()))

@@ -1,15 +1,17 @@
-"""Train the model further on graphs with nodes removed, and measure with what comes out.
+"""Train the model further on graphs with nodes removed, and measure with the result.
 
-Removal leaves graphs that the model has never seen. If its output falls then, the graph may be odd
-rather than poorer. There are two ways around this, both with the labels of training graphs:
+Removal leaves graphs that the model has never seen. If its output falls, this may be because the
+graph is odd, and not because it lost something that matters. There are two ways around this, both
+of which need the labels of training graphs:
 
-* `f-fidelity` (Zheng 2024): from every training graph a random share of the nodes is removed. The
-  model trained further on these measures all methods; the explained model stays as it is. The paper
-  removes at most a tenth. Here the share is uniform between 0 and 1, so that every point of a curve
-  is a graph of a kind that was trained on.
-* `roar` (Hooker 2019; Amara 2023 as GInX-Eval, which also trains further instead of from scratch):
-  a method removes the most relevant share of the nodes from all training graphs and all measured
-  graphs. What a model trained on these still predicts was not removed.
+* `f-fidelity` (Zheng 2024) removes a random share of the nodes from every training graph. The model
+  that is trained further on these graphs measures all methods. The explained model does not change.
+  The paper removes a tenth of the nodes at most. Here the share is uniform between 0 and 1, so that
+  the graphs of every point of a curve are like those of the training.
+* `roar` (Hooker 2019) removes the share of the nodes that a method calls most relevant, from all
+  training graphs and all measured graphs. If a model trained on these graphs still predicts
+  something, that was not removed. Like GInX-Eval (Amara 2023), it trains the model further instead
+  of from scratch.
 """
 
 import copy
@@ -62,15 +64,16 @@ class Refit:
     """How to train a Graphormer further before measuring, and on what.
 
     Args:
-        kind: "f-fidelity" or "roar"; see the module for what they do.
-        inputs: training graphs, as `explain` takes them.
-        labels: their class (name or number) or value for the task measured.
-        epochs: passes over the training graphs; for `f-fidelity` each pass removes other nodes.
+        kind: "f-fidelity" or "roar". The module says what they do.
+        inputs: training graphs, as for `explain`.
+        labels: the class (name or number) or value of each input for the measured task.
+        epochs: the number of passes over the training graphs. For `f-fidelity` each pass removes
+            other nodes.
         shares: the shares of the nodes that `roar` removes.
-        learning_rate: of the training.
+        learning_rate: the learning rate of the training.
 
     Raises:
-        ValueError: for an unknown kind, or for labels that do not match the inputs.
+        ValueError: the kind is unknown, or the labels do not match the inputs.
     """
 
     kind: str
@@ -115,9 +118,10 @@ def require_refit(model: Any, plan: MeasurementPlan, refit: Refit, task: Task) -
 
 
 def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
-    """Return usable training inputs by position, encoded, with `y` (1, tasks).
+    """Return the usable training inputs by position, encoded, with `y` (1, tasks).
 
-    `y` is NaN for other tasks."""
+    The entries of `y` for other tasks are NaN.
+    """
     column = [each.name for each in model.config.tasks].index(task.name)
     items: list[Item] = []
     for key, item in enumerate(prepare_each(model, refit.inputs)):
@@ -141,14 +145,14 @@ def judges(
     folder: Path,
     progress: bool | None = None,
 ) -> dict[str, Model]:
-    """Train the model of `f-fidelity` for each operator, without random shares of the nodes.
+    """Train the model of `f-fidelity` for each operator, on graphs without random shares of nodes.
 
     Args:
         model: the explained model.
-        graphs: encoded, with `y`.
+        graphs: encoded training graphs with labels `y`.
         refit: how to train.
-        plan: with the operators and the seed.
-        folder: of the training runs, which are continued or read back.
+        plan: the plan with the operators and the seed.
+        folder: the folder of the training runs, which are continued or read back.
         progress: as for `explain`.
     """
     trained: dict[str, Model] = {}
@@ -175,17 +179,17 @@ def roar_units(
     done: set[tuple[Key, str]],
     progress: bool | None = None,
 ) -> Generator[list[Unit], None, None]:
-    """Yield the units of one method after the other, except those already done.
+    """Yield the units of one method after another, except those already done.
 
     Args:
         model: the explained model.
         plan: what to measure.
         prepared: the graphs to measure on.
-        targets: the target of each of them.
+        targets: the target of each graph.
         training: the graphs to train on.
-        tracked: the tracked output, for the training graphs too.
+        tracked: the tracked output, also of the training graphs.
         refit: how to train.
-        folder: of the training runs.
+        folder: the folder of the training runs.
         done: the (graph, method) pairs that an earlier run measured.
         progress: as for `explain`.
     """
@@ -219,7 +223,7 @@ def roar_units(
 def _filled(
     unit: Unit, order: Tensor | str, place: int | None, drops: Mapping[str, NDArray[np.float64]]
 ) -> Unit:
-    """Fill in the values from row `place` of the drops by operator; without a row, they are NaN."""
+    """Fill in a unit's values from row `place` of each operator's drops, or NaN without a row."""
     values = {
         operator: {ROAR.name: math.nan if place is None else float(drop[place])}
         for operator, drop in drops.items()
@@ -230,7 +234,7 @@ def _filled(
 def _orders(
     model: Graphormer, explainer: Explainer, items: Sequence[Item], targets: Mapping[Key, Target]
 ) -> dict[Key, Tensor | str]:
-    """Return the nodes of each graph by descending relevance, or why there is no order."""
+    """Return each graph's nodes by descending relevance, or the reason why there is no order."""
     orders: dict[Key, Tensor | str] = {}
     for target in dict.fromkeys(targets.values()):
         chosen = [item for item in items if targets.get(item[0]) == target]
@@ -246,7 +250,7 @@ def _orders(
 def _without_top(
     items: Sequence[Item], orders: Mapping[Key, Tensor | str], share: float, operator: str
 ) -> list[Data]:
-    """Return the graphs that have an order, without the first share of its nodes."""
+    """Remove the first share of the nodes from each graph that has an order."""
     pairs = [(item.data, orders.get(key)) for key, item in items]
     return [
         remaining(data, _rest(order, share), operator)
@@ -256,7 +260,7 @@ def _without_top(
 
 
 def _rest(order: Tensor, share: float) -> Tensor:
-    """Return True (N,) at all but the first share of an order (N,); one node always stays."""
+    """Return True (N,) at all but the first share of an order (N,). One node always stays."""
     keep = torch.ones(len(order), dtype=torch.bool)
     keep[order[: min(round(share * len(order)), len(order) - 1)]] = False
     return keep
@@ -291,7 +295,7 @@ def _trained(
     seed: int,
     progress: bool | None,
 ) -> Graphormer:
-    """Train a copy of the model further on encoded graphs; a finished run is read back."""
+    """Train a copy of the model further on encoded graphs, or read a finished run back."""
     device = next(model.parameters()).device
     settings = TrainingSettings(
         epochs=epochs,
@@ -310,7 +314,7 @@ def _trained(
 
 
 def _number(task: Task, label: Any) -> float | None:
-    """Return a label as the training reads it; None for a missing label."""
+    """Return a label as a number for the training, or None if it is missing."""
     if task.kind == "regression":
         return None if label is None or label != label else float(label)
     name = class_name(task, label)

@@ -1,4 +1,4 @@
-"""The report of a benchmark: values of methods that can be plotted and saved to a folder."""
+"""The report of a benchmark, which holds values that can be plotted and saved to a folder."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class Report(MethodValues):
         return draw(self, kind, operator)
 
     def save(self, folder: str | Path) -> Path:
-        """Write rows, tables, tests and figures to a folder; see `output.save_report`."""
+        """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""
         return save_report(self, Path(folder))
 
 

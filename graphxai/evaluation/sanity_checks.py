@@ -1,4 +1,4 @@
-"""Does an explanation depend on what it should? Two checks that change the model, not the graph.
+"""Check that an explanation depends on what it should, by changing the model instead of the graph.
 
 * `max_sensitivity`: small noise on the node embeddings should change the scores only a little
   (Yeh 2019).
@@ -18,11 +18,11 @@ from graphxai.adapters.eval_replica import copied
 from graphxai.contract.batch import GraphBatch
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
-DRAWS = 4
+DRAWS = 4  # how often noise is drawn
 
 
 class NoisyModel:
-    """A model with seeded Gaussian noise on its node embeddings, otherwise unchanged.
+    """A model with seeded Gaussian noise on its node embeddings, and otherwise unchanged.
 
     The noise for a graph depends only on the seed and on its number of nodes, so it is the same for
     every method and in every batch.
@@ -34,7 +34,7 @@ class NoisyModel:
         self._noise = noise
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying asks for these before there is a model
+        if name.startswith("__"):  # a copy looks these up before it has a model
             raise AttributeError(name)
         return getattr(self._model, name)
 
@@ -56,12 +56,12 @@ class NoisyModel:
         return outputs
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
-        """Return None: with noise, an embedding is no longer the sum of its features."""
+        """Return None, because with noise an embedding is no longer the sum of its features."""
         return None
 
 
 def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -> float:
-    """Return |after - before| / |before| in the Euclidean norm; NaN if `before` is all zero."""
+    """Return |after - before| / |before| in the Euclidean norm, or NaN if `before` is all zero."""
     size = float(np.linalg.norm(before))
     return float(np.linalg.norm(after - before)) / size if size else float("nan")
 
@@ -70,8 +70,8 @@ def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
     """Shuffle more and more weights in a copy of the model, from the output to the input.
 
     Yields the name of the block that was shuffled last, and the model. The entries of each
-    parameter are permuted, so their distribution stays the same. The same copy is yielded each
-    time; the original model does not change.
+    parameter are permuted, so their distribution stays the same. All stages yield the same copy,
+    and the original model does not change.
     """
     shuffled = copied(model)
     generator = torch.Generator().manual_seed(seed)
@@ -84,7 +84,7 @@ def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the parameters by block, in the model's order: `layers.0`, `layers.1`, ..., `head`."""
+    """Return the parameters by block in the model's order: `layers.0`, `layers.1`, ..., `head`."""
     blocks: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         first, *rest = name.split(".")

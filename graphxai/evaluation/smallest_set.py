@@ -1,9 +1,10 @@
-"""The search for the smallest set of members (nodes or edges) whose removal changes a class.
+"""Search for the smallest set of members (nodes or edges) that must go to change a class.
 
-Prefixes of two orders give a first set, which is pruned. Then sets of 2, 3, ... members are tried:
-all of them while they are few enough, after that those that grow from the best of the size before.
+The first set is a prefix of one of two orders, from which members are dropped that it does not
+need. Then sets of 2, 3, ... members are tried. All sets of a size are tried while they are few
+enough. After that, sets grow from the best sets with one member less.
 
-Source: Martens 2014 (SEDC, on documents); Lucic 2022 (CF-GNNExplainer, which asks for edges).
+Source: Martens 2014 (SEDC, on documents); Lucic 2022 (CF-GNNExplainer, which removes edges).
 """
 
 import math
@@ -13,25 +14,28 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-BEAM = 8  # sets of a size that grow by one member
-DEEPEST = 12  # members of a set that is grown while none is known
-ROUNDING = 1e-5  # a margin beyond what a batch of another size may change
+BEAM = 8  # how many sets of a size grow by one member
+DEEPEST = 12  # how large sets grow while no set changes the class
+ROUNDING = 1e-5  # a batch of another size may change a margin by less than this
 
 SetSearch = Generator[Tensor, Tensor, tuple[Tensor | None, bool]]
 
 
 def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
-    """Yield sets as rows (K, n) of members to remove; `send` takes their margins (K,).
+    """Yield sets to remove as rows (K, n) of members, and receive their margins (K,).
 
     A margin is the logit of the original class minus the logit of the best other class. It is below
-    0 where the class changed. The generator returns the smallest set (n,), or None if no set
-    changes the class. It also returns whether all smaller sets (without a set, all sets) were
-    tried.
+    0 if the class changed.
 
     Args:
-        relevance: of each member, (n,); those that speak for the class are tried first.
+        relevance: the relevance of each member (n,). Members that speak for the class are tried
+            first.
         largest: how many members a set may have.
-        most: all sets of a size are tried if there are no more than this.
+        most: up to how many sets of a size are all tried.
+
+    Returns:
+        The smallest set (n,), or None if no set changes the class, and whether all smaller sets
+        were tried. Without a set, it is whether all sets were tried.
     """
     n = len(relevance)
     if not largest:
@@ -47,7 +51,7 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
     if bool((margins < -ROUNDING).any()):
         changing = prefixes[margins < -ROUNDING]
         best = yield from _pruned(changing[changing.sum(1).argmin()])
-    size, tried, beam = 2, 1, singles[effects[:BEAM]]  # tried: the sizes whose sets were all tried
+    size, tried, beam = 2, 1, singles[effects[:BEAM]]  # up to size `tried`, all sets were tried
     while size < (min(largest, DEEPEST) + 1 if best is None else int(best.sum())):
         every = tried == size - 1 and math.comb(n, size) <= most
         sets = _all_sets(n, size) if every else _grown(beam)
@@ -62,7 +66,7 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
 
 
 def _changing(sets: Tensor, margins: Tensor) -> Tensor | None:
-    """Return the set (n,) that changes the class most; None if no set does."""
+    """Return the set (n,) that changes the class most, or None if no set changes it."""
     k = int(margins.argmin())
     return sets[k] if margins[k] < -ROUNDING else None
 
@@ -80,7 +84,7 @@ def _pruned(needed: Tensor) -> Generator[Tensor, Tensor, Tensor]:
 
 
 def _prefixes(order: Tensor, largest: int) -> Tensor:
-    """Return sets (K, n) of the first 2, 3, ... largest members of an order."""
+    """Return the sets (K, n) of the first 2, 3, ..., `largest` members of an order."""
     return order.argsort()[None, :] < torch.arange(2, largest + 1)[:, None]
 
 

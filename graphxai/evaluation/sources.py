@@ -1,4 +1,4 @@
-"""The graphs for a benchmark, with their labels: a test set by name, or a table."""
+"""Find the graphs for a benchmark with their labels, in a test set by name or in a table."""
 
 import math
 import random
@@ -43,12 +43,12 @@ def bace_test(model: LoadedModel, root: str | Path | None = None) -> Source:
 
 
 def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> Source:
-    """Return the BACE compounds in a part of the model's split; keys are positions in the file.
+    """Return the BACE compounds in a part of the model's split, by their positions in the file.
 
     Args:
-        model: whose split it is.
+        model: the model whose metadata hold the split.
         part: "train", "valid" or "test".
-        root: folder of the data.
+        root: the folder of the data.
     """
     from graphxai.datasets.molecules import load_bace
 
@@ -81,12 +81,12 @@ def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
 
 
 def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
-    """Return graphs of a folder; keys are their positions, and labels those of the first task.
+    """Return the graphs of a folder by their positions, with labels for the first task.
 
-    If the model was trained on these graphs, they are those in a part of its split; otherwise all.
+    If the model was trained on these graphs, only those in a part of its split are returned.
 
     Args:
-        model: whose split it is.
+        model: the model whose metadata hold the split.
         part: "train", "valid" or "test".
         folder: see `graphxai.datasets.graph_folders`.
     """
@@ -112,10 +112,10 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
 def table(
     path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
 ) -> Source:
-    """Return the molecules of a CSV file; keys are row numbers, and labels come from a column.
+    """Return the molecules of a CSV file by row number, with labels from a column.
 
     Raises:
-        ValueError: if a column is not in the table; the message names it.
+        ValueError: a column is not in the table. The message names it.
     """
     from graphxai.datasets.csv_files import iter_records
 
@@ -130,7 +130,7 @@ def table(
 
 
 def _label(cell: str) -> Any:
-    """Return the name of a class, or its number as float."""
+    """Return a cell as the name of a class, or its number as a float."""
     try:
         return float(cell)
     except ValueError:
@@ -145,12 +145,12 @@ def source(
     smiles_column: str = "smiles",
     label_column: str | None = None,
 ) -> Source:
-    """Return the source called `name`: "bace", "mnist-superpixels", or a path.
+    """Return the source called `name`, which is "bace", "mnist-superpixels", or a path.
 
-    A path is that of a table of molecules, or of a folder of graphs (see `graph_part`).
+    A path leads to a table of molecules or to a folder of graphs (see `graph_part`).
 
     Raises:
-        ValueError: if the model does not read such inputs.
+        ValueError: the model does not read such inputs.
     """
     is_folder = Path(name).is_dir()
     offered = "digits" if name == "mnist-superpixels" else "graphs" if is_folder else "molecules"
@@ -169,7 +169,7 @@ def source(
 def training_source(
     model: LoadedModel, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
-    """Return the training graphs for `source`: "bace", "mnist-superpixels", or a path."""
+    """Return the training graphs that belong to the `source` of this name."""
     if name == "bace":
         return bace_part(model, "train", data)
     if Path(name).is_dir():

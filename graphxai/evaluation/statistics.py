@@ -1,4 +1,4 @@
-"""Intervals and tests: no value without its n, no difference without its p."""
+"""Intervals and tests, so that no value comes without its n and no difference without its p."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MEASURED = ("n", "difference", "low", "high", "p", "p_holm", "effect")
-KEPT = 1000  # resamplings of up to so many graphs stay in memory, 32 MB
+KEPT = 1000  # resamplings of up to this many graphs stay in memory (32 MB)
 COLUMNS = ("first", "second", *_MEASURED, "significant")
 
 
@@ -38,10 +38,10 @@ class Comparison:
 
     Args:
         first, second: the methods.
-        difference: mean of first minus second, with its interval.
-        p: of Wilcoxon's signed-rank test.
-        p_adjusted: p, Holm-corrected over all comparisons made together.
-        effect: the effect size d_z, the mean difference divided by its standard deviation.
+        difference: the mean of first minus second, with its interval.
+        p: the p value of Wilcoxon's signed-rank test.
+        p_adjusted: p after Holm's correction over all comparisons made together.
+        effect: the effect size d_z, which is the mean difference divided by its standard deviation.
     """
 
     first: str
@@ -71,7 +71,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a row of a table: methods, n, mean difference with interval, p, p_holm, effect."""
+        """Return a table row: methods, n, difference with interval, p, p_holm, effect."""
         d = self.difference
         measured = (d.n, d.mean, d.low, d.high, self.p, self.p_adjusted, self.effect)
         row = (self.first, self.second, *measured, self.significant)
@@ -82,13 +82,13 @@ class Comparison:
 
 
 class Comparisons(list[Comparison]):
-    """Comparisons made together (the family for Holm's correction), as a list and a table."""
+    """Comparisons made together, which Holm's correction counts, as a list and a table."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row per comparison; its columns are as in `Comparison.to_dict`."""
+        """Return a table with a row per comparison, with the columns of `Comparison.to_dict`."""
         import pandas as pd
 
         return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
@@ -109,16 +109,16 @@ def bootstrap(
 ) -> Interval:
     """Return the mean of values (n,) with its percentile interval over resamplings of the graphs.
 
-    NaN (a graph without a value) is skipped and not counted in n.
+    A graph without a value, which has NaN, is skipped and not counted in n.
 
     Args:
-        values: one per graph, (n,).
-        level: share of the resampled means inside the interval.
-        draws: how many resamplings.
-        seed: of the resamplings.
+        values: a value for each graph (n,).
+        level: the share of the resampled means inside the interval.
+        draws: the number of resamplings.
+        seed: the seed of the resamplings.
 
     Raises:
-        ValueError: if there are no values.
+        ValueError: there are no values.
     """
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or not len(sample):
@@ -126,15 +126,15 @@ def bootstrap(
     sample = sample[np.isfinite(sample)]
     if not len(sample):
         return Interval(math.nan, math.nan, math.nan, 0)
-    drawn = _drawn if len(sample) <= KEPT else _drawn.__wrapped__
+    drawn = _resampled_indices if len(sample) <= KEPT else _resampled_indices.__wrapped__
     means = sample[drawn(len(sample), draws, seed)].mean(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(sample.mean()), float(low), float(high), len(sample))
 
 
 @lru_cache(2)
-def _drawn(count: int, draws: int, seed: int) -> NDArray[np.int64]:
-    """Draw the resamplings of so many graphs, which are the same for every method and pair."""
+def _resampled_indices(count: int, draws: int, seed: int) -> NDArray[np.int64]:
+    """Draw resamplings of `count` graphs, which are the same for every method and pair."""
     return np.random.default_rng(seed).integers(0, count, (draws, count))
 
 
@@ -145,14 +145,14 @@ def compare_pairs(
     others: Sequence[tuple[str, str]] = (),
     seed: int = 0,
 ) -> Comparisons:
-    """Test each pair of methods on the same graphs by Wilcoxon's signed-rank test, Holm-corrected.
+    """Test each pair of methods on the same graphs by Wilcoxon's test with Holm's correction.
 
     Args:
-        values: of each method, (n,), in the same order of graphs; a graph counts if both methods
-            have a value for it.
+        values: the values (n,) of each method, in the same order of graphs. A graph counts if both
+            methods have a value for it.
         pairs: the methods to compare.
         others: further pairs that Holm's correction counts as tested too.
-        seed: of the bootstrap intervals.
+        seed: the seed of the bootstrap intervals.
     """
     differences = []
     for first, second in (*pairs, *others):
@@ -172,7 +172,7 @@ def compare_pairs(
 
 @lru_cache(4096)
 def _signed_rank(differences: bytes) -> float:
-    """Return the p value of Wilcoxon's signed-rank test; a saved report needs it twice."""
+    """Return the p value of Wilcoxon's signed-rank test, which a saved report needs twice."""
     from scipy.stats import wilcoxon
 
     return float(wilcoxon(np.frombuffer(differences)).pvalue)
@@ -188,7 +188,7 @@ def holm(p_values: list[float]) -> list[float]:
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Return Kendall's tau-b of two rankings, 1 if they agree; NaN if either is constant."""
+    """Return Kendall's tau-b of two rankings, 1 if they agree, NaN if either is constant."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)

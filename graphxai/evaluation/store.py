@@ -1,7 +1,8 @@
 """The values of one method on one graph, and the files in which a run stores them.
 
-A run folder holds `run.json` (settings of each checkpoint) and `units.jsonl` (one line per graph
-and method, written as soon as it is measured). What is stored is not computed again.
+A run folder holds `run.json`, with the settings of each checkpoint, and `units.jsonl`, with one
+line per graph and method, which is written as soon as it is measured. Stored values are not
+computed again.
 """
 
 import json
@@ -23,20 +24,21 @@ class Unit:
     """Values of one method on one graph for one checkpoint.
 
     Args:
-        checkpoint: name and hash of the model.
-        graph: key of the graph.
-        digest: hash of the graph.
-        method: name of the method.
+        checkpoint: the name and hash of the model.
+        graph: the key of the graph.
+        digest: the hash of the graph.
+        method: the name of the method.
         nodes: how many nodes the graph has.
         target: the explained output, in words.
-        values: by operator and metric. The operator is "none" if no nodes are removed, and an
-            undefined value is NaN.
-        curves: by operator and "activation" or "pruning", on the common grid of fractions.
-        ledger: its figures, for an additive method.
-        stages: |rank correlation| by block of the model, after shuffling it and all blocks above
-            it.
+        values: the values by operator and metric. The operator is "none" if no nodes are removed,
+            and an undefined value is NaN.
+        curves: the curves by operator and "activation" or "pruning", on the common grid of
+            fractions.
+        ledger: the figures of the ledger, for an additive method.
+        stages: by block of the model, |rank correlation| after shuffling this block and all blocks
+            above it.
         note: why there are no values.
-        seconds: the time that the explanation took; NaN if it was not measured.
+        seconds: the time that the explanation took, or NaN if it was not measured.
     """
 
     checkpoint: str
@@ -53,12 +55,12 @@ class Unit:
     seconds: float = field(default=math.nan, compare=False)
 
     def to_json(self) -> str:
-        """Return one line of JSON, in which NaN is null."""
+        """Return the unit as one line of JSON, with null for NaN."""
         return json.dumps(_plain(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> "Unit":
-        """Read a line written by `to_json`; raise ValueError for anything else."""
+        """Read a line written by `to_json`, or raise ValueError for anything else."""
         content = json.loads(line)
         if not isinstance(content, dict) or set(content) != {f.name for f in fields(cls)}:
             raise ValueError("not a line of a benchmark run.")
@@ -70,16 +72,16 @@ class Unit:
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of a run; the module docstring lists its files."""
+    """The folder of a run, with the files that the module describes."""
 
     folder: Path
 
     def begin(self, checkpoint: str, settings: dict[str, Any], resume: bool) -> list[Unit]:
-        """Return units of earlier runs in this folder, after checking that their settings agree.
+        """Return the units of earlier runs in this folder, after checking their settings.
 
         Raises:
-            FileExistsError: if there are any and `resume` is off.
-            ValueError: if they were made with other settings.
+            FileExistsError: there are earlier runs, but `resume` is off.
+            ValueError: earlier runs were made with other settings.
         """
         folder_at(self.folder)
         settings_of = self._settings()
@@ -122,7 +124,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """Yield a function that appends units to the file, which is synced once a second."""
+        """Yield a function that appends units to the file and syncs the file once a second."""
         with Appended(self.folder / UNITS) as file:
             yield lambda units: file.write("".join(unit.to_json() + "\n" for unit in units))
 
@@ -140,7 +142,7 @@ class Store:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values, in which NaN and infinities are null."""
+    """Replace NaN and infinities by null in JSON values."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -151,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 
 def _figures(value: Any) -> Any:
-    """Return figures from JSON values, in which null is NaN."""
+    """Replace null by NaN in JSON values, and require that all other values are numbers."""
     if isinstance(value, dict):
         return {k: _figures(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Which output an evaluation tracks: one target for all graphs, or a class of each graph."""
+"""Decide which output an evaluation tracks: one target for all graphs, or a class of each graph."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class TrackedOutput:
     """The output that an evaluation tracks.
 
     Args:
-        target: the output of every graph; only its task counts if there is a `class_source`.
+        target: the output of every graph. If there is a `class_source`, only its task counts.
         class_source: "true" tracks each graph's true class, "predicted" its predicted class.
     """
 
@@ -35,10 +35,10 @@ class TrackedOutput:
 def tracked_output(model: Model, target: Any) -> TrackedOutput:
     """Read which output to track: a target as for `explain`, or "true" or "predicted".
 
-    If the model has a class with one of these two names, the class is meant.
+    If the model has a class called "true" or "predicted", the class is meant.
 
     Raises:
-        ValueError: for several classes at once, and for an unknown target.
+        ValueError: the target has several classes, or is unknown.
     """
     wanted = Target.of(target)
     classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
@@ -62,13 +62,13 @@ def targets_by_graph(
     """Return the target of each graph, and the graphs that have none.
 
     Args:
-        model: for the predicted classes.
+        model: the model that predicts the classes.
         prepared: the graphs.
         tracked: the output to track.
-        labels: class names or numbers, for "true".
+        labels: the names or numbers of the true classes, for "true".
 
     Raises:
-        ValueError: if labels are missing or name an unknown class.
+        ValueError: labels are missing or name an unknown class.
     """
     task = tracked.target.task_in(model.config)
     if tracked.class_source == "true" and labels is None:
@@ -98,7 +98,7 @@ def _predicted(model: Model, prepared: Sequence[Item], task: Task) -> dict[Key, 
 
 
 def class_name(task: Task, label: Any) -> str | None:
-    """Return the class name for a label (a name or a number); None for None or NaN."""
+    """Return the class name for a label (a name or a number), or None for None or NaN."""
     if label is None or label != label:
         return None
     if isinstance(label, str):

@@ -1,12 +1,12 @@
-"""Check properties that every explanation must have, on your model.
+"""Check on your model that explanations have the properties that every explanation must have.
 
     from graphxai.evaluation.testing import check_all
     check_all(model, ["CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]"])
 
-Each check raises AssertionError with the worst difference. `inputs` are what `graphxai.explain`
-takes. Differences are relative to the largest number involved: a score, another term of the ledger,
-or the output if scores are in its units. As in any floating-point sum, small scores among large
-terms carry the rounding errors of the large ones.
+Each check raises AssertionError with the worst difference. `inputs` are as for `graphxai.explain`.
+Differences are relative to the largest number involved, which is a score, another term of the
+ledger, or the output if scores are in its units. As in any floating-point sum, small scores among
+large terms carry the rounding errors of the large ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
 
-TOLERANCE = 1e-4  # relative, in float32
+TOLERANCE = 1e-4  # the largest relative difference, in float32
 
 
 def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
@@ -37,7 +37,7 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
     batches = _PreparedBatches(model, _graphs(model, inputs))
     # each batch goes through the model and through its copy in double precision
     most = 2 * (3 + len(batches.graphs)) + 1
-    # a single graph is tried, because a model may mix the graphs of a batch
+    # the trace is looked for with a single graph, because a model may mix the graphs of a batch
     with _leaving_no_trace(model, batches.alone(0)), cached_passes(most):
         for name in methods_for(model):
             explainer = get_explainer(name)
@@ -54,7 +54,7 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
 
 
 class _PreparedBatches:
-    """Prepared inputs in batches of all kinds, each made when it is first needed."""
+    """Prepared inputs in batches of several kinds, each of which is made when first needed."""
 
     def __init__(self, model: Model, graphs: list[Data], seed: int = 0) -> None:
         self.model, self.graphs = model, graphs
@@ -66,7 +66,7 @@ class _PreparedBatches:
 
     @cached_property
     def together(self) -> Any:
-        """Return one batch of all graphs."""
+        """All graphs in one batch."""
         return self.model.collate(self.graphs)
 
     @cached_property
@@ -77,11 +77,11 @@ class _PreparedBatches:
 
     @cached_property
     def renumbered(self) -> Any:
-        """All graphs in one batch, in which node k of a graph is its node `order[k]`."""
+        """All graphs in one batch, where node k of a graph is its original node `order[k]`."""
         return self.model.collate(_renumbered(self.model, self.graphs, self.orders))
 
     def alone(self, index: int) -> Any:
-        """Return a batch of one graph."""
+        """Return one graph as a batch."""
         if len(self.graphs) == 1:
             return self.together
         if index not in self._alone:
@@ -119,7 +119,7 @@ def _check_batching(
 
 
 def check_sign(model: Model, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
-    """Check that a method gives no negative score if its scores have no sign."""
+    """Check that a method without negative scores gives none."""
     explainer = get_explainer(method)
     if explainer.traits.large_score_means:
         batch: Any = model.collate(_graphs(model, inputs))
@@ -143,9 +143,9 @@ def check_renumbering(
 ) -> None:
     """Check that renumbering the nodes renumbers the relevance and changes nothing else.
 
-    The graphs are explained in one batch as they are, and in one batch renumbered. The property
-    holds for `ties="average"`. Graphormers converted from published checkpoints pick one of several
-    equally short paths, and so depend on the numbering.
+    The graphs are explained in one batch as they are, and in one batch after renumbering. The
+    property holds for `ties="average"`. Graphormers converted from published checkpoints choose one
+    of several equally short paths, so they depend on the numbering.
     """
     batches, explainer = (
         _PreparedBatches(model, _graphs(model, inputs), seed),
@@ -176,7 +176,7 @@ def check_ledger(
 ) -> None:
     """Check that nodes, graph token and biases sum to the output, and features to their node.
 
-    The gap is relative to the sum of the absolute terms, the scale of rounding errors.
+    The gap is relative to the sum of the absolute terms, because rounding errors scale with it.
     """
     explainer = get_explainer(method)
     batch: Any = model.collate(_graphs(model, inputs))
@@ -198,10 +198,10 @@ def check_ledger(
 def check_no_trace(model: Model, inputs: Sequence[Any]) -> None:
     """Check that rules and recordings leave outputs and gradients unchanged, bit for bit.
 
-    This must hold after an exception inside the block, too.
+    This must also hold after an exception inside a block.
     """
     batches = _PreparedBatches(model, _graphs(model, inputs))
-    with _leaving_no_trace(model, batches.alone(0)):  # a model may mix the graphs of a batch
+    with _leaving_no_trace(model, batches.alone(0)):  # others of a batch may be mixed
         for name in methods_for(model):
             with suppress(NoAttentionError):
                 get_explainer(name).attribute(model, batches.together)
@@ -209,7 +209,7 @@ def check_no_trace(model: Model, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
-    """Raise AssertionError if what is explained in the block leaves a trace."""
+    """Raise AssertionError if explaining within the block leaves a trace."""
     before = _outputs_and_gradients(model, batch)
     with conservative(activation="ratio"), record(biases=True):
         model(batch).sum().backward()
@@ -228,9 +228,9 @@ def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
 
 
 def renumbered(graph: Data, order: Tensor) -> Data:
-    """Return a copy of a graph, encoded or not, whose node i is node `order[i]` of the original.
+    """Return a copy of a graph, encoded or not, in which node i is node `order[i]` of the original.
 
-    Structure encodings are dropped; encode the copy again.
+    The copy has no structure encoding, so it has to be encoded again.
     """
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
@@ -248,8 +248,8 @@ def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
 
 
 def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:
-    """Return the graphs renumbered, as the model reads them."""
-    if hasattr(model, "renumbered"):  # wrapped: its graphs may have any attributes
+    """Renumber the graphs, and return them as the model reads them."""
+    if hasattr(model, "renumbered"):  # graphs of a wrapped model may have any attributes
         wrapped: list[Data] = model.renumbered(graphs, orders)
         return wrapped
     moved = [renumbered(graph, order) for graph, order in zip(graphs, orders, strict=True)]
@@ -279,7 +279,7 @@ def _outputs_and_gradients(model: Model, batch: Any) -> dict[str, Tensor]:
 
 
 def _by_graph(attribution: Attribution) -> list[Tensor]:
-    """Return the relevance of graph token and nodes of each graph, unpadded, (n + 1,) each."""
+    """Return each graph's relevance of graph token and nodes (n + 1,), without padding."""
     sizes = attribution.mask.sum(-1).tolist()
     return [
         torch.cat([attribution.graph_token[b, None], attribution.relevance[b, :n]])
@@ -288,7 +288,7 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
 
 
 def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
-    """Return the largest term of each graph's ledger other than the nodes."""
+    """Return the largest term of each graph's ledger except the nodes."""
     terms = [attribution.graph_token, attribution.biases]
     terms += (
         [attribution.output] if explainer.traits.adds_up or explainer.traits.in_output_units else []

@@ -1,7 +1,7 @@
-"""Scores of relevance against the nodes, shares or pixels known to cause the label.
+"""Score relevance against the nodes, shares or pixels that are known to cause the label.
 
-Scores use signed relevance: high means relevant. A score is NaN if the truth has nothing to
-distinguish (`undefined` gives the reason). Ties never depend on the order of the nodes.
+Scores use signed relevance, so high means relevant. A score is NaN if the truth does not
+distinguish anything, and `undefined` gives the reason. Ties never depend on the order of the nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
 
 
 def undefined(truth: ArrayLike) -> str:
-    """The reason why no score is defined for a truth; "" if one is.
+    """Return the reason why no score is defined for a truth, or "" if scores are defined.
 
     Args:
-        truth: bool of any shape (true nodes or pixels), or float (N,) (shares).
+        truth: the true nodes or pixels as bool of any shape, or shares as float (N,).
     """
     values = np.asarray(truth)
     if values.dtype != np.bool_:
@@ -31,7 +31,7 @@ def undefined(truth: ArrayLike) -> str:
 
 
 def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Probability that a true node has more relevance than a false one; ties count half.
+    """Return the probability that a true node has more relevance than a false one. Ties count half.
 
     Raises ValueError for values that cannot be compared.
 
@@ -43,7 +43,7 @@ def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Area under the precision-recall curve as a sum of steps: sum_k (r_k - r_(k-1)) p_k.
+    """Return the area under the precision-recall curve in steps, sum_k (r_k - r_(k-1)) p_k.
 
     Nodes of equal relevance share a step. Raises ValueError for values that cannot be compared.
 
@@ -57,10 +57,10 @@ def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Share of true nodes among the k most relevant, where k is the number of true nodes.
+    """Return the share of true nodes among the k most relevant, where k nodes are true.
 
-    If nodes tie at rank k, the mean over all ways to choose. Raises ValueError for values that
-    cannot be compared.
+    If nodes tie at rank k, it is the mean over all ways to choose. Raises ValueError for values
+    that cannot be compared.
 
     Args:
         relevance, truth (bool): (N,).
@@ -76,7 +76,7 @@ def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of the true nodes and the nodes above the mean relevance.
+    """Return intersection over union of the true nodes and the nodes above the mean relevance.
 
     The threshold is that of the segmentation in Chefer 2021b, sec. 4. Raises ValueError for values
     that cannot be compared.
@@ -91,16 +91,16 @@ def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def iou_top_k(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of the k true nodes and the k most relevant ones.
+    """Return intersection over union of the k true nodes and the k most relevant nodes.
 
-    Equals p / (2 - p), where p is their precision (`top_k_precision`).
+    It equals p / (2 - p), where p is `top_k_precision`.
     """
     precision = top_k_precision(relevance, truth)
     return precision / (2 - precision)
 
 
 def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
-    """Pearson's correlation of relevance (N,) and true shares (N,); NaN if either is constant."""
+    """Return Pearson's correlation of relevance and true shares (N,), NaN if either is constant."""
     scores, true = _comparable(relevance, shares, shares=True)
     a, b = scores - scores.mean(), true - true.mean()
     if np.ptp(scores) == 0 or np.ptp(true) == 0:
@@ -109,13 +109,16 @@ def pearson(relevance: ArrayLike, shares: ArrayLike) -> float:
 
 
 def rank_correlation(relevance: ArrayLike, shares: ArrayLike) -> float:
-    """Spearman's correlation of signed relevance (N,) and true shares (N,); ties get mean ranks."""
+    """Return Spearman's correlation of signed relevance (N,) and true shares (N,).
+
+    Ties get mean ranks.
+    """
     scores, true = _comparable(relevance, shares, shares=True)
     return pearson(rankdata(scores), rankdata(true))
 
 
 def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Share of pixels on the right side of the mean relevance.
+    """Return the share of pixels on the right side of the mean relevance.
 
     Source: the segmentation test of Chefer 2021b, sec. 4.
 
@@ -127,11 +130,10 @@ def pixel_accuracy(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union at the mean relevance, averaged over foreground and background.
+    """Return intersection over union at the mean relevance, averaged over fore- and background.
 
     Args:
-        relevance, truth (bool): (H, W), one picture; the code of Chefer 2021b pools all
-            pictures.
+        relevance, truth (bool): one picture (H, W). The code of Chefer 2021b pools all pictures.
     """
     scores, true = _comparable(relevance, truth)
     if undefined(true):
@@ -141,11 +143,13 @@ def mean_iou(relevance: ArrayLike, truth: ArrayLike) -> float:
 
 
 def mean_average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
-    """Mean of two average precisions: foreground by relevance, background by its negative.
+    """Return the mean of the average precisions of foreground and background.
+
+    The foreground is ranked by relevance, the background by negative relevance. Chefer 2021b, sec.
+    4, names this metric without a formula.
 
     Args:
-        relevance, truth (bool): (H, W). Chefer 2021b, sec. 4, names this metric without a
-            formula.
+        relevance, truth (bool): (H, W).
     """
     scores, true = _comparable(relevance, truth)
     return (average_precision(scores, true) + average_precision(-scores, ~true)) / 2
@@ -171,16 +175,16 @@ PIXEL_METRICS: Mapping[str, Score] = {
 
 
 def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
-    """Scores (M,) of bonds with ends (M, 2): the mean relevance (N,) of the two atoms."""
+    """Return the scores (M,) of bonds with ends (M, 2), the mean relevance (N,) of two atoms."""
     of_ends: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)]
     return np.asarray(of_ends.mean(-1))
 
 
 def outstanding(relevance: ArrayLike) -> float:
-    """Share of nodes (N,) that stand out upwards: above Q3 + 1.5 (Q3 - Q1), Tukey 1977.
+    """Return the share of nodes (N,) that stand out: above Q3 + 1.5 (Q3 - Q1), Tukey 1977.
 
-    Where nothing is true, each is a false positive: an explanation of nothing must be flat.
-    Differences below 1e-5 of the largest |relevance| are rounding.
+    If no node is true, each of these is a false positive, because the explanation should be flat.
+    Differences below 1e-5 of the largest |relevance| count as rounding.
     """
     scores = np.asarray(relevance, dtype=np.float64)
     low, high = np.quantile(scores, (0.25, 0.75))
@@ -189,7 +193,7 @@ def outstanding(relevance: ArrayLike) -> float:
 
 
 def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
-    """The metrics that fit a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
+    """Return the metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
     values = np.asarray(truth)
     if values.dtype == np.bool_ and values.ndim in (1, 2):
         return NODE_METRICS if values.ndim == 1 else PIXEL_METRICS
@@ -204,7 +208,7 @@ def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
 def _comparable(
     relevance: ArrayLike, truth: ArrayLike, *, shares: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Both as flat arrays: relevance float64, truth bool or, for shares, float64."""
+    """Return both as flat arrays, relevance as float64 and truth as bool, or float64 for shares."""
     scores, true = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
     if scores.shape != true.shape:
         raise ValueError(f"relevance has shape {scores.shape}, but truth has shape {true.shape}.")
@@ -221,5 +225,5 @@ def _comparable(
 
 
 def _overlap(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
-    """Intersection over union of two sets, not both empty."""
+    """Return intersection over union of two sets that are not both empty."""
     return float((chosen & true).sum() / (chosen | true).sum())

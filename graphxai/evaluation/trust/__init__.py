@@ -1,1 +1,1 @@
-"""How far an explanation can be trusted: signs, each with its evidence."""
+"""Measure how far an explanation can be trusted, by signs that each come with evidence."""

@@ -1,4 +1,4 @@
-"""Equivalent forms of an input: another SMILES, or renumbered atoms or other nodes."""
+"""Make equivalent forms of an input: another SMILES, or a graph with renumbered nodes."""
 
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
-WRITINGS = 2  # rewritten forms per input
+WRITINGS = 2  # how many other forms of each input are explained
 
 
 def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
     """Return another form of the input, with the original number of each of its nodes.
 
-    An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is rewritten starting
-    from another atom. Returns None if that loses atoms, and for a graph of a wrapped model, whose
-    nodes may have any attributes.
+    An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is written from
+    another atom on. Returns None if that loses atoms. Also returns None for a graph of a wrapped
+    model, because its nodes may have any attributes.
     """
     from rdkit import Chem, rdBase
 
@@ -43,7 +43,7 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
 
 
 def _renumbered(data: "Data", order: list[int]) -> "Data":
-    """Return the graph renumbered: new node k is old node `order[k]`."""
+    """Renumber the graph, so that new node k is old node `order[k]`."""
     from torch_geometric.data import Data  # slow to import
 
     number = np.argsort(order)  # the new number of each old node

@@ -1,4 +1,4 @@
-"""The signs of trust: each is one measurement, with a level and words.
+"""The signs of trust, each of which is one measurement with a level and words.
 
 The limits are defined here, with the reasons for them.
 """
@@ -24,16 +24,16 @@ Level = Literal["good", "caution", "warning", "unknown", "known"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a sign stops being good, and where it becomes a warning.
+    """The values at which a sign stops being good and at which it becomes a warning.
 
-    `good > bad` if large values are good, and `good < bad` if small values are.
+    If large values are good, `good > bad`. If small values are good, `good < bad`.
     """
 
     good: float
     bad: float
 
     def level(self, value: float) -> Level:
-        """Return the level of a value; NaN is unknown."""
+        """Return the level of a value, which is "unknown" for NaN."""
         if np.isnan(value):
             return "unknown"
         sign = 1 if self.good > self.bad else -1
@@ -42,22 +42,23 @@ class Limits:
         return "caution" if sign * value >= sign * self.bad else "warning"
 
 
-# On test data, judged by the lower end of the interval if there is one. Chance has a ROC-AUC of
-# 0.5, and predicting the mean has an R2 of 0. Accuracy is for several classes, such as ten digits.
+# These limits are for scores on test data, or for the lower end of the interval if there is one.
+# Chance has a ROC-AUC of 0.5, and predicting the mean has an R2 of 0. Accuracy is for several
+# classes, such as ten digits.
 ROC_AUC = Limits(0.8, 0.7)
 R2 = Limits(0.6, 0.3)
 ACCURACY = Limits(0.9, 0.7)
-# Cosine similarity of grey values to the nearest training picture. Of the MNIST test digits, 5 %
-# have no training picture closer than 0.76, and 1 % no picture closer than 0.70.
+# The cosine similarity of grey values to the nearest training picture. Of the MNIST test digits,
+# 5 % have no training picture closer than 0.76, and 1 % have none closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
-# Probability of the predicted class, by the number of classes. For two classes the limits were
-# fitted (benchmarks/results/trust.md). For more classes they are from the 10,000 MNIST test digits:
-# 9,780 have 0.9 or more, and 99 % of these are right; 129 have 0.7 to 0.9, and 71 % of these are
-# right; of the other 91, half are wrong.
+# The probability of the predicted class, by the number of classes. For two classes the limits were
+# fitted (benchmarks/results/trust.md). For more classes they come from the 10,000 MNIST test
+# digits. Of these, 9,780 have 0.9 or more, and 99 % of them are right. Another 129 have 0.7 to 0.9,
+# and 71 % of them are right. Of the other 91, half are wrong.
 CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
-CALIBRATION = Limits(0.02, 0.1)  # expected calibration error on test data
-RESIDUAL = Limits(1e-3, 0.1)  # unexplained part of the ledger, as a share of its terms
-REWRITING = Limits(1e-3, 0.05)  # relative change of relevance, which should be zero
+CALIBRATION = Limits(0.02, 0.1)  # the expected calibration error on test data
+RESIDUAL = Limits(1e-3, 0.1)  # the unexplained part of the ledger, as a share of its terms
+REWRITING = Limits(1e-3, 0.05)  # the relative change of relevance, which should be zero
 
 
 NEARNESS: dict[str, Level] = {
@@ -74,10 +75,10 @@ class Sign:
 
     Args:
         name: what was measured.
-        level: how good it is.
-        value: what was measured; None if there is no value.
+        level: how good the value is.
+        value: the measured value, or None if there is none.
         text: the finding in words.
-        figures: the figures behind it.
+        figures: the figures behind the finding.
     """
 
     name: str
@@ -88,12 +89,12 @@ class Sign:
 
     @property
     def sentence(self) -> str:
-        """The words and figures."""
+        """The finding in words, with the figures in parentheses."""
         return f"{self.text} ({self.figures})" if self.figures else self.text
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
-    """Judge the model's test score for the explained task, from the checkpoint's metadata.
+    """Judge the model's test score for the explained task, given the checkpoint's metadata.
 
     If there is a calibration error too, the worse of the two decides.
     """
@@ -130,7 +131,7 @@ def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, 
 def _test_score(
     metadata: Mapping[str, Any], prediction: Prediction, measure: str
 ) -> tuple[float, float]:
-    """Return a score and the lower end of its interval; NaN for what the metadata do not have.
+    """Return a score and the lower end of its interval, with NaN for what is unknown.
 
     The metadata have one of three forms. A model trained on a user's table has scores by task,
     predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
@@ -155,7 +156,7 @@ def _test_score(
 
 
 def distance_sign(nearness: Nearness | None) -> Sign:
-    """Judge how near a molecule is to the training set; None stands for other graphs."""
+    """Judge how near a molecule is to the training set. None stands for other graphs."""
     if nearness is None or nearness.word == "unknown":
         what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"
@@ -176,7 +177,7 @@ def distance_sign(nearness: Nearness | None) -> Sign:
 
 
 def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:
-    """Judge the similarity of a picture (H, W) to the training pictures, if these are available."""
+    """Judge how similar a picture (H, W) is to the training pictures, if these are available."""
     similarity = float("nan") if training is None else training.nearest(image)
     level = LIKENESS.level(similarity)
     if level == "unknown":
@@ -220,7 +221,7 @@ def residual_sign(ledger: Ledger) -> Sign:
 
 
 def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floating]]) -> Sign:
-    """Judge the change of relevance (N,) when the same input is rewritten or renumbered."""
+    """Judge how much relevance (N,) changes when the same input is rewritten or renumbered."""
     name = "equivalent inputs"
     how = "how the structure is written"
     if explanation.molecule is None:
@@ -238,7 +239,7 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
 
 
 def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floating]]) -> float:
-    """Return the largest relative change; NaN if there is none."""
+    """Return the largest relative change, or NaN if there is none."""
     changes = np.array([relative_change(relevance, other) for other in others])
     return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
 

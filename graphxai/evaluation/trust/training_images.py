@@ -1,7 +1,7 @@
-"""The pictures a model was trained on, to measure how similar a picture is to them.
+"""The pictures that a model was trained on, to measure how similar a picture is to them.
 
-They are not bundled. They are available if the files named in the checkpoint's metadata lie in the
-data folder and have the digests given there.
+They are not bundled. They are available if the data folder holds the files that the checkpoint's
+metadata name, with the same digests.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from graphxai.runtime.download import data_root
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """Training pictures as rows of unit length, `directions` (n, H * W), of one `shape` (H, W)."""
+    """Training pictures of one `shape` (H, W), as rows of unit length, `directions` (n, H * W)."""
 
     directions: NDArray[np.float32]
     shape: tuple[int, int]
@@ -35,7 +35,7 @@ class TrainingImages:
 
 
 def training_images_of(model: Any) -> TrainingImages | None:
-    """Return the training pictures of a model; None if they are not available."""
+    """Return the training pictures of a model, or None if they are not available."""
     metadata = getattr(model.origin, "metadata", None) or {}
     files, count = metadata.get("files"), metadata.get("train_images")
     if not isinstance(files, dict) or not isinstance(count, int):
@@ -50,7 +50,7 @@ def training_images_of(model: Any) -> TrainingImages | None:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, digest: str, count: int, modified: int) -> TrainingImages | None:
-    """Read the first `count` pictures of a file; None if it is not the file used in training."""
+    """Read the first `count` pictures of a file, or return None if it was not used in training."""
     from graphxai.datasets.mnist import read_idx
 
     if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != digest:

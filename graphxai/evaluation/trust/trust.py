@@ -1,4 +1,4 @@
-"""How far one explanation can be trusted: measured signs, and a rule to combine them.
+"""Measure how far one explanation can be trusted, by signs and a rule that combines them.
 
 gx.trust(model, explanation).sentence
 """
@@ -34,12 +34,12 @@ from .signs import (
 from .training_images import training_images_of
 
 RULE = (
-    "Warning if any sign is a warning. Otherwise, in this order: training compound if it is one,"
-    " caution if any sign is a caution, unknown if any could not be measured; if none of these"
-    " applies, nothing measured speaks against it. The model's own test score is stated once and"
-    " decides nothing here. Of held-out molecules, predictions were wrong for 13 % (nothing speaks"
-    " against it), 18 % (caution) and 38 % (warning); no sign reliably predicted a wrong"
-    " explanation."
+    "The verdict is a warning if any sign is a warning. Otherwise it is the first of these that"
+    " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
+    " if any sign could not be measured. If none applies, nothing measured speaks against it. The"
+    " model's own test score is stated once and decides nothing here. Of held-out molecules,"
+    " predictions were wrong for 13 % (nothing speaks against it), 18 % (caution) and 38 %"
+    " (warning). No sign reliably predicted a wrong explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",
@@ -57,8 +57,8 @@ class Trust:
 
     Args:
         signs: the measurements.
-        nearest: SMILES of the nearest training compound; None without a training set.
-        model: the model's score on test data. It is the same for all molecules, and has no part in
+        nearest: the SMILES of the nearest training compound, or None without a training set.
+        model: the model's score on test data. It is the same for all molecules, and does not affect
             the level.
     """
 
@@ -68,7 +68,7 @@ class Trust:
 
     @property
     def level(self) -> Level:
-        """The worst level of any sign, by `RULE`."""
+        """The worst level of all signs, by `RULE`."""
         levels = {sign.level for sign in self.signs}
         return next((level for level in ORDER if level in levels), "good")
 
@@ -92,7 +92,7 @@ class Trust:
         return f"{start}: {self._listed(self.level, 'known')}."
 
     def __str__(self) -> str:
-        """Write the sentence, then a line per sign."""
+        """Write the sentence, then a line for each sign."""
         lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self._all)
         return "\n".join([self.sentence, *lines])
 
@@ -118,7 +118,7 @@ class Trust:
         return f"<div>{verdict}<table>{rows}</table></div>"
 
     def __getitem__(self, name: str) -> Sign:
-        """Return the sign with this name; raise KeyError if it was not measured."""
+        """Return the sign with this name, or raise KeyError if it was not measured."""
         for sign in self._all:
             if sign.name == name:
                 return sign
@@ -136,12 +136,10 @@ def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
     Args:
         model: the explained model.
         explained: an Explanation made with this model, or an input, which `lrp` then explains.
-        target: the target for an input. For an explanation, it is the explanation's target by
-            default.
+        target: the target for an input. If an explanation is given, its target is the default.
 
     Raises:
-        ValueError: for an explanation of another target or model, and for one that does not hold
-            its input.
+        ValueError: the explanation is of another target or model, or does not hold its input.
     """
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
@@ -165,15 +163,15 @@ def trust_prepared(
     *,
     target: Any = None,
 ) -> dict[Key, Trust]:
-    """Return the trust in the explanations of encoded molecules or pictures, by key.
+    """Return how far the explanations of encoded molecules or pictures can be trusted, by key.
 
     Args:
         model: the explained model.
         prepared: the inputs.
-        explanations: of the inputs.
-        explainer: made the explanations, and explains other forms of each input for one of the
-            signs; None leaves this sign out.
-        target: of the explanations.
+        explanations: the explanations of the inputs.
+        explainer: the method that made the explanations. It explains other forms of each input for
+            one of the signs. None leaves this sign out.
+        target: the target of the explanations.
     """
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
     if explainer is not None:
@@ -205,8 +203,8 @@ def explained_by_each(
 ) -> tuple[dict[str, dict[Key, Explanation]], dict[str, str]]:
     """Return explanations by method and key, and the methods that do not work for the model.
 
-    The latter come with the reason. Methods that read attention, for example, need a model with
-    attention between nodes.
+    Each of the latter comes with the reason. Methods that read attention, for example, need a model
+    with attention between nodes.
     """
     explanations: dict[str, dict[Key, Explanation]] = {}
     refused: dict[str, str] = {}
@@ -237,7 +235,7 @@ def _rewritten(
     explainer: Explainer,
     target: Any,
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Return relevance (N,), in the original node order, for other forms of each input."""
+    """Explain other forms of each input, and return relevance (N,) in the original node order."""
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
     for draw in range(WRITINGS):
         orders, values = {}, []
