@@ -338,8 +338,8 @@ def _search(
 def _nodes_read(model: Model, graph: Data) -> list[int]:
     """Return the nodes at which a model reads its answer.
 
-    These are the chosen node or pair, or the nodes that an index or a mask of the graph names if the
-    output is zero without one of them.
+    These are the chosen node or pair, or the nodes that an index or a mask of the graph names if
+    the output is zero without one of them.
     """
     nodes = chosen_nodes(graph)
     named = named_nodes(graph, model.attributes_read()) if isinstance(model, WrappedModel) else []

@@ -1,6 +1,6 @@
-"""Pictures of relevance: molecules, other graphs, superpixel images, grids of both, as SVG or PNG.
+"""Draw relevance on molecules, other graphs and superpixel images, and in grids, as SVG or PNG.
 
-Inputs are plain values (RDKit molecules, numpy arrays, strings). RDKit, fontTools, matplotlib and
+Inputs are plain values: RDKit molecules, numpy arrays and strings. RDKit, fontTools, matplotlib and
 the rasteriser are imported only when a picture is drawn.
 """
 

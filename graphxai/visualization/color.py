@@ -1,4 +1,4 @@
-"""The colour of a relevance: white at zero, one colour for each sign, a third without a sign."""
+"""Give each relevance a colour: white for zero, and one colour for each sign or for no sign."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 _Anchors = tuple[tuple[int, int, int], ...]
 
 # Each arm runs from white to full colour in equal steps of |value| / limit. The two arms of a
-# palette have nearly the same lightness at every step, so neither sign looks stronger than the
-# other, and the ends stay light enough (contrast above 4.5) for black atom labels. "orange-purple"
-# differs only along the blue-yellow axis, which red-green colour blindness does not affect.
+# palette have nearly the same lightness at every step, so that neither sign looks stronger than the
+# other. The ends stay light enough (contrast above 4.5) for black atom labels. The arms of
+# "orange-purple" differ only along the blue-yellow axis, which red-green colour blindness does not
+# affect.
 _ARMS: dict[str, tuple[_Anchors, _Anchors]] = {
     "red-blue": (
         ((255, 255, 255), (250, 187, 172), (227, 84, 74)),
@@ -32,9 +33,9 @@ _UNSIGNED_NAME = "green"
 _WHITE: _Anchors = ((255, 255, 255), (255, 255, 255), (255, 255, 255))
 
 PALETTES: tuple[str, ...] = tuple(_ARMS)
-"""Names of the palettes: colour for positive, then for negative relevance.
+"""The names of the palettes: the colour of positive, then that of negative relevance.
 
-`red-blue` is the default; `orange-purple` is safe for red-green colour blindness.
+`red-blue` is the default. `orange-purple` is safe for red-green colour blindness.
 """
 
 
@@ -43,13 +44,13 @@ class Scale:
     """A colour scale on which white is 0, and colour saturates at plus or minus `limit`.
 
     Args:
-        limit: relevance of the full colour, finite and above 0.
-        palette: one of `PALETTES`; its first colour is for positive relevance.
-        one_sided: True for scores without a sign. The scale then runs from 0 to `limit`, in a
-            colour that no palette uses for a sign.
+        limit: the relevance of the full colour, which is finite and above 0.
+        palette: one of `PALETTES`. Its first colour is for positive relevance.
+        one_sided: whether scores have no sign. The scale then runs from 0 to `limit`, in a colour
+            that no palette uses for a sign.
 
     Raises:
-        ValueError: if `limit` is not a finite number above 0, or the palette is unknown.
+        ValueError: `limit` is not a finite number above 0, or the palette is unknown.
     """
 
     limit: float
@@ -70,11 +71,11 @@ class Scale:
         """Return the smallest scale that covers every value of all arrays.
 
         Args:
-            arrays: relevances of any shape; if all are empty or zero, the limit is 1.
+            arrays: relevances of any shape. If all are empty or zero, the limit is 1.
             palette: one of `PALETTES`.
 
         Raises:
-            ValueError: if a value is not finite.
+            ValueError: a value is not finite.
         """
         limit = 0.0
         for position, array in enumerate(arrays):
@@ -87,7 +88,7 @@ class Scale:
     def chosen(
         cls, wanted: Scale | float | None, *arrays: ArrayLike, palette: str = "red-blue"
     ) -> Scale:
-        """Return the scale that a user asked for.
+        """Return the scale that a user requested.
 
         Args:
             wanted: a Scale, a number for its limit, or None for `fit`.
@@ -112,10 +113,10 @@ class Scale:
             values: relevances of any shape S.
 
         Returns:
-            Red, green and blue in [0, 1], shape S + (3,).
+            Red, green and blue in [0, 1], of shape S + (3,).
 
         Raises:
-            ValueError: if a value is not finite.
+            ValueError: a value is not finite.
         """
         relative = finite(values) / self.limit
         amount = np.minimum(np.abs(relative), 1.0)
@@ -127,7 +128,7 @@ class Scale:
         return (low + (high - low) * (step - below)[..., None]) / 255
 
     def hex(self, values: ArrayLike) -> list[str]:
-        """Return the colours of `values` (any shape, read in C order) as `#rrggbb`."""
+        """Return the colours of `values` as `#rrggbb`, for any shape in C order."""
         levels = np.rint(self.rgb(values).reshape(-1, 3) * 255).astype(int)
         return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
 
@@ -136,7 +137,7 @@ class Scale:
         return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())
 
     def stops(self) -> tuple[float, ...]:
-        """Return the relevances, from end to end, between which the colour is linear."""
+        """Return the relevances between which the colour is linear, from end to end."""
         positive, negative = self._arms
         below = -np.linspace(1, 0, len(negative))[: 0 if self.one_sided else -1]
         return tuple((np.r_[below, np.linspace(0, 1, len(positive))] * self.limit).tolist())
@@ -146,18 +147,18 @@ class Scale:
         return self.hex(np.multiply(Scale(1.0).stops(), self.limit))
 
     def place(self, value: float) -> float:
-        """Return where on a colour bar a relevance lies: 0 at its left end, 1 at its right."""
+        """Return where on a colour bar a relevance lies, from 0 (left end) to 1 (right end)."""
         return value / self.limit if self.one_sided else 0.5 + value / self.limit / 2
 
     def text(self, value: float) -> str:
-        """Return a relevance as text, like `signed`; without a plus sign on a one-sided scale."""
+        """Return a relevance as text like `signed`, without a plus sign on a one-sided scale."""
         return signed(value).removeprefix("+") if self.one_sided else signed(value)
 
     def key(self, legend: Sequence[str]) -> str:
-        """Return in words what the colours mean.
+        """Return what the colours mean, in words.
 
         Args:
-            legend: words for negative and for positive relevance.
+            legend: the words for negative and for positive relevance.
         """
         if self.one_sided:
             return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero"
@@ -165,8 +166,8 @@ class Scale:
         return f"{positive} is {legend[1]}, {negative} is {legend[0]}, white is zero"
 
     def ticks(self) -> tuple[float, ...]:
-        """Return round numbers for a colour bar, 0 among them, at most three on a side."""
-        # The finest step of 1, 2, 2.5 or 5 times a power of ten, with at most 3 steps per side.
+        """Return round numbers for a colour bar, which include 0, at most three on a side."""
+        # Take the finest step of 1, 2, 2.5 or 5 times a power of ten with at most 3 steps per side.
         power = math.floor(math.log10(self.limit)) - 1
         steps = [
             float(f"{mantissa}e{exponent}")
@@ -185,7 +186,7 @@ class Scale:
 
 
 def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
-    """Return `values` as floats; raise ValueError naming the first that is not finite."""
+    """Return `values` as floats, or raise a ValueError that names the first that is not finite."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
@@ -196,7 +197,7 @@ def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
 
 
 def signed(value: float) -> str:
-    """Return a relevance as text with a sign and three digits: `+0.25`, `−1.3e−5`, `0`."""
+    """Return a relevance as text with a sign and three digits, as in `+0.25`, `−1.3e−5`, `0`."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
@@ -208,9 +209,9 @@ def signed(value: float) -> str:
 
 
 def signed_alike(values: ArrayLike) -> list[str]:
-    """Return relevances as text for one column: with signs, all with the same decimals.
+    """Return relevances as text for one column, with signs and all with the same decimals.
 
-    The largest has three digits: `+1.15`, `−0.31`; `+1.30e−5`, `−0.20e−5`.
+    The largest has three digits, as in `+1.15`, `−0.31` or in `+1.30e−5`, `−0.20e−5`.
     """
     array = finite(values)
     largest = float(np.abs(array).max(initial=0.0))

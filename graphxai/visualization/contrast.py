@@ -1,4 +1,4 @@
-"""Two molecules side by side, with their common part drawn in the same place."""
+"""Draw two molecules side by side, with their common part in the same place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .molecule import Window, molecule_svg
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_AIR = 1.1  # space around the atoms for labels and discs, in units of 2D coordinates
-_HEADING = 60.0  # pixels above and below a molecule
+_AIR = 1.1  # the space around the atoms for labels and discs, in units of 2D coordinates
+_HEADING = 60.0  # the height of what is above and below a molecule, in pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +28,8 @@ class Panel:
 
     Args:
         mol: the molecule.
-        relevance: of its atoms, (N,).
-        changed: atoms to outline.
+        relevance: the relevance of its atoms (N,).
+        changed: the atoms to outline.
         title: plain text above the molecule.
     """
 
@@ -52,17 +52,17 @@ def contrast_svg(
     height: float = 400,
     **options: Any,
 ) -> str:
-    """Return an SVG of two molecules with corresponding atoms in the same places.
+    """Draw two molecules as SVG, with corresponding atoms in the same places.
 
     Args:
         panels: the first molecule and the second.
-        mapping: corresponding atoms of the first and the second molecule, (M, 2).
-        scale: colours; default: fitted to all panels.
+        mapping: the corresponding atoms of the first and the second molecule (M, 2).
+        scale: the colours. By default they are fitted to all panels.
         palette: one of `PALETTES`, if `scale` is not given.
         title, subtitle: plain text above the panels.
-        legend: words at the ends of the colour bar.
-        width, height: of a panel, pixels; wide molecules take less height.
-        options: as for `molecule_svg`.
+        legend: the words at the ends of the colour bar.
+        width, height: the size of a panel in pixels. Wide molecules take less height.
+        options: options of `molecule_svg`.
     """
     values = np.concatenate([finite(panel.relevance) for panel in panels])
     scale = Scale.chosen(scale, values, palette=palette)
@@ -107,7 +107,7 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     Args:
         mol: any molecule.
         reference: a molecule with 2D coordinates.
-        mapping: corresponding atoms of `reference` and `mol`, (M, 2).
+        mapping: the corresponding atoms of `reference` and `mol` (M, 2).
     """
     from rdkit import Chem
     from rdkit.Chem import rdDepictor
@@ -130,7 +130,8 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
 def _superposed(
     points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Move all points rigidly, mirrored if need be, so that `here` comes closest to `there`.
+    """Move all points rigidly, with a mirror if needed, to bring `here` as close to `there` as
+    possible.
 
     This is the orthogonal Procrustes problem (Schoenemann 1966).
     """

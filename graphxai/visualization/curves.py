@@ -1,4 +1,4 @@
-"""Benchmark figures from plain values: curves with bands, sums against outputs, forest plots.
+"""Draw benchmark figures from plain values: curves with bands, sums against outputs, forest plots.
 
 They use only Matplotlib's object interface, so that no figure depends on a backend or stays open.
 """
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colour-blind safe colours; further methods repeat them with other dashes
+# Okabe and Ito's colours are safe for colour-blind readers. Further methods repeat them in dashes.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 CONTROL = "#8A8A8A"
-BANDS = 6  # with more curves than this, bands hide more than they show
+BANDS = 6  # with more curves than this, bands would hide more than they show
 
-Band = tuple[Any, Any, Any]  # mean, lower, upper end
+Band = tuple[Any, Any, Any]  # the mean, the lower and the upper end
 Span = tuple[float, float, float]
 
 
@@ -31,15 +31,15 @@ def curves_figure(
     y_label: str,
     highlight: Sequence[str] = (),
 ) -> "Figure":
-    """Return a figure of mean curves with their bands, the most important first.
+    """Draw mean curves with their bands, the most important first.
 
     With many curves, the first ones stand out, and only the bands of `highlight` are drawn.
 
     Args:
-        grid: positions on the x axis, (K,).
+        grid: the positions on the x axis (K,).
         curves: the mean, the lower and the upper end of each method, (K,) each.
         title, x_label, y_label: plain text.
-        highlight: methods whose bands are always drawn.
+        highlight: the methods that always have a band.
     """
     figure, axes = _canvas(7.2, 4.4)
     styles = _styles(curves)
@@ -53,12 +53,12 @@ def curves_figure(
 
 
 def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Figure":
-    """Return a figure of summed relevance against the output, one panel per method.
+    """Draw summed relevance against the output, with one panel per method.
 
     A method whose relevance adds up lies on the diagonal (Ali 2022, Fig. 3).
 
     Args:
-        sums: the outputs (n,), the sums (n,) and a caption of each method.
+        sums: for each method, the outputs (n,), the sums (n,) and a caption.
         title: plain text.
     """
     columns = min(3, len(sums))
@@ -82,13 +82,13 @@ def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Fig
 def forest_figure(
     panels: Mapping[str, Mapping[str, Span]], *, directions: Mapping[str, str], title: str
 ) -> "Figure":
-    """Return a figure of the mean and interval of every method, one panel per metric.
+    """Draw the mean and interval of every method, with one panel per metric.
 
     The rows are in the order of the first panel.
 
     Args:
-        panels: the mean, the lower and the upper end by metric and method.
-        directions: text under each metric's name that says which way is better.
+        panels: by metric and method, the mean, the lower and the upper end.
+        directions: the text under each metric's name, which says which way is better.
         title: plain text.
     """
     names = list(next(iter(panels.values())))
@@ -114,11 +114,11 @@ def forest_figure(
 
 
 def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "Figure":
-    """Return a figure of rank correlations with the original scores as the model is shuffled.
+    """Draw rank correlations with the original scores as the model is shuffled.
 
     Args:
-        stages: the mean |rank correlation| with its interval, by method and by the block that was
-            shuffled last.
+        stages: by method and by the block that was shuffled last, the mean |rank correlation| with
+            its interval.
         title: plain text.
     """
     figure, axes = _canvas(7.2, 4.4)
@@ -135,11 +135,11 @@ def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "F
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure, width x height inches, that a notebook displays automatically."""
+    """Make an empty figure of width x height inches that a notebook displays by itself."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):
-        """A figure that notebooks display; otherwise they display only figures made by pyplot."""
+        """A figure that notebooks display although it was not made by pyplot."""
 
         def _repr_png_(self) -> bytes:
             from io import BytesIO
@@ -160,7 +160,7 @@ def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return colour, dashes and width of each line; the control is grey."""
+    """Return colour, dashes and width of each line, with grey for the control."""
     styles, rank = {}, 0
     for name in names:
         if name == "random":

@@ -1,4 +1,4 @@
-"""A molecule with its fragments coloured by their summed relevance, and single fragments."""
+"""Draw a molecule with its fragments coloured by their summed relevance, and single fragments."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .text import draw_text, escape, fit_text, number, text_width
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-Listed = tuple[str, Sequence[int], float]  # name, atoms, relevance
+Listed = tuple[str, Sequence[int], float]  # the name, the atoms, and the relevance
 
-_RADIUS, _BAND = 0.36, 0.46  # of a bond length: disc of an atom, width of a bond's band
-_EDGE = 1.4  # pixels of outline around a fragment
+_RADIUS, _BAND = 0.36, 0.46  # an atom's disc and the width of a bond's band, in bond lengths
+_EDGE = 1.4  # the outline around a fragment, in pixels
 _OUTLINE, _GREY = "#7a7a7a", "#555555"
-_LIST_WIDTH = 250.0  # pixels
-_ROW = 24.0  # height of a row of the list, pixels
-_FREE = 22.0  # pixels around a single fragment
-_FRAGMENT_SIZE = (180.0, 120.0)  # width and height of its picture, pixels
-_TAG = 8.5  # radius of a number's circle, pixels
+_LIST_WIDTH = 250.0  # in pixels
+_ROW = 24.0  # the height of a row of the list, in pixels
+_FREE = 22.0  # the space around a single fragment, in pixels
+_FRAGMENT_SIZE = (180.0, 120.0)  # the width and height of its picture, in pixels
+_TAG = 8.5  # the radius of the circle around a number, in pixels
 
 
 def fragments_svg(
@@ -48,19 +48,20 @@ def fragments_svg(
     height: float = 480,
     palette: str = "red-blue",
 ) -> str:
-    """Return an SVG of a molecule, its fragments outlined and filled, with a numbered list.
+    """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
 
     Args:
         mol: any RDKit molecule.
-        fragments: name, atom indices and summed relevance of each; no atom is in two fragments.
-        scale: colours; default: fitted to the sums.
-        title, subtitle: plain text above.
-        legend: words at the negative and the positive end of the colour bar.
-        width, height: pixels; the list takes 250 of the width.
+        fragments: the name, atom indices and summed relevance of each fragment. No atom is in two
+            fragments.
+        scale: the colours. By default they are fitted to the sums.
+        title, subtitle: plain text above the molecule.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels. The list takes 250 of the width.
         palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
-        ValueError: if a sum is not finite, or the picture is too small.
+        ValueError: a sum is not finite, or the picture is too small.
     """
     sums = finite([relevance for *_, relevance in fragments])
     scale = Scale.chosen(scale, sums, palette=palette)
@@ -96,15 +97,15 @@ def fragments_svg(
 
 
 def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None = None) -> str:
-    """Return a small SVG of one fragment in the colour of its relevance.
+    """Draw one fragment as a small SVG in the colour of its relevance.
 
     Args:
-        smiles: the fragment, with `*` where it is bonded to the rest.
-        relevance: its summed relevance.
-        scale: colours, to share within a table; default: full colour.
+        smiles: the fragment, with `*` where it is bonded to the rest of the molecule.
+        relevance: the fragment's summed relevance.
+        scale: the colours, which the pictures of a table share. By default the colour is full.
 
     Raises:
-        ValueError: if the SMILES cannot be read or the relevance is not finite.
+        ValueError: the SMILES cannot be read or the relevance is not finite.
     """
     from rdkit import Chem
 
@@ -131,9 +132,9 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
 def _area(
     mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
 ) -> str:
-    """Draw discs for atoms, bands for bonds, and filled rings.
+    """Draw a fragment as discs for atoms, bands for bonds, and filled rings.
 
-    They are drawn twice: first a little larger, as the outline, then in their colour.
+    The shapes are drawn twice, first a little larger as the outline, then in their colour.
     """
     rings = "".join(
         "M" + "L".join(_at(points[i]) for i in ring) + "Z"
@@ -198,7 +199,7 @@ def _free_place(
     bond_px: float,
     room: tuple[float, float],
 ) -> NDArray[np.float64]:
-    """Return the place farthest from everything drawn: a ring's centre or one around an atom."""
+    """Return the place farthest from all that is drawn, in a ring's centre or around an atom."""
     angles = np.arange(16) * np.pi / 8
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
     around = (fragment_points[:, None] + circle).reshape(-1, 2)
@@ -206,7 +207,7 @@ def _free_place(
     low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
     clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
     clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
-    enough = np.minimum(clearance, 0.8 * bond_px)  # beyond that a ring centre wins
+    enough = np.minimum(clearance, 0.8 * bond_px)  # with this much room, a ring's centre wins
     freest: NDArray[np.float64] = candidates[int(enough.argmax())]
     return freest
 
@@ -220,9 +221,9 @@ def _tag(place: int, x: float, y: float) -> str:
 
 
 def _list(fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float) -> str:
-    """Draw number, colour, name and sum of each fragment in a list.
+    """Draw the number, colour, name and sum of each fragment in a list.
 
-    If room is short, the weakest fragments share a row.
+    If there is not enough room, the weakest fragments share a row.
     """
     rows = max(int(height // _ROW), 2)
     room = len(fragments) if len(fragments) <= rows else rows - 1

@@ -1,4 +1,4 @@
-"""What all pictures share: the SVG document, its heading and its colour bar."""
+"""Draw what all pictures share: the SVG document, its heading and its colour bar."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, numb
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
-MARGIN = 16.0  # pixels of white around everything
-BAR_ROOM = 50.0  # height of a colour bar with its numbers, pixels
-NOTE_ROOM = 28.0  # height of the note below a drawing, pixels
-SMALLEST_ROOM = 40.0  # width and height of the smallest drawing, pixels
+MARGIN = 16.0  # the white margin around everything, in pixels
+BAR_ROOM = 50.0  # the height of a colour bar with its numbers, in pixels
+NOTE_ROOM = 28.0  # the height of the note below a drawing, in pixels
+SMALLEST_ROOM = 40.0  # the width and height of the smallest drawing, in pixels
 GREY = "#555555"
 _BAR_HEIGHT = 12.0
-_LONGEST = 260.0  # length of a colour bar, pixels
-_SHORTEST = 0.35  # of the room: if the words leave the bar less, they go below it
-_LEAST_SHARE = 0.35  # of a picture's height that a drawing has beside words
-_SMALLEST = 9.0  # font size of these words, pixels
+_LONGEST = 260.0  # the largest length of a colour bar, in pixels
+_SHORTEST = 0.35  # if the words leave the bar less than this part of the room, they go below it
+_LEAST_SHARE = 0.35  # beside its words, a drawing has at least this share of the height
+_SMALLEST = 9.0  # the smallest font size of these words, in pixels
 
 
 def document(width: float, height: float, body: str, *, title: str, description: str) -> str:
-    """Return a complete SVG picture on white, in one line.
+    """Return a complete SVG picture on a white background, in one line.
 
-    pandas writes a line break in a cell as a backslash and an n, which inside a path would make a
-    letter vanish.
+    There are no line breaks, because pandas writes one in a cell as a backslash and an n. Inside a
+    path, a letter would vanish.
 
     Args:
-        width, height: pixels.
-        body: SVG elements.
+        width, height: the size of the picture in pixels.
+        body: the SVG elements of the picture.
         title, description: plain text for screen readers.
     """
     title, description = minus_signs(title), minus_signs(description.replace("\n", "; "))
     # Different pictures on one page must not share ids.
     key = "t" + digest(body, title, description)
-    # Whole pixels: a fraction of a pixel at the edge would be drawn half transparent.
+    # The size is in whole pixels, as a fraction at the edge would be drawn half transparent.
     w, h = str(math.ceil(width)), str(math.ceil(height))
     svg = (
         f'<svg xmlns="{SVG}" xmlns:xlink="{XLINK}" width="{w}" height="{h}"'
@@ -59,14 +59,16 @@ def digest(*parts: object) -> str:
 
 
 def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> tuple[str, float]:
-    """Return title and subtitle, centred and shrunk to fit, and the height they take (pixels).
+    """Draw title and subtitle, centred and shrunk to fit, and return them with their height.
 
     Args:
         title: plain text.
-        subtitle: plain text of one or several lines; if it and the title are empty, the height is
-            0.
-        width: width of the picture, pixels.
-        size: font size of the title, pixels.
+        subtitle: plain text of one or several lines.
+        width: the width of the picture in pixels.
+        size: the font size of the title in pixels.
+
+    Returns:
+        The SVG elements, and their height in pixels, which is 0 if both texts are empty.
     """
     room, centre = width - 2 * MARGIN, width / 2
     parts, y = [], 0.0
@@ -83,12 +85,17 @@ def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> t
 
 @dataclass(frozen=True)
 class Frame:
-    """What surrounds a drawing: a heading above it, a note and a colour bar below it.
+    """What surrounds a drawing: a heading above it, and a note and a colour bar below it.
 
-    A thumbnail, which has little room, has none of them: the drawing fills it. The words are then
+    A thumbnail has little room, so the drawing fills it without any of these. The words are then
     only in the picture's description.
 
-    heading: SVG elements. top: height that they take, pixels.
+    Args:
+        width, height: the size of the picture in pixels.
+        heading: the SVG elements of the heading.
+        top: the height of the heading in pixels.
+        note: plain text below the drawing.
+        has_bar: whether there is a colour bar.
     """
 
     width: float
@@ -100,7 +107,7 @@ class Frame:
 
     @property
     def room(self) -> tuple[float, float]:
-        """Width and height that are left for the drawing, pixels."""
+        """The width and height that remain for the drawing, in pixels."""
         return self.width - 2 * MARGIN, self._base - self.top - 1.5 * MARGIN
 
     @property
@@ -112,7 +119,7 @@ class Frame:
         return self._bottom - (NOTE_ROOM if self.note else 0.0)
 
     def around(self, drawing: str, scale: Scale, values: ArrayLike, legend: Sequence[str]) -> str:
-        """Return the drawing, which begins at (0, 0), with all that surrounds it."""
+        """Put a drawing, which begins at (0, 0), into its frame."""
         at = f"translate({number(MARGIN)} {number(self.top + MARGIN)})"
         parts = [self.heading, f'<g transform="{at}">{drawing}</g>' if drawing else ""]
         if self.note:
@@ -127,10 +134,10 @@ class Frame:
 def frame(
     width: float, height: float, title: str, subtitle: str, note: str, *, has_bar: bool
 ) -> Frame:
-    """Return the frame of a picture, or that of a thumbnail if the words would take most of it.
+    """Return the frame of a picture, or that of a thumbnail if words would take most of it.
 
     Raises:
-        ValueError: if the picture is too small for any drawing.
+        ValueError: the picture is too small for any drawing.
     """
     framed = Frame(width, height, *heading(title, subtitle, width), note, has_bar)
     if framed.room[1] < _LEAST_SHARE * height:
@@ -142,7 +149,7 @@ def frame(
 
 
 def too_small(size: tuple[float, float], least: tuple[float, float]) -> ValueError:
-    """Return the error for a picture whose size (width, height) in pixels is below the least."""
+    """Make the error for a picture with a size (width, height) in pixels below the least."""
     asked, needed = (f"{number(width)} x {number(height)}" for width, height in (size, least))
     return ValueError(f"this picture needs at least {needed} pixels; {asked} are too few")
 
@@ -156,16 +163,18 @@ def color_bar(
     *,
     values: ArrayLike = (),
 ) -> str:
-    """Return a colour bar with numbers below and words at its ends (below it if space is short).
+    """Draw a colour bar with numbers below it and words at its ends.
 
-    The bar of a one-sided scale begins at zero and has words only at its right end.
+    If space is short, the words go below the bar. The bar of a one-sided scale begins at zero and
+    has words only at its right end.
 
     Args:
-        scale: what the colours mean.
-        x, y: upper left corner of the available space, pixels; the space is `BAR_ROOM` high.
-        width: width of that space, pixels.
-        legend: words for negative and for positive relevance.
-        values: the relevances drawn; if any lies beyond the limit, the bar gets pointed ends.
+        scale: the colours.
+        x, y: the upper left corner of the available space in pixels. The space is `BAR_ROOM` high.
+        width: the width of that space in pixels.
+        legend: the words for negative and for positive relevance.
+        values: the relevances in the picture. If any lies beyond the limit, the bar gets pointed
+            ends.
     """
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
@@ -218,16 +227,16 @@ def _stops(scale: Scale) -> str:
 def _words_below(
     legend: Sequence[str], centre: float, baseline: float, size: float, widths: tuple[float, float]
 ) -> str:
-    """Draw the words of a legend below its bar, both in one size.
+    """Draw the words of a legend below its bar, both in the same size.
 
     They are flush with the ends of the bar, unless they are too long for that.
 
     Args:
-        legend: words for negative and for positive relevance.
-        centre: x of the middle of the bar, pixels.
-        baseline: y of the words, pixels.
-        size: preferred font size, pixels.
-        widths: of the bar and of the available space, pixels.
+        legend: the words for negative and for positive relevance.
+        centre: the x of the middle of the bar, in pixels.
+        baseline: the y of the words, in pixels.
+        size: the preferred font size in pixels.
+        widths: the widths of the bar and of the available space in pixels.
     """
     bar, room = widths
     room_for_words = room / 2 - 5 if all(legend) else room

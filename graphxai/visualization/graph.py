@@ -1,4 +1,4 @@
-"""A graph that is no molecule: its nodes and edges, coloured by relevance."""
+"""Draw a graph that is no molecule, with its nodes and edges coloured by relevance."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .frame import digest, document, frame
 from .graph_layout import laid_out_graph
 from .text import draw_text, escape, fit_text, number, text_width
 
-MOST_NODES = 150  # in one picture; of larger graphs it shows the most relevant ones
-_LARGEST, _SMALLEST = 17.0, 3.5  # radius of a node, pixels
+MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
+_LARGEST, _SMALLEST = 17.0, 3.5  # the limits of a node's radius, in pixels
 _OUTLINE = "#333333"
-_VISIBLE = 0.03  # of the limit: less relevance gives an edge no colour
-_DARK = 0.45  # luminance below which a label on a node is white
+_VISIBLE = 0.03  # below this part of the limit, relevance gives an edge no colour
+_DARK = 0.45  # below this luminance of a node, its label is white
 
 
 @dataclass(frozen=True, eq=False)
 class PlainGraph:
-    """The nodes and edges of a graph, for its picture.
+    """The nodes and edges of a graph, as its picture shows them.
 
     Args:
-        edges: the two nodes of each edge, (2, E). An edge may be there in both directions.
-        labels: what to write at each node; by default its number, counted from 0.
-        explained: the node or pair whose output is explained; empty for the whole graph.
+        edges: the two nodes of each edge (2, E). An edge may be there in both directions.
+        labels: the text at each node. By default it is the node's number, counted from 0.
+        explained: the node or pair that the output belongs to. It is empty for the whole graph.
     """
 
     edges: NDArray[np.integer]
@@ -52,35 +52,38 @@ def graph_svg(
     palette: str = "red-blue",
     outlined: Collection[int] = (),
 ) -> str:
-    """Return an SVG of a graph with its nodes coloured by signed relevance.
+    """Draw a graph as SVG, with its nodes coloured by signed relevance.
 
-    An edge has the colour of its own relevance, or else runs from the colour of one end to that of
-    the other. The two directions of an edge are one line, with the sum of their relevance. Nodes
-    whose output is explained have a dark ring. Of a graph with more than 150 nodes, the 150 with
-    the largest |relevance| are drawn, and the note says so.
+    If edges were explained, an edge has the colour of its relevance. Otherwise its colour changes
+    from that of one end to that of the other. The two directions of an edge are one line, with the
+    sum of their relevance. If the output belongs to a node or pair, these nodes have a dark ring.
+    If a graph has more than 150 nodes, the 150 with the largest |relevance| are drawn, and the note
+    says so.
 
     Args:
-        graph: what to draw.
-        relevance: one number per node, shape (N,).
-        edge_relevance: one number per edge, shape (E,), if edges were explained.
-        scale: colours, to share within a set of pictures; default: fitted to what is drawn.
+        graph: the graph to draw.
+        relevance: one number per node (N,).
+        edge_relevance: one number per edge (E,), if edges were explained.
+        scale: the colours, which several pictures can share. By default they are fitted to this
+            picture.
         title, subtitle: plain text above the graph.
-        note: plain text below it.
-        legend: words at the negative and the positive end of the colour bar.
-        width, height: pixels.
-        labels: write the label of each node on it, or beside it if it is long and there is room.
-        color_bar: draw the bar (a grid may have one for all panels).
+        note: plain text below the graph.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels.
+        labels: whether to write the label of each node on it. Long labels go beside the node if
+            there is room.
+        color_bar: whether to draw the bar. A grid may have one for all panels.
         palette: one of `PALETTES`, if `scale` is not given.
-        outlined: further nodes to draw a dark ring around.
+        outlined: further nodes with a dark ring.
 
     Raises:
-        ValueError: if `relevance` does not have one finite number per node, or `edge_relevance`
-            per edge, or the picture is too small.
+        ValueError: `relevance` does not have one finite number per node, `edge_relevance` does not
+            have one per edge, or the picture is too small.
     """
     values = finite(relevance)
     of_edges = np.zeros(0) if edge_relevance is None else finite(edge_relevance)
     if values.ndim != 1 or (edge_relevance is not None and of_edges.shape != graph.edges.shape[1:]):
-        raise ValueError("relevance must have one number per node, and that of edges one per edge.")
+        raise ValueError("relevance must have one number per node, edge_relevance one per edge.")
     scale = Scale.chosen(scale, values, of_edges, palette=palette)
     ringed = {*graph.explained, *outlined}
 
@@ -114,9 +117,9 @@ class GraphLayout:
     """Where the nodes of a picture are.
 
     Args:
-        shown: the numbers (n,) of the nodes that are drawn.
-        points: their places (n, 2), in pixels.
-        radius: of a node, in pixels.
+        shown: the numbers of the nodes that are drawn (n,).
+        points: the places of these nodes (n, 2), in pixels.
+        radius: the radius of a node in pixels.
     """
 
     shown: NDArray[np.int_]
@@ -125,7 +128,7 @@ class GraphLayout:
 
     @property
     def place(self) -> dict[int, int]:
-        """The place of each node among those that are drawn."""
+        """The index of each node among those that are drawn."""
         return {int(node): k for k, node in enumerate(self.shown)}
 
 
@@ -146,17 +149,18 @@ def framed_graph(
     height: float,
     color_bar: bool,
 ) -> str:
-    """Return an SVG of what `draw` makes of a graph's layout, with heading and colour bar.
+    """Draw a graph as SVG by `draw`, with heading and colour bar.
 
     Args:
-        values: the relevances that are drawn, for the colour bar.
-        strength (N,): of a large graph, the nodes with the largest are drawn.
+        draw: draws the graph, given the layout of its nodes.
+        values: the relevances in the picture, for the colour bar.
+        strength (N,): decides which nodes of a large graph are drawn, those with the largest.
         about: what is drawn, in words for screen readers.
-        ringed: nodes that are drawn in any case.
+        ringed: the nodes that are drawn in any case.
         graph, scale and the other options: as for `graph_svg`.
 
     Raises:
-        ValueError: if the picture is too small.
+        ValueError: the picture is too small.
     """
     shown = _shown(strength, ringed)
     if len(shown) < len(strength):
@@ -178,7 +182,7 @@ def framed_graph(
 
 
 def _about(values: NDArray[np.float64], scale: Scale) -> str:
-    """Say in words how many nodes there are, and how relevant."""
+    """Say how many nodes there are, and how relevant they are."""
     if not len(values):
         return ""
     ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
@@ -186,7 +190,7 @@ def _about(values: NDArray[np.float64], scale: Scale) -> str:
 
 
 def _shown(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
-    """Return the nodes to draw, ascending."""
+    """Return the nodes to draw, in ascending order."""
     if len(strength) <= MOST_NODES:
         return np.arange(len(strength))
     size = strength.copy()
@@ -200,7 +204,7 @@ def _lines(
     values: NDArray[np.float64],
     of_edges: NDArray[np.float64] | None,
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return the relevance at both ends of each line between two places, without self loops."""
+    """Return the relevance at both ends of each line between two places, leaving out self loops."""
     lines: dict[tuple[int, int], tuple[float, float]] = {}
     for k, (i, j) in enumerate(edges.T.tolist()):
         if i == j or i not in place or j not in place:
@@ -215,12 +219,14 @@ def _lines(
 
 
 def _laid_out(graph: PlainGraph, shown: NDArray[np.int_], room: tuple[float, float]) -> GraphLayout:
-    """Lay out the nodes in a room of pixels, with a radius that follows from their places."""
+    """Lay out the nodes in a room of pixels, with a radius that depends on their places."""
     place = {int(node): k for k, node in enumerate(shown)}
     lines = _lines(graph.edges, place, np.zeros(max(place, default=0) + 1), None)
     points = laid_out_graph(len(shown), tuple(lines), room[0] / room[1])
     radius = _LARGEST
-    for _ in range(2):  # the radius follows from the places, and these from its margin
+    for _ in range(
+        2
+    ):  # the places need a margin of one radius, and the radius depends on the places
         margin = radius + 12
         extent = np.maximum(np.ptp(points, axis=0), 1e-9)
         free = np.maximum(np.array(room) - 2 * margin, 10.0)
@@ -232,7 +238,7 @@ def _laid_out(graph: PlainGraph, shown: NDArray[np.int_], room: tuple[float, flo
 
 
 def _gap(points: NDArray[np.float64]) -> float:
-    """Return how near nodes are to their nearest neighbour, but for the nearest tenth."""
+    """Return how far nodes are from their nearest neighbour, at the 10 % quantile."""
     if len(points) < 2:
         return np.inf
     apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
@@ -246,7 +252,7 @@ def _edges_svg(
     radius: float,
     scale: Scale,
 ) -> str:
-    """Draw the edges as thin grey lines, under bands with the colours of their relevance."""
+    """Draw the edges as thin grey lines, on top of bands with the colours of their relevance."""
     thin, bands, gradients = [], [], []
     key = "g" + digest(scale, points.round(3).tobytes(), sorted(lines.items()))
     for number_of, ((i, j), ends) in enumerate(lines.items()):
@@ -269,7 +275,7 @@ def _edges_svg(
 
 
 def _stops(ends: tuple[float, float], scale: Scale) -> str:
-    """Return a gradient between the ends, by their mean, and clear where there is no relevance."""
+    """Return a gradient from one end to the other, which is clear where there is no relevance."""
     values = (ends[0], sum(ends) / 2, ends[1])
     stops = []
     for offset, value, color in zip(("0", "0.5", "1"), values, _colors(scale, values), strict=True):
@@ -279,7 +285,7 @@ def _stops(ends: tuple[float, float], scale: Scale) -> str:
 
 
 def _band(start: NDArray[np.float64], end: NDArray[np.float64], radius: float) -> str:
-    """Return the path of a band along an edge: renderers drop gradients on lines without area."""
+    """Return a band along an edge, because renderers drop gradients on lines without an area."""
     along = end - start
     aside = along[::-1] * (-1, 1) / (np.linalg.norm(along) or 1.0) * max(1.2, radius * 0.26)
     corners = [start + aside, end + aside, end - aside, start - aside]
@@ -302,7 +308,7 @@ def nodes_svg(
     ringed: Collection[int],
     labels: bool,
 ) -> str:
-    """Draw the nodes with their labels, to put above the edges."""
+    """Draw the nodes with their labels, which belong above the edges."""
     shown, points, radius = layout.shown, layout.points, layout.radius
     discs = []
     names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
@@ -331,10 +337,9 @@ def _labels_svg(
     radius: float,
     colors: Sequence[str],
 ) -> str:
-    """Write the names on their nodes, or below or above them where nothing else is.
+    """Write the names on their nodes, or below or above them where there is room.
 
-    Args:
-        order: the nodes, the most important first. What finds no room is left to the tooltip.
+    The nodes are in `order`, the most important first. A name without room is only in the tooltip.
     """
     size, words = min(12.0, max(7.0, radius * 0.95)), []
     taken = [(x - radius, y - radius, x + radius, y + radius) for x, y in points.tolist()]
@@ -356,12 +361,12 @@ def _labels_svg(
 
 
 def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether two boxes (left, top, right, bottom) overlap."""
+    """Return whether two boxes (left, top, right, bottom) overlap."""
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _colors(scale: Scale, values: Collection[float]) -> list[str]:
-    """Return the colours of some relevances, of which there may be none."""
+    """Return the colours of relevances, or an empty list if there are none."""
     return list(scale.hex(np.array(list(values)))) if len(values) else []
 
 

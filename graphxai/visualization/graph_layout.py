@@ -1,4 +1,4 @@
-"""Where the nodes of a graph lie in its picture: laid out by networkx, a component at a time."""
+"""Lay out the nodes of a graph for its picture, by networkx and one component at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_GAP = 1.1  # between components, in mean lengths of an edge
+_GAP = 1.1  # the gap between components, in mean edge lengths
 
 
 @lru_cache(maxsize=64)
 def laid_out_graph(
     count: int, edges: tuple[tuple[int, int], ...], aspect: float
 ) -> NDArray[np.float64]:
-    """Return places (N, 2) for nodes 0 to N - 1, with edges of about length 1.
+    """Return places (N, 2) for nodes 0 to N - 1, where edges have a length of about 1.
 
     Each component is laid out by Kamada & Kawai (1989), so that distances in the picture follow
     the number of edges between nodes. Components stand in rows, the largest first.
@@ -23,7 +23,7 @@ def laid_out_graph(
     Args:
         count: the number N of nodes.
         edges: pairs of nodes.
-        aspect: width of the picture divided by its height.
+        aspect: the width of the picture divided by its height.
     """
     import networkx as nx
 
@@ -36,12 +36,12 @@ def laid_out_graph(
     points = np.zeros((count, 2))
     for part, placed in zip(members, _in_rows(places, aspect), strict=True):
         points[part] = placed
-    points.setflags(write=False)  # it is cached
+    points.setflags(write=False)  # the array is cached
     return points
 
 
 def _component(graph: Any, members: list[int], aspect: float) -> NDArray[np.float64]:
-    """Lay out a connected graph, its longer side along that of the picture."""
+    """Lay out a connected graph so that its longer side lies along that of the picture."""
     import networkx as nx
 
     if len(members) == 1:
@@ -49,7 +49,7 @@ def _component(graph: Any, members: list[int], aspect: float) -> NDArray[np.floa
     placed = nx.kamada_kawai_layout(graph)
     points = np.array([placed[node] for node in members])
     points = points - points.mean(0)
-    _, _, axes = np.linalg.svd(points, full_matrices=False)  # principal axes, the longer first
+    _, _, axes = np.linalg.svd(points, full_matrices=False)  # the principal axes, the longer first
     points = points @ axes.T
     if aspect < 1:
         points = points[:, ::-1]
@@ -60,7 +60,7 @@ def _component(graph: Any, members: list[int], aspect: float) -> NDArray[np.floa
 
 
 def _in_rows(places: list[NDArray[np.float64]], aspect: float) -> list[NDArray[np.float64]]:
-    """Move components beside each other, into rows about as wide as the picture asks for."""
+    """Put components side by side, in rows that give the picture about the right shape."""
     sizes = [np.ptp(points, axis=0) + _GAP for points in places]
     area = sum(float(size.prod()) for size in sizes)
     widest = max(max(float(size[0]) for size in sizes), (area * aspect) ** 0.5)

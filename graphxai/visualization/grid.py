@@ -1,4 +1,4 @@
-"""Several pictures in one: methods for one input, or inputs for one method."""
+"""Put several pictures into one: methods for one input, or inputs for one method."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def grid_svg(
     legend: Sequence[str] = ("against", "for"),
     values: ArrayLike = (),
 ) -> str:
-    """Return one SVG with `panels` arranged row by row.
+    """Arrange pictures row by row in one SVG.
 
     Args:
         panels: whole SVG documents, as the functions of this package return them.
-        columns: panels in a row, at least 1.
+        columns: the number of panels in a row, at least 1.
         title, subtitle: plain text above all panels.
-        scale: if given, one colour bar for it is drawn below all panels.
-        legend: words at the negative and the positive end of that bar.
-        values: all relevances drawn; if any lies beyond the scale, the bar gets pointed ends.
+        scale: the scale that all panels share. If it is given, its colour bar is drawn below them.
+        legend: the words at the negative and the positive end of that bar.
+        values: all relevances in the panels. If any lies beyond the scale, the bar gets pointed
+            ends.
 
     Raises:
-        ValueError: if there is no panel, `columns` is below 1, or a panel is not an SVG.
+        ValueError: there is no panel, `columns` is below 1, or a panel is not an SVG.
     """
     if not panels:
         raise ValueError("a grid needs at least one panel")
@@ -72,14 +73,14 @@ def grid_svg(
 
 
 def _parse(panel: str, index: int) -> tuple[str, float, float]:
-    """Return the content of a picture with unique ids, its width and its height (pixels)."""
+    """Return the content of a picture with unique ids, and its width and height in pixels."""
     try:
         root = ElementTree.fromstring(panel)
         width, height = (float(root.attrib[side].removesuffix("px")) for side in _SIDES)
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         raise ValueError(f"panel {index} is not an SVG with width and height: {error}") from error
     for glyphs in root.findall(f"{{{SVG}}}defs[@class='{GLYPHS}']"):
-        root.remove(glyphs)  # the same in all panels: the whole picture defines them once
+        root.remove(glyphs)  # the whole picture defines them once for all panels
     prefix = f"p{index}-"
     for element in root.iter():
         for name, value in element.attrib.items():

@@ -1,4 +1,4 @@
-"""A molecule coloured by the relevance of its atoms, under a plain black drawing."""
+"""Draw a molecule with its atoms coloured by relevance, under a plain black drawing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from .text import escape, number, numbers
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-_LONGEST_BOND = 66.0  # pixels; keeps small molecules from filling the picture
-_ATOM_RADIUS = 0.34  # of a bond length
-_BOND_WIDTH = 0.42  # of a bond length
-_LINE = 2.0  # line width in drawings where it affects no shape, pixels
-_ZOOM = _LONGEST_BOND / 1.5  # pixels per Angstrom; a normalised bond is 1.5 Angstrom long
-_PADDING = 0.03  # of the picture, on each side
-_LABEL = 0.2  # how far a label extends beyond its atom, Angstrom
-_OUTLINE = 0.07  # of a bond length
+_LONGEST_BOND = 66.0  # in pixels, so that small molecules do not fill the picture
+_ATOM_RADIUS = 0.34  # in bond lengths
+_BOND_WIDTH = 0.42  # in bond lengths
+_LINE = 2.0  # the line width in pixels, in drawings where it affects no shape
+_ZOOM = _LONGEST_BOND / 1.5  # in pixels per Angstrom, as a normalised bond has 1.5 Angstrom
+_PADDING = 0.03  # on each side, as a part of the picture
+_LABEL = 0.2  # how far a label extends beyond its atom, in Angstrom
+_OUTLINE = 0.07  # in bond lengths
 _OUTLINE_COLOR = "#333333"
-Window = tuple[float, float, float, float]  # left, bottom, right, top in 2D coordinates
-# SVG elements from the positions of the atoms (N, 2) and the bond length, in pixels
+Window = tuple[float, float, float, float]  # left, bottom, right and top in 2D coordinates
+# Draws SVG elements, given the positions of the atoms (N, 2) and the bond length in pixels.
 Underlay = Callable[[NDArray[np.float64], float], str]
 _END_OF_HEADER = "<!-- END OF HEADER -->"
-# Styles that RDKit writes for every line although they are SVG's defaults: a quarter of its output.
+# RDKit writes these styles for every line although they are SVG's defaults. They are a quarter of
+# it.
 _INITIAL = (
     (";stroke-linecap:butt;stroke-linejoin:miter;stroke-opacity:1'", "'"),
     ("fill:none;fill-rule:evenodd;", "fill:none;"),
@@ -54,30 +55,31 @@ def molecule_svg(
     outlined: Collection[int] = (),
     window: Window | None = None,
 ) -> str:
-    """Return an SVG of a molecule with its atoms coloured by signed relevance.
+    """Draw a molecule as SVG, with its atoms coloured by signed relevance.
 
-    An atom has exactly the colour of its relevance, the middle of a bond that of the mean of its
-    two ends; the colour changes smoothly in between. The molecule itself is not modified.
+    An atom has exactly the colour of its relevance. The middle of a bond has the colour of the mean
+    of both ends, and the colour changes smoothly in between. The molecule itself is not modified.
 
     Args:
         mol: any RDKit molecule, sanitised or not.
-        relevance: one number per atom of `mol` (explicit hydrogens included), shape (N,).
-        scale: colours, to share within a set of pictures; default: fitted to `relevance`.
+        relevance: one number per atom of `mol`, including explicit hydrogens (N,).
+        scale: the colours, which several pictures can share. By default they are fitted to
+            `relevance`.
         title, subtitle: plain text above the molecule.
-        note: plain text below it.
-        legend: words at the negative and the positive end of the colour bar.
-        width, height: pixels.
-        atom_numbers: write the number of each atom, counted from 0 as in tables, beside it.
-        color_bar: draw the bar (a grid may have one for all panels).
-        keep_layout: use the 2D coordinates of `mol`, for instance in an aligned series.
+        note: plain text below the molecule.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels.
+        atom_numbers: whether to write each atom's number beside it, counted from 0 as in tables.
+        color_bar: whether to draw the bar. A grid may have one for all panels.
+        keep_layout: whether to use the 2D coordinates of `mol`, for instance in an aligned series.
         palette: one of `PALETTES`, if `scale` is not given.
-        outlined: atoms to draw a dark contour around; bonded atoms share one contour.
-        window: the part of the 2D coordinates to show; pictures with the same window and
-            `keep_layout` have their atoms in the same places. Default: the whole molecule.
+        outlined: the atoms with a dark contour. Bonded atoms share one contour.
+        window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
+            the same window and `keep_layout` have their atoms in the same places.
 
     Raises:
-        ValueError: if `relevance` does not have one finite number per atom, or the picture is
-            too small for the molecule.
+        ValueError: `relevance` does not have one finite number per atom, or the picture is too
+            small for the molecule.
     """
     values = finite(relevance)
     if values.shape != (mol.GetNumAtoms(),):
@@ -127,15 +129,16 @@ def framed(
     window: Window | None = None,
     of: str = "atoms",
 ) -> str:
-    """Return an SVG of a molecule on top of `underlay`, with heading and colour bar.
+    """Draw a molecule on top of `underlay` as SVG, with heading and colour bar.
 
     Args:
+        underlay: draws the coloured shapes under the molecule.
         values: the relevances that `underlay` shows.
-        of: what they belong to, for the description of the picture.
+        of: what these relevances belong to, for the description of the picture.
         mol, scale and the other options: as for `molecule_svg`.
 
     Raises:
-        ValueError: if the picture is too small for the molecule.
+        ValueError: the picture is too small for the molecule.
     """
     surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
     prepared = _prepared(mol, keep_layout)
@@ -173,12 +176,14 @@ def _description(
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
-    """Return the plain drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
+    """Return the plain drawing as SVG, the positions of the atoms (N, 2) and the bond length in
+    pixels.
+    """
     return _draw(_prepared(mol, keep_layout=False), room, atom_numbers=False, window=None)
 
 
 def _prepared(mol: Mol, keep_layout: bool) -> Mol:
-    """Return a copy with 2D coordinates, ready to draw, with the same atoms in the same order."""
+    """Return a copy with 2D coordinates that is ready to draw, with its atoms in the same order."""
     from rdkit.Chem.Draw import rdMolDraw2D
 
     copy = laid_out(mol, keep=keep_layout)
@@ -193,7 +198,7 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 def _draw(
     mol: Mol, room: tuple[float, float], atom_numbers: bool, window: Window | None
 ) -> tuple[str, NDArray[np.float64], float]:
-    """Return the drawing as SVG, atom positions (N, 2) and the bond length, in pixels."""
+    """Return the drawing as SVG, the atoms' positions (N, 2) and the bond length in pixels."""
     from rdkit.Chem import BondDir
     from rdkit.Chem.Draw import rdMolDraw2D
 
@@ -220,9 +225,9 @@ def _draw(
         points = [drawer.GetDrawCoords(index) for index in range(mol.GetNumAtoms())]
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
-    # The line width depends on the bond length, which is known only after fitting the molecule.
-    # It shapes wedges and wavy bonds, where a wrong guess costs a second drawing; elsewhere it is
-    # only a style.
+    # The line width depends on the bond length, which is only known after fitting the molecule. It
+    # changes the shape of wedges and wavy bonds, so a wrong guess costs a second drawing there.
+    # Elsewhere it is only a style.
     shaped = any(b.GetBondDir() != BondDir.NONE for b in bonds_of(mol))
     ends = bonded(mol)
     first = _line_width(_likely_bond(mol, ends, room)) if shaped else _LINE
@@ -243,7 +248,7 @@ def _line_width(bond: float) -> float:
 
 
 def _likely_bond(mol: Mol, ends: NDArray[np.int_], room: tuple[float, float]) -> float:
-    """Estimate RDKit's bond length (pixels) from the atoms and rough labels alone."""
+    """Estimate RDKit's bond length in pixels from the atoms and the rough size of labels."""
     points = mol.GetConformer().GetPositions()[:, :2]
     label = [[0.0 if atom.GetAtomicNum() == 6 else _LABEL] for atom in atoms_of(mol)]
     extent = (points + label).max(0) - (points - label).min(0)
@@ -255,7 +260,7 @@ def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
     """Return the window's corners, moved apart if bonds would become too long."""
     from rdkit.Geometry import Point2D
 
-    ends = np.reshape(window, (2, 2))  # lower left, upper right
+    ends = np.reshape(window, (2, 2))  # the lower left and the upper right corner
     centre, half = ends.mean(0), (ends[1] - ends[0]) / 2
     half = np.maximum(half, np.array(room) * 1.5 / _LONGEST_BOND / 2)
     return Point2D(*(centre - half).tolist()), Point2D(*(centre + half).tolist())
@@ -264,9 +269,9 @@ def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
 def _contour(
     mol: Mol, outlined: Collection[int], points: NDArray[np.float64], bond_px: float
 ) -> str:
-    """Draw dark shapes that show as outlines around the coloured shapes that will cover them.
+    """Draw dark shapes, which show as outlines around the coloured shapes that cover them.
 
-    They are larger than these by one line width.
+    They extend one line width beyond the coloured shapes.
     """
     if not len(outlined):
         return ""
@@ -308,7 +313,7 @@ def _highlights(
     length[length == 0] = 1.0
     # The colour starts to change where the bond leaves its atom's disc.
     edges = np.minimum(40.0, 100 * _ATOM_RADIUS * bond_px / length)  # (B, 1)
-    # A rectangle, not a stroked line: renderers drop gradients on lines without an area.
+    # This is a rectangle and no line, because renderers drop gradients on lines without an area.
     aside = along[:, ::-1] * (-1, 1) / length * bond_px * _BOND_WIDTH / 2
     corners = np.hstack([start + aside, end + aside, end - aside, start - aside])  # (B, 8)
     places, shapes = numbers(points), numbers(np.hstack([edges, 100 - edges, corners]))

@@ -1,4 +1,4 @@
-"""Relevance between pairs of nodes: arrows on the molecule or graph, and bars by distance."""
+"""Draw the relevance of pairs of nodes, as arrows on molecules and graphs and bars by distance."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 Pair = tuple[int, int, float]  # the atom that reads, the atom read, and their relevance
 
-_WIDEST = 0.14  # of a bond length
-_THINNEST = 0.8  # pixels
-_FAINT = 0.08  # of the scale: weaker rings would only be white lines
-_RING = 0.24  # of a bond length, radius
-_HEAD = 0.12  # of a bond length, of an arrow without width
-_BULGE = 0.28  # of the distance between the two atoms
-_DARKEST = (0.0, 0.447, 0.698)  # the last layer's bars; earlier ones are mixed with white
+_WIDEST = 0.14  # the largest width of a line, in bond lengths
+_THINNEST = 0.8  # the smallest width of a line, in pixels
+_FAINT = 0.08  # below this part of the limit, rings would only be white lines
+_RING = 0.24  # the radius of a ring, in bond lengths
+_HEAD = 0.12  # the head of an arrow without width, in bond lengths
+_BULGE = 0.28  # how far an arrow bends, as a part of the distance between its atoms
+_DARKEST = (
+    0.0,
+    0.447,
+    0.698,
+)  # the last layer's bars. Those of earlier layers are mixed with white
 _LIGHTEST = 0.75
 
 
@@ -40,21 +44,20 @@ def pairs_svg(
     palette: str = "red-blue",
     **options: Any,
 ) -> str:
-    """Return an SVG of a molecule with arrows between pairs of atoms and rings around atoms.
+    """Draw a molecule as SVG, with arrows between pairs of atoms and rings around atoms.
 
-    An arrow points from the atom read to the atom that reads, and keeps clear of their rings. Width
-    and colour show the relevance, on one scale for arrows and rings. By default the scale ends at
-    the strongest arrow; stronger rings saturate, and the colour bar shows that.
+    An arrow points from the atom that is read to the atom that reads, and keeps clear of their
+    rings. Width and colour show the relevance, on one scale for arrows and rings. By default the
+    scale ends at the strongest arrow. Stronger rings saturate, and the colour bar shows that.
 
     Args:
         mol: any RDKit molecule.
-        read: relevance that the graph token read from each atom, drawn as a ring, shape (N,).
+        read: the relevance that the graph token read from each atom (N,), which is drawn as a ring.
         pairs: the atom that reads, the atom that it reads, and the relevance between them.
         scale, palette and the other options: as for `molecule_svg`.
 
     Raises:
-        ValueError: if `read` does not have one finite number per atom, or the picture is too
-            small.
+        ValueError: `read` does not have one finite number per atom, or the picture is too small.
     """
     rings, between = finite(read), finite([value for *_, value in pairs])
     if rings.shape != (mol.GetNumAtoms(),):
@@ -63,7 +66,7 @@ def pairs_svg(
     scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
 
     def drawn(points: NDArray[np.float64], bond: float) -> str:
-        # the strongest arrow on top of the others, rings on top of all arrows
+        # The strongest arrow is on top of the others, and rings are on top of all arrows.
         parts = [_arrow(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
         parts += [
             _ring(atom, value, points[atom], bond, scale)
@@ -91,19 +94,19 @@ def graph_pairs_svg(
     labels: bool = True,
     color_bar: bool = True,
 ) -> str:
-    """Return an SVG of a graph with arrows between pairs of nodes, as `pairs_svg` draws atoms.
+    """Draw a graph as SVG, with arrows between pairs of nodes and rings around nodes.
 
-    The edges of the graph are thin lines. Of a graph with more than 150 nodes, those with the
-    strongest pairs are drawn, and the note says so.
+    Arrows and rings are as in `pairs_svg`, and the edges of the graph are thin lines. If a graph
+    has more than 150 nodes, those with the strongest pairs are drawn, and the note says so.
 
     Args:
-        read: relevance that the graph token read from each node, drawn as a ring, shape (N,).
+        read: the relevance that the graph token read from each node (N,), which is drawn as a ring.
         pairs: the node that reads, the node that it reads, and the relevance between them.
         graph, scale, palette and the other options: as for `graph_svg`.
 
     Raises:
-        ValueError: if a number is not finite, a pair is not of the graph's nodes, or the picture is
-            too small.
+        ValueError: a number is not finite, a pair has another node than those of the graph, or the
+            picture is too small.
     """
     rings, between = finite(read), finite([value for *_, value in pairs])
     if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
@@ -115,7 +118,7 @@ def graph_pairs_svg(
         strength[ends] = np.maximum(strength[ends], abs(value))
 
     def drawn(layout: GraphLayout) -> str:
-        place, size = layout.place, layout.radius / _RING  # of what is a bond in a molecule
+        place, size = layout.place, layout.radius / _RING  # `size` stands for a bond length
         arrows = [
             _arrow(pair, layout.points, size, scale, place)
             for pair in sorted(pairs, key=_size)
@@ -150,10 +153,9 @@ def _arrow(
     scale: Scale,
     place: Mapping[int, int] | None = None,
 ) -> str:
-    """Draw an arc from the atom read to the reader's ring; a pair's two directions bend apart.
+    """Draw an arc from the atom read to the reader's ring. A pair's two directions bend apart.
 
-    Args:
-        place: the row of each atom in `points`, if it is not the atom's number.
+    `place` is the row of each atom in `points`, if that is not the atom's number.
     """
     reader, read, value = pair
     start, end = (points[node if place is None else place[node]] for node in (read, reader))
@@ -203,11 +205,11 @@ def profile_figure(
     title: str,
     how: str,
 ) -> Figure:
-    """Return bar charts of the relevance of pairs by shortest-path distance and by bond type.
+    """Draw bar charts of the relevance of pairs by shortest-path distance and by bond type.
 
     Args:
         layers: for each layer, the relevance by distance, or by name for pairs without a distance.
-        bonds: the relevance by bond type, summed over layers; if empty, that panel is left out.
+        bonds: the relevance by bond type, summed over layers. If it is empty, there is no panel.
         title: plain text.
         how: what the relevance passed through, for the label of the y axis.
     """

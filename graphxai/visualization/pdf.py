@@ -1,4 +1,4 @@
-"""Pictures as the pages of a PDF: vector drawings for print and slides."""
+"""Write pictures as the pages of a PDF, as vector drawings for print and slides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .render import svg_to_png
 
 _SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
 _SPOKEN = re.compile(r"<(title|desc)\b[^>]*>.*?</\1>", re.DOTALL)
-_ZOOM = 4.0  # pixels of a page without vector drawing per SVG pixel
+_ZOOM = 4.0  # pixels per SVG pixel on a page without vector drawing
 
 
 def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
@@ -23,7 +23,7 @@ def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
         pictures: whole SVG documents, as the functions of this package return them.
 
     Raises:
-        ValueError: if there is no picture, or if a picture is not an SVG with width and height.
+        ValueError: there is no picture, or a picture is not an SVG with width and height.
     """
     sizes = [_size(picture) for picture in pictures]
     if not sizes:

@@ -1,4 +1,4 @@
-"""Pictures as files: SVG unchanged, PNG from librsvg through libvips."""
+"""Write pictures to files: SVG unchanged, PNG by librsvg through libvips."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from .text import font_file
 
 COLUMN = 840.0
-"""Width of a notebook's column in pixels: pictures are never shown wider."""
+"""The width of a notebook's column in pixels. Pictures are never shown wider."""
 
-# Not written to files: CairoSVG reads "auto" as zero height.
+# This is not written to files, because CairoSVG reads "auto" as zero height.
 _SHRINKS = 'style="max-width:100%;height:auto"'
 _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
 SUFFIXES = (".svg", ".png")
-"""Suffixes that `save_picture` writes."""
+"""The suffixes of the formats that `save_picture` can write."""
 
 
 def displayed(svg: str) -> str:
-    """Return a picture as a notebook should show it: no wider than its column.
+    """Return a picture as a notebook should show it, no wider than its column.
 
-    Jupyter shows an SVG as an image of the size in its root element and cuts off what is wider. If
-    the markup itself becomes part of a page, the picture shrinks with its column.
+    Jupyter shows an SVG as an image of the size in its root element and cuts off the rest. If the
+    markup itself becomes part of a page, the picture shrinks with its column.
 
     Args:
         svg: a whole SVG document with width, height and viewBox in pixels.
@@ -42,10 +42,10 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
 
     Args:
         svg: a whole SVG document.
-        scale: PNG pixels per SVG pixel, above 0.
+        scale: the number of PNG pixels per SVG pixel, above 0.
 
     Raises:
-        ValueError: if `scale` is not above 0, or `svg` cannot be drawn.
+        ValueError: `scale` is not above 0, or `svg` cannot be drawn.
     """
     if not scale > 0:
         raise ValueError(f"the scale of a picture must be above 0, got {scale}")
@@ -56,7 +56,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
         _add_our_font()
     try:
         drawn = pyvips.Image.svgload_buffer(svg.encode(), scale=float(scale))
-        # Level 6, the default, takes a fifth longer, rendering included, for files 6 % smaller.
+        # The default level 6 takes a fifth longer, with rendering, for files that are 6 % smaller.
         return bytes(drawn.pngsave_buffer(compression=3))
     except pyvips.Error as error:
         raise ValueError(f"this SVG cannot be drawn: {' '.join(str(error).split())}") from error
@@ -64,7 +64,7 @@ def svg_to_png(svg: str, scale: float = 2.0) -> bytes:
 
 @cache
 def _add_our_font() -> None:
-    """Make our font available to libvips by drawing with it, as the system may have none."""
+    """Make our font available to libvips by drawing with it, because the system may have none."""
     import pyvips
 
     for bold in (False, True):
@@ -76,12 +76,12 @@ def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> 
 
     Args:
         svg: a whole SVG document.
-        path: file ending in .svg or .png; its folder must exist.
-        scale: PNG pixels per SVG pixel.
+        path: a file name that ends in .svg or .png. Its folder must exist.
+        scale: the number of PNG pixels per SVG pixel.
 
     Raises:
-        ValueError: for any other suffix.
-        OSError: if the file cannot be written.
+        ValueError: the suffix is another one.
+        OSError: the file cannot be written.
     """
     target = Path(path)
     suffix = target.suffix.lower()

@@ -1,10 +1,10 @@
-"""Atoms that differ only by the resonance form in which a molecule happens to be drawn.
+"""Find atoms that differ only by the resonance form in which a molecule happens to be drawn.
 
 A nitro group is drawn with one N=O and one N-O(-), yet its oxygens are the same. If a permutation
 of the atoms keeps elements, hydrogens and connections, applying it to the drawn form gives another
-form of the same molecule. Such atoms have one symmetry class once charges and bond orders are
-wiped out, so RDKit's classes of that skeleton find them without enumerating forms, whose number
-grows exponentially.
+form of the same molecule. Once charges and bond orders are wiped out, such atoms have the same
+symmetry class. So RDKit's classes of that skeleton find them. It is not necessary to enumerate the
+forms, which may be exponentially many.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
-    """Return groups of atoms that are equivalent by resonance but not in the form drawn.
+    """Return groups of atoms that are equivalent by resonance, but not in the drawn form.
 
     Hydrogens, isotopes and stereochemistry tell atoms apart, so tautomers and the arms of a
     cis-trans pair are not equivalent. Atoms that are equivalent as drawn are in no group.
@@ -48,11 +48,11 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
 
 
 def _has_other_forms(mol: Mol) -> bool:
-    """Say whether the molecule may be drawn in another form, with its hydrogens where they are.
+    """Return whether the molecule may have other drawn forms with hydrogens in the same places.
 
     Without charges and radicals, each atom's valence says whether it has a multiple bond. Two forms
-    then differ by a ring in which such bonds alternate, and RDKit draws aromatic rings in a single
-    form. An ammonium has no electrons to move.
+    can then only differ by a ring in which such bonds alternate, and RDKit draws aromatic rings in
+    a single form. An ammonium has no electrons to move.
     """
     charged, radical, multiple_in_ring = _queries()
     for atom in mol.GetAtomsMatchingQuery(charged):
@@ -76,7 +76,7 @@ def _queries() -> tuple[QueryAtom, QueryAtom, Mol]:
 
 
 def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
-    """Return a copy of `values` (N, ...) in which the atoms of a group share their mean."""
+    """Return a copy of `values` (N, ...) in which the atoms of a group have their mean."""
     means = np.array(values, dtype=np.float64)
     for atoms in map(list, groups):
         means[atoms] = means[atoms].mean(axis=0)
@@ -84,7 +84,7 @@ def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.flo
 
 
 def _skeleton(mol: Mol) -> Mol:
-    """Return a copy without charges and bond orders, whose atoms are marked with what else differs.
+    """Return a copy without charges and bond orders, with marks for what else tells atoms apart.
 
     The marks hold hydrogens, the charge and radicals of the whole piece, and double-bond geometry.
     """

@@ -1,4 +1,4 @@
-"""An image with its superpixels coloured by relevance."""
+"""Draw an image with its superpixels coloured by relevance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .frame import BAR_ROOM, MARGIN, document, heading
 from .frame import color_bar as _color_bar
 from .text import draw_text, escape, fit_text, number
 
-_CAPTION = 24.0  # pixels above a panel, for its name
-_GAP = 20.0  # pixels between panels
-_BELOW = 6.0
+_CAPTION = 24.0  # the space above a panel for its name, in pixels
+_GAP = 20.0  # the space between panels, in pixels
+_BELOW = 6.0  # the space below a panel, in pixels
 
 
 def superpixel_svg(
@@ -32,25 +32,26 @@ def superpixel_svg(
     color_bar: bool = True,
     palette: str = "red-blue",
 ) -> str:
-    """Return an SVG of an image with its segments, and beside it the relevance of each segment.
+    """Draw an image with its segments as SVG, and beside it the relevance of each segment.
 
     A segment is filled with exactly the colour of its relevance. The outline of the bright part of
     the image is drawn on top in black.
 
     Args:
-        image: grey levels in [0, 1], shape (H, W).
-        segments: segment of each pixel, integers 0..N-1, shape (H, W).
-        relevance: one number per segment, shape (N,).
-        scale: colours, to share within a set of pictures; default: fitted to `relevance`.
-        title, subtitle: plain text above.
-        legend: words at the negative and the positive end of the colour bar.
-        size: height of a panel, pixels.
-        show_image: draw the image beside the relevance.
-        color_bar: draw the bar (a grid may have one for all panels).
+        image: grey levels in [0, 1] (H, W).
+        segments: the segment of each pixel, as integers 0..N-1 (H, W).
+        relevance: one number per segment (N,).
+        scale: the colours, which several pictures can share. By default they are fitted to
+            `relevance`.
+        title, subtitle: plain text above the picture.
+        legend: the words at the negative and the positive end of the colour bar.
+        size: the height of a panel in pixels.
+        show_image: whether to draw the image beside the relevance.
+        color_bar: whether to draw the bar. A grid may have one for all panels.
         palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
-        ValueError: if shapes do not match or a value is not finite.
+        ValueError: shapes do not match or a value is not finite.
     """
     picture = _SuperpixelImage(image, segments, size)
     values = picture.check(relevance, "relevance")
@@ -90,23 +91,23 @@ def superpixel_row_svg(
     size: float = 220,
     palette: str = "red-blue",
 ) -> str:
-    """Return an SVG row: the image, its segments, and one panel of relevance per method.
+    """Draw a row as SVG: the image, its segments, and a panel of relevance for each method.
 
     Args:
-        image: grey levels in [0, 1], shape (H, W).
-        segments: segment of each pixel, integers 0..N-1, shape (H, W).
-        relevances: for each method, one number per segment, shape (N,).
-        scale: if given, the colours of all methods, with one bar below the row unless only some of
-            them have a sign; otherwise each method has a separate scale and bar.
-        title, subtitle: plain text above.
-        legend: words at the negative and the positive end of a colour bar.
-        unsigned: for each method whose scores have no sign, the word at the end of its colour bar,
-            which starts at zero.
-        size: height of a panel, pixels.
+        image: grey levels in [0, 1] (H, W).
+        segments: the segment of each pixel, as integers 0..N-1 (H, W).
+        relevances: for each method, one number per segment (N,).
+        scale: the colours of all methods, with one bar below the row unless only some methods have
+            a sign. If it is not given, each method has a separate scale and bar.
+        title, subtitle: plain text above the row.
+        legend: the words at the negative and the positive end of a colour bar.
+        unsigned: for each method without a sign, the word at the end of its colour bar, which
+            starts at zero.
+        size: the height of a panel in pixels.
         palette: one of `PALETTES`, if `scale` is not given.
 
     Raises:
-        ValueError: if shapes do not match or a value is not finite.
+        ValueError: shapes do not match or a value is not finite.
     """
     picture = _SuperpixelImage(image, segments, size)
     values = {name: picture.check(array, name) for name, array in relevances.items()}
@@ -150,7 +151,7 @@ def superpixel_row_svg(
 
 
 class _SuperpixelImage:
-    """Draws the parts of an image at a given height: pixels, boundaries, filled segments."""
+    """An image that draws its parts at a given height: pixels, boundaries, filled segments."""
 
     def __init__(self, image: ArrayLike, segments: ArrayLike, size: float) -> None:
         self.grey = finite(image, "image")
@@ -173,7 +174,7 @@ class _SuperpixelImage:
         self.width, self.height = columns * self.zoom, float(size)
 
     def check(self, relevance: ArrayLike, name: str) -> NDArray[np.float64]:
-        """Return `relevance` as floats of shape (N,), where N is the number of segments."""
+        """Return `relevance` as floats (N,), where N is the number of segments."""
         values = finite(relevance, name)
         wanted = int(self.segments.max()) + 1
         if values.shape != (wanted,):
@@ -226,7 +227,8 @@ class _SuperpixelImage:
             return ""
         padded = np.pad(self.grey, 1, constant_values=low)
         generator = contour_generator(z=padded, line_type=LineType.Separate)
-        # A padded pixel centre at index i lies at i - 0.5 in the frame of the pixels' corners.
+        # After padding, the centre of pixel i lies at i - 0.5, counted from the corner of the
+        # picture.
         path = "".join(
             "M" + "L".join(f"{number(x - 0.5)} {number(y - 0.5)}" for x, y in np.asarray(line))
             for line in generator.lines((low + high) / 2)
@@ -238,7 +240,7 @@ class _SuperpixelImage:
 
 
 def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int, str] = {}) -> str:
-    """Return one path per value of `cells` (H, W), made of horizontal runs of pixels."""
+    """Return one path for each value of `cells` (H, W), made of horizontal runs of pixels."""
     paths: dict[int, list[str]] = {value: [] for value in fills}
     columns = cells.shape[1]
     for y, row in enumerate(cells):
@@ -256,7 +258,7 @@ def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int,
 
 
 def _edges(differs: NDArray[np.bool_], direction: str) -> str:
-    """Return path commands for boundaries below row y where `differs[y]`, with runs merged."""
+    """Return path commands for the boundaries below row y where `differs[y]`, with runs merged."""
     parts = []
     for y, row in enumerate(differs, start=1):
         steps = np.diff(np.r_[0, row.astype(int), 0])

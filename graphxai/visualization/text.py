@@ -1,4 +1,4 @@
-"""Text as outlines, so that a picture looks the same in every viewer, even without fonts.
+"""Draw text as outlines, so that a picture looks the same in every viewer, even without fonts.
 
 The glyphs are those of DejaVu Sans, which ships with matplotlib. A line of text refers to them by
 id, and a picture defines each glyph once (`glyph_outlines`). Text with a character that the font
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 Anchor = Literal["start", "middle", "end"]
 
-# Characters that XML 1.0 forbids even as references.
+# XML 1.0 forbids these characters even as references.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELLIPSIS = "…"
-GLYPH = "gx-"  # prefix of glyph ids: the same glyph has the same id in every picture
-GLYPHS = "glyphs"  # class of the glyph definitions
+GLYPH = "gx-"  # the prefix of glyph ids, which are the same in every picture
+GLYPHS = "glyphs"  # the class of the glyph definitions
 _REFERENCE = re.compile(f'href="#{GLYPH}([br][0-9a-f]+)"')
-# Numbers with two decimals, and how `number` writes them
+# The ends of numbers with two decimals, and how `number` writes them.
 _SHORTER = (("-0.00", "0"), (".00", ""), *((f".{tenth}0", f".{tenth}") for tenth in range(1, 10)))
-_HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # before a number, not inside a name
+_HYPHEN_MINUS = re.compile(r"(?<!\S)-(?=\.?\d)")  # a hyphen before a number, not inside a name
 
 
 def minus_signs(text: str) -> str:
-    """Return `text` with a minus sign before negative numbers: `BACE-1: −0.5`."""
+    """Return `text` with a minus sign before negative numbers, as in `BACE-1: −0.5`."""
     return _HYPHEN_MINUS.sub("\N{MINUS SIGN}", text)
 
 
@@ -41,13 +41,13 @@ def escape(text: object) -> str:
 
 
 def number(value: float) -> str:
-    """Return a coordinate with at most two decimals, as short as possible."""
+    """Format a coordinate with at most two decimals, as short as possible."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
 def numbers(rows: NDArray[np.float64]) -> list[list[str]]:
-    """Return `number` of each value of rows (R, K), several times as fast."""
+    """Format each value of rows (R, K) like `number`, but several times as fast."""
     line = " ".join(["%.2f"] * rows.shape[1])
     text = "\n".join([line] * len(rows)) % tuple(rows.ravel().tolist())
     for written, shorter in _SHORTER:
@@ -77,7 +77,7 @@ def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
 
 @lru_cache(maxsize=4096)
 def _glyph(character: str, bold: bool) -> tuple[str, float] | None:
-    """Return outline (SVG path) and advance of a character, in font units; None if missing."""
+    """Return a character's outline (SVG path) and advance in font units, or None if missing."""
     from fontTools.pens.svgPathPen import SVGPathPen
 
     names, glyphs, _ = _font(bold)
@@ -91,9 +91,9 @@ def _glyph(character: str, bold: bool) -> tuple[str, float] | None:
 
 @lru_cache(maxsize=512)
 def _line(text: str, bold: bool) -> tuple[str | None, float]:
-    """Return SVG references to the glyphs of a clean line, and its width, in font units, y up.
+    """Return SVG references to the glyphs of a clean line and its width, in font units with y up.
 
-    The references are None if the font lacks a character, for which a width is guessed.
+    If the font lacks a character, its width is guessed and the references are None.
     """
     uses: list[str] | None = []
     at = 0.0
@@ -114,20 +114,21 @@ def _clean(text: str) -> str:
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the width of `text` in pixels at font size `size` (pixels)."""
+    """Return the width of `text` in pixels at a font size in pixels."""
     return _line(_clean(text), bold)[1] * size / _font(bold)[2]
 
 
 def fit_text(
     text: str, size: float, width: float, *, smallest: float, bold: bool = False
 ) -> tuple[str, float]:
-    """Return `text`, shortened if necessary, and the font size at which it fits `width`.
+    """Return `text`, cut if necessary, and the font size at which it fits into `width`.
 
     Args:
-        text: one line.
-        size: preferred font size, pixels.
-        width: available width, pixels.
-        smallest: size below which the text is cut with an ellipsis instead.
+        text: one line of text.
+        size: the preferred font size in pixels.
+        width: the available width in pixels.
+        smallest: the smallest font size. If it is still too large, the text is cut with an
+            ellipsis.
         bold: whether the text is bold.
     """
     text = _clean(text)
@@ -156,12 +157,12 @@ def draw_text(
     """Return the SVG element of one line of text.
 
     Args:
-        text: any string; it cannot break out of the element.
-        x, y: anchor point on the baseline, pixels.
-        size: font size, pixels.
+        text: any string. It cannot break out of the element.
+        x, y: the anchor point on the baseline in pixels.
+        size: the font size in pixels.
         anchor: which point of the line lies at `x`.
         bold: whether the text is bold.
-        color: fill, `#rrggbb`.
+        color: the colour of the text, as `#rrggbb`.
     """
     text = _clean(text)
     if not text:
@@ -183,14 +184,14 @@ def draw_text(
 
 
 def glyph_outlines(body: str) -> str:
-    """Return the SVG definitions of all glyphs used by the text in `body`, each once."""
+    """Return the SVG definition of each glyph that the text in `body` uses."""
     paths = "".join(_outline(name) for name in sorted({*_REFERENCE.findall(body)}))
     return f'<defs class="{GLYPHS}">{paths}</defs>' if paths else ""
 
 
 @lru_cache(maxsize=4096)
 def _outline(name: str) -> str:
-    """Return the definition of one glyph, by its id without prefix; empty if the font lacks it."""
+    """Return the definition of a glyph by its id without prefix, or "" if the font lacks it."""
     glyph = _glyph(chr(int(name[1:], 16)), name[0] == "b")
     return "" if glyph is None else f'<path id="{GLYPH}{name}" d="{glyph[0]}"/>'
 
