@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-# torch and the package are imported where they are needed: the process that hands out the tests
-# to others reads this file too.
+# torch and the package are imported where they are needed, because the process that only hands out
+# tests to others reads this file too.
 
 DATA = Path(__file__).parent / "data"
 
-# The imports to come make much and leave no garbage: see `pytest_collection_finish`.
+# The imports below make many objects but no garbage, see `pytest_collection_finish`.
 gc.disable()
 
 
-# Files that start processes or run whole pages: begun first, so that the end is short tests, which
-# two processes share evenly.
+# These files start processes or run whole pages. They run first, so that two processes can share
+# the short tests at the end evenly.
 FIRST = ("test_cluster.py", "test_run_workers.py", "test_docs.py", "test_notebooks.py")
 
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LARGEST = 600_000  # bytes
 NEED_TRAINING = {"02_train_on_your_own_table", "04_which_explainer"}
-# What a cell shows is of the same kind after less work: by notebook, what stands for what.
+# Replacements, by notebook, with which a cell shows the same kind of output after less work.
 LESS_WORK = {
     "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:160]"},
     "04_which_explainer": {"epochs=4": "epochs=1", "size=500": "size=200", "steps=21": "steps=5"},
@@ -31,8 +31,8 @@ LESS_WORK = {
         "epochs=50": "epochs=5",
     },
 }
-# Runs before a notebook's own cells: no name is known, as in a new kernel, and there is no network.
-# Forests have few trees. `%reset` looks for garbage twice, but not among what was imported before.
+# This runs before a notebook's own cells. It forgets all names, as a new kernel does, and allows no
+# network. Forests have few trees. `%reset` looks for garbage twice, but not among earlier imports.
 START = """
 import gc
 gc.freeze()

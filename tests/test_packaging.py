@@ -124,7 +124,7 @@ SLOW = (
 )  # fmt: skip
 
 
-# Run from the top in one process, so that each is held to what the lines above it load as well.
+# One process runs all lines from the top, so what a line loads counts for the lines below as well.
 LIGHT = {
     "import graphxai": ("torch", "rdkit", "matplotlib", "pandas"),
     "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),

@@ -157,7 +157,7 @@ def test_the_model_runs_once_for_a_batch_and_once_without_nodes():
     gx.explain(model, [ring(4), ring(6, 1)])
     module.calls.clear()
     gx.explain(model, [ring(5, 2), ring(3, 3), ring(7, 4)])
-    assert module.calls == [15, 7]  # the second time with no nodes but those of one graph
+    assert module.calls == [15, 7]  # the second pass has the nodes of one graph alone
 
 
 class WithConstants(Gps):
@@ -203,7 +203,7 @@ def test_one_graph_is_explained_without_recording_it_again(method, monkeypatch):
     monkeypatch.undo()
     fresh = gx.explain(gx.wrap(Gps().eval(), kind="regression"), ring(5, 1), method)
     same([followed], [fresh])
-    # nothing would show whose the constants of several graphs are
+    # in a batch, nothing would show which graph each constant belongs to
     together = gx.explain(model, [ring(5, 1), ring(4, 2)], method)
     assert together[0].ledger.biases == pytest.approx(fresh.ledger.biases, rel=1e-4)
 

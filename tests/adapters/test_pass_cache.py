@@ -35,7 +35,8 @@ def a_model(kind: str = "multihead") -> tuple:
     model = gx.wrap(module, kind="regression")
     graphs = [model.prepare(graph_of(smiles)).data for smiles in ("CNC", "CC(=O)O")]
     batch = model.collate(graphs[:1] if kind == "performer" else graphs)
-    get_explainer("transformer_attribution").attribute(model, batch)  # what it asks once is known
+    # the checks that are made once for a model are made here
+    get_explainer("transformer_attribution").attribute(model, batch)
     return module, model, batch
 
 
@@ -48,7 +49,7 @@ def test_both_halves_of_transformer_attribution_look_at_one_pass(recorded):
 
 @pytest.mark.parametrize("kind", ["multihead", "performer"])
 def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, kind):
-    _, model, batch = a_model(kind)  # a performer's list gets its matrices
+    _, model, batch = a_model(kind)  # the matrices of a performer are made on demand
     alone = [get_explainer(name).attribute(model, batch) for name in METHODS]
     recorded.clear()
     with cached_passes(most=4):

@@ -376,7 +376,7 @@ def test_published_models_get_the_relevance_written_out_by_hand(modules, name, m
     for graph, explanation in zip(GRAPHS, explanations, strict=True):
         expected = by_hand(name, modules[name], graph, rules)
         assert explanation.relevance == pytest.approx(expected.numpy(), abs=1e-5)
-        if rules or name in ("graphormer", "tokengt"):  # a norm lets nothing through without rules
+        if rules or name in ("graphormer", "tokengt"):  # without rules, a norm lets nothing pass
             assert float(expected.abs().max()) > 1e-4
 
 

@@ -64,7 +64,7 @@ def test_one_seed_draws_the_same_and_another_does_not(model, atoms):
     torch.rand(3)  # the caller's own random numbers play no part
     assert torch.equal(first, drawn(atoms, model, "CSCSCSCSC", nothing, draws=20))
     assert not torch.equal(first, drawn(atoms, model, "CSCSCSCSC", nothing, draws=20, seed=1))
-    assert {8, 16} <= set(first.flatten().tolist())  # either kind of chain, where all is hidden
+    assert {8, 16} <= set(first.flatten().tolist())  # all is hidden, so both kinds of chain occur
 
 
 def test_the_output_is_the_mean_over_the_molecules_drawn(model, atoms):

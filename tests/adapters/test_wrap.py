@@ -192,7 +192,7 @@ def test_every_check_runs_on_a_wrapped_model(models, graphs, name, few_steps):
     model = wrapped(models[name])
     if name != "performer":
         return check_all(model, [without_smiles(graph) for graph in graphs[6:9:2]])
-    # It mixes the graphs of a batch, which therefore run one by one, as do their parts: small ones.
+    # It mixes the graphs of a batch, so these and their parts run one by one. Small ones do.
     small = [without_smiles(graph_of(s)) for s in ("CNc1ccncc1C", "CC(=O)Nc1ccncc1")]
     check_all(model, small[:1])
     for method in ("lrp", "gae", "path_marginals"):

@@ -168,7 +168,7 @@ def test_settings_for_compiled_code_are_restored_by_the_last_of_several_threads(
         thread.join()
         assert eval_frame._stance.stance == "eager_on_recompile"
     with uncompiled(SparseModel()):
-        assert eval_frame._stance.stance == "default"  # nothing is compiled: nothing is set
+        assert eval_frame._stance.stance == "default"  # nothing is compiled, so nothing is set
 
 
 # -- fused kernels -----------------------------------------------------------------------------

@@ -388,7 +388,7 @@ def test_linear_attention_is_explained_alone_as_in_a_batch(attention, method):
             own = {"channels": 8, "heads": 2, "head_channels": 8 if "SG" in attention else 4}
             self.attn = getattr(kinds, attention)(**own)
             self.head = nn.Linear(8, 1)
-            self.head.weight.data.abs_()  # after a ReLU eq. 5 drops all of it otherwise
+            self.head.weight.data.abs_()  # otherwise eq. 5 drops all relevance after a ReLU
 
         def forward(self, x, batch):
             h, mask = to_dense_batch(self.up(x), batch)

@@ -57,7 +57,7 @@ def test_sets_of_atoms_are_as_small_as_brute_force_finds(model):
     for smiles, one in zip(SMILES[1:], found, strict=True):
         data = graph_of(model, smiles)
         n = int(data.num_nodes)
-        keep = torch.tensor(list(product([True, False], repeat=n)))[:-1]  # one stays; all first
+        keep = torch.tensor(list(product([True, False], repeat=n)))[:-1]  # all first; one stays
         active = outputs_of_parts(model, data, keep)[:, 0] > 0
         changed = active != active[0]
         sizes = (~keep[changed]).sum(1)

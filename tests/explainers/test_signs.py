@@ -36,7 +36,7 @@ def test_every_method_has_the_key_of_its_scores(name, target):
     for e in found:
         shown = words(e.svg(title="", subtitle=""))
         negative = [text for text in shown if re.match("[+−]", text)]
-        if name in UNSIGNED or lowest >= 0:  # the scores of any other method tell what it is
+        if name in UNSIGNED or lowest >= 0:  # for other methods, the scores tell
             assert lowest >= 0
             assert e.legend == ("", REGISTRY[name].traits.large_score_means)
             assert REGISTRY[name].traits.large_score_means in shown

@@ -530,7 +530,7 @@ def test_an_interrupted_run_repeats_no_structure(run, table, tmp_path):
     whole = (out / "explanations.sdf").read_text()
     records = whole.split("$$$$\n")
     lines = (out / "explanations.csv").read_text().splitlines(keepends=True)
-    # Killed after the third structure and within the fourth, before the third row of the table.
+    # The run was killed within the fourth structure, before it wrote the table's third row.
     (out / "explanations.csv").write_text("".join(lines[:3]))
     (out / "explanations.sdf").write_text("$$$$\n".join(records[:3]) + "$$$$\n" + records[3][:99])
     (out / "explanations.parquet").unlink()

@@ -168,7 +168,7 @@ class Norm(Part):
             h = h - g.added("biases", self.norm.running_mean)
             h = h * (self.norm.running_var + 1e-5).rsqrt()
             return h * w + g.added("biases", self.bias)
-        if way == "graph":  # of which there is one
+        if way == "graph":  # there is only one
             centred = h - h.mean(0, keepdim=True) * self.norm.mean_scale
             scale = (centred.square().mean(0, keepdim=True) + 1e-5).sqrt()
         else:
@@ -685,7 +685,7 @@ def part_of(name: str) -> Part:
 
 
 BARE = ("", " bare")
-# spellings of one function of the same weights, and ways to connect; None: it changes nothing
+# Parts in one row compute the same with the same weights. None stands for no part.
 ALIKE = [
     [f"norm: {way}" for way in ("module", "function", "by hand", "rsqrt")],
     [f"norm: {way}" for way in ("rms", "power")],
@@ -699,7 +699,7 @@ ALIKE = [
     ["product: swiglu", "product: swiglu by hand"],
     ["plus", "in place", "add_", "checkpoint"],
     ["mean", "by hand"],
-    [None, *(f"moves: {way}" for way in Moves.spellings if way != "stacked")],  # that is a sum
+    [None, *(f"moves: {way}" for way in Moves.spellings if way != "stacked")],  # "stacked" is a sum
 ]  # fmt: skip
 PLAIN = {name: alike[0] for alike in ALIKE for name in alike if name is not None}
 

@@ -38,8 +38,8 @@ LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 PLATFORM = "docs/howto/platform.md"
 ENGINES = ("ray", "pyspark", "dask")  # each has a test of its own, if it is installed
 COMMAND = typer.main.get_command(cli.app)
-# Pages show commands in earnest, which take minutes to hours; here they are given this too, forests
-# have few trees, methods that sample or learn take few steps, and figures are small.
+# Commands as pages show them take minutes to hours, so here they get these options. Forests have
+# few trees, methods that sample or learn take few steps, and figures are small.
 CHEAPER = {
     "train": ["--epochs", "1", "--no-teacher"],
     "train motifs": ["--epochs", "1", "--no-baselines"],

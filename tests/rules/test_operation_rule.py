@@ -340,7 +340,7 @@ def test_a_rule_that_computes_something_else_is_noticed(wrapped, bace, graphs):
     if wrapped:
         model, inputs = gx.wrap(Transformer().double().eval(), kind="regression"), graphs
     explainer = explainer_with(rules)
-    explainer.name = "louder"  # a model is compared once for each method
+    explainer.name = "louder"  # outputs are compared once for each name
     with pytest.warns(UserWarning, match="change under the rules of 'louder'"):
         explainer.attribute(model, batch_of(model, inputs))
 

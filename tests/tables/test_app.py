@@ -181,7 +181,7 @@ def test_a_changed_molecule_is_drawn_like_the_one_before(ask):
         o for o in ask("changes", smiles=AMIDE, place=[8])["options"] if o["name"].endswith("to F")
     )
     like = {"smiles": AMIDE, "x": before["draw"]["x"], "y": before["draw"]["y"]}
-    for origin in (option["origin"], None):  # as the change says, or as found anew
+    for origin in (option["origin"], None):  # given by the change, or found again
         after = ask("card", smiles=option["smiles"], like=like | {"origin": origin})
         pairs = [(was, new) for new, was in enumerate(after["origin"]) if was >= 0]
         assert len(pairs) >= 9

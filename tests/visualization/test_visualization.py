@@ -449,7 +449,7 @@ def test_the_png_shows_the_colour_of_each_atom_at_its_place() -> None:
     offset = svg.rindex("translate(", 0, shift) + len("translate(")
     left, top = map(float, svg[offset : svg.index(")", offset)].split())
     for index, atom in elements(svg, "data-atom").items():
-        # Off the black bonds: left or right of the atom they never are, above and below they may.
+        # One of two places above and below the atom is free of black bonds.
         x, y = float(atom.get("cx")) + left, float(atom.get("cy")) + top
         radius = float(atom.get("r"))
         spots = [picture[int(2 * (y + d * radius)), int(2 * x)] for d in (-0.8, 0.8)]
