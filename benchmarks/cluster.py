@@ -3,11 +3,11 @@
     python benchmarks/cluster.py --rows 20000 --out /somewhere
     python benchmarks/cluster.py --costs --out /somewhere
 
-A small untrained model and small molecules, some of them unreadable. First the table is explained
-by one process without Ray. Then with Ray: a process is killed after some seconds, some seconds
-later the driver, and it is started again with --resume, until a driver finishes on its own. Every
-row must be there once, and its relevance that of the run without Ray. With `--costs`: the
-processor time of the bundled model for a molecule, and the size of a row. The figures are in
+The model is small and untrained, and some of the small molecules cannot be read. First, one process
+explains the table without Ray. Then Ray explains it. After some seconds a process is killed, and
+some seconds later the driver, which is started again with --resume until one driver finishes. Every
+row must be there once, with the relevance of the run without Ray. With `--costs`, the script prints
+the processor time of the bundled model for a molecule, and the size of a row. The figures are in
 `cluster.md`.
 """
 
@@ -108,7 +108,7 @@ def costs(out: Path, repeats: int = 7) -> None:
 
 
 def molecules(chance: random.Random, rows: int) -> list[str]:
-    """Return SMILES of a few atoms, one in 200 of them hostile."""
+    """Return SMILES of a few atoms. One in 200 of them is hostile."""
     parts = ("C", "O", "N", "CC", "C(=O)", "C(F)", "C(Cl)", "c1ccccc1")
     return [
         chance.choice(HOSTILE)
@@ -141,7 +141,10 @@ def command(out: Path) -> list[str]:
 
 
 def run(out: Path, chance: random.Random, wait: tuple[float, float]) -> bool:
-    """Run a driver, kill a process, then the driver; return whether the driver ended before."""
+    """Run a driver and kill first a process, then the driver, unless it has ended by then.
+
+    Return whether the driver ended on its own.
+    """
     driver = subprocess.Popen(command(out))
     wait_for_a_shard(driver, out)
     time.sleep(chance.uniform(*wait))
@@ -193,16 +196,16 @@ def shards_in(out: Path) -> pd.DataFrame:
 
 
 def compare(out: Path, rows: int) -> None:
-    found = shards_in(out).set_index("row")
-    assert found.index.tolist() == list(range(1, rows + 1)), "not every row once, in order"
+    rows_found = shards_in(out).set_index("row")
+    assert rows_found.index.tolist() == list(range(1, rows + 1)), "not every row once, in order"
     explained = pd.read_csv(out / "local" / "explanations.csv").set_index("row")
     rejected = pd.read_csv(out / "local" / "rejected.csv").set_index("row")
-    assert found.index[found["reason"].isna()].equals(explained.index)
-    assert found["reason"].dropna().to_dict() == rejected["reason"].to_dict()
+    assert rows_found.index[rows_found["reason"].isna()].equals(explained.index)
+    assert rows_found["reason"].dropna().to_dict() == rejected["reason"].to_dict()
     largest = 0.0
     for row, text in explained["relevance"].items():
         expected = np.array(str(text).split(), dtype=np.float64)
-        largest = max(largest, float(abs(found["relevance"][row] - expected).max()))
+        largest = max(largest, float(abs(rows_found["relevance"][row] - expected).max()))
     assert largest <= 1e-6, largest
     manifest = json.loads((out / "results" / "manifest.json").read_text())
     size = sum(file.stat().st_size for file in shard_files(out))

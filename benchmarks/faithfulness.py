@@ -1,15 +1,15 @@
-"""Is a method of at most 20 passes more faithful than Shapley sampling? One test, registered first.
+"""Test whether a method of at most 20 passes is more faithful than Shapley sampling.
 
     python benchmarks/faithfulness.py register  # writes the registration
     python benchmarks/faithfulness.py train     # the seven models that are not bundled
     python benchmarks/faithfulness.py pilot     # fewer methods, on validation graphs
     python benchmarks/faithfulness.py test      # on test graphs, once
 
-`faithfulness_registration.json` names the primary method, what it is compared with, models, graphs,
-seeds, tests and bars. `test` runs only if that file is committed, unchanged, and says what this
-script would do. Every stage continues where it was interrupted, by sixteen graphs at a time, and
-`--only NAME` takes one model. Writes tables and a figure of passes against faithfulness to the
-folder of results (`--out`, by default `runs/faithfulness`).
+The test is registered before it is run: `faithfulness_registration.json` names the primary method,
+what it is compared with, models, graphs, seeds, tests and bars. `test` runs only if that file is
+committed, unchanged, and says what this script would do. Every stage continues where it was
+interrupted, in steps of sixteen graphs, and `--only NAME` takes one model. Tables and a figure of
+passes against faithfulness go to the folder of results (`--out`, by default `runs/faithfulness`).
 """
 
 import argparse
@@ -60,10 +60,10 @@ def methods(part: str) -> list[Explainer]:
         "path_marginals": (8, 16) if pilot else (4, 8, 16, 32),
         "order_marginals": (2,) if pilot else (1, 2, 4),
     }
-    found = [get_explainer(name) for name in names]
-    found += [named(f"{name} {r}", name, rounds=r) for name, rs in rounds.items() for r in rs]
-    found += [shapley(8, seed) for seed in (SEEDS[:2] if pilot else SEEDS)]
-    return found + ([] if pilot else [shapley(orders, 0) for orders in (1, 2, 4, 32)])
+    chosen = [get_explainer(name) for name in names]
+    chosen += [named(f"{name} {r}", name, rounds=r) for name, rs in rounds.items() for r in rs]
+    chosen += [shapley(8, seed) for seed in (SEEDS[:2] if pilot else SEEDS)]
+    return chosen + ([] if pilot else [shapley(orders, 0) for orders in (1, 2, 4, 32)])
 
 
 def shapley(orders: int, seed: int) -> Explainer:
@@ -71,7 +71,7 @@ def shapley(orders: int, seed: int) -> Explainer:
 
 
 def passes(name: str, nodes: float) -> float:
-    """Return how many graphs go through the network; a backward pass counts as one."""
+    """Return how many graphs go through the network. A backward pass counts as one more."""
     method, _, budget = name.partition(" ")
     number = int(budget.partition("/")[0].partition(",")[0] or 0)
     return {
@@ -131,14 +131,14 @@ def registration() -> dict[str, Any]:
     }
 
 
-def register(path: Path, what: dict[str, Any]) -> None:
+def register(path: Path, contents: dict[str, Any]) -> None:
     """Write what a test will do to a file, which is committed before the test is run."""
-    path.write_text(json.dumps(what, indent=1) + "\n")
+    path.write_text(json.dumps(contents, indent=1) + "\n")
 
 
-def require_registration(path: Path, what: dict[str, Any]) -> None:
+def require_registration(path: Path, contents: dict[str, Any]) -> None:
     """Exit unless the registration is committed and is what the script would run."""
-    if not path.exists() or path.read_text() != json.dumps(what, indent=1) + "\n":
+    if not path.exists() or path.read_text() != json.dumps(contents, indent=1) + "\n":
         sys.exit(f"{path.name} does not say what this script does: register, then commit.")
     status = subprocess.run(
         ["git", "status", "--porcelain", "--ignored", "--", path.name],
@@ -174,10 +174,10 @@ def measured(name: str, part: str, out: Path) -> tuple[Report, dict[str, float]]
 
 def best_found(name: str, model: Any, source: Source, path: Path) -> dict[str, float]:
     """Search the best AUAC of the first graphs, from the orders of two methods."""
-    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    areas: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     task = model.config.tasks[0]
     for key, value in list(source.inputs.items())[: SEARCHED[TESTED_MODELS[name].data]]:
-        if str(key) in found:
+        if str(key) in areas:
             continue
         target = Target(task.classes[int(source.labels[key])], task.name)
         starts = [
@@ -185,13 +185,13 @@ def best_found(name: str, model: Any, source: Source, path: Path) -> dict[str, f
             for method in ("lrp_path", "shapley_sampling")
         ]
         data = prepare_for(model, value).data
-        found[str(key)] = best_areas(model, data, target, starts)[0]
-        path.write_text(json.dumps(found))
-    return found
+        areas[str(key)] = best_areas(model, data, target, starts)[0]
+        path.write_text(json.dumps(areas))
+    return areas
 
 
 def of_methods(report: Report, metric: str, operator: str) -> dict[str, NDArray[np.float64]]:
-    """Return values by method, the seeds of Shapley sampling over 8 orders averaged."""
+    """Return values by method, averaged over the seeds of Shapley sampling over 8 orders."""
     values = report.values(metric, operator)
     seeds = [name for name in values if name.startswith("shapley 8/")]
     return values | {SHAPLEY: np.mean([values.pop(name) for name in seeds], axis=0)}
@@ -201,10 +201,10 @@ def way(reports: list[Report], best: list[dict[str, float]]) -> dict[str, float]
     """Return how far each method gets from random scores (0) to the best ordering found (1)."""
     searched: list[float] = []
     reached: dict[str, list[float]] = {}
-    for report, found in zip(reports, best, strict=True):
-        searched += found.values()
+    for report, areas in zip(reports, best, strict=True):
+        searched += areas.values()
         for unit in report.units:
-            if str(unit.graph) in found:
+            if str(unit.graph) in areas:
                 value = unit.values["mask"]["auac"]
                 name = SHAPLEY if unit.method.startswith("shapley 8/") else unit.method
                 reached.setdefault(name, []).append(value)
@@ -244,8 +244,16 @@ def section(
                 (c,) = compare_pairs(values[column], [(name, other)])
                 yield f"| {name} | {other} | {' '.join(column)} | {c.difference} | {c.p:.2g} |"
     yield "\nEach model alone (AUAC / AU-MSE):\n"
-    wanted = ("random", "lrp_path", SHAPLEY, "shapley 32/0", PRIMARY, primary, "order_marginals 2")
-    shown = [name for name in dict.fromkeys(wanted) if name in first]
+    candidates = (
+        "random",
+        "lrp_path",
+        SHAPLEY,
+        "shapley 32/0",
+        PRIMARY,
+        primary,
+        "order_marginals 2",
+    )
+    shown = [name for name in dict.fromkeys(candidates) if name in first]
     yield f"| model | {' | '.join(shown)} |\n{'|---' * (len(shown) + 1)}|"
     for report in reports:
         alone = [of_methods(report, m, "mask") for m in ("auac", "au_mse")]
@@ -261,20 +269,26 @@ def registered(sets: dict[str, Report], primary: str = PRIMARY) -> Iterator[str]
     pairs = []
     for title, report in sets.items():
         for metric in ("auac", "au_mse"):
-            found, what = of_methods(report, metric, "mask"), f"{title} {metric}"
-            values |= {f"{what} ours": found[primary], f"{what} theirs": found[SHAPLEY]}
-            pairs.append((f"{what} ours", f"{what} theirs"))
+            values_by_method, heading = (
+                of_methods(report, metric, "mask"),
+                f"{title} {metric}",
+            )
+            values |= {
+                f"{heading} ours": values_by_method[primary],
+                f"{heading} theirs": values_by_method[SHAPLEY],
+            }
+            pairs.append((f"{heading} ours", f"{heading} theirs"))
     yield "| data, measure | difference [95 %] | p (Holm) | |\n|---|---|---|---|"
     for c in compare_pairs(values, pairs):
-        what = c.first.removesuffix(" ours")
-        better = (c.difference.mean > 0) != what.endswith("au_mse")
+        heading = c.first.removesuffix(" ours")
+        better = (c.difference.mean > 0) != heading.endswith("au_mse")
         verdict = ("better" if better else "worse") if c.significant else "not significant"
-        yield f"| {what} | {c.difference} | {c.p_adjusted:.2g} | {verdict} |"
+        yield f"| {heading} | {c.difference} | {c.p_adjusted:.2g} | {verdict} |"
     yield ""
 
 
 def draw(sets: dict[str, Report], path: Path) -> None:
-    """Draw passes against AUAC and SRG of all methods: families as curves."""
+    """Draw AUAC and SRG of all methods against their passes, with a curve for each family."""
     import matplotlib.pyplot as plt
 
     size = {"figsize": (11, 4 * len(sets)), "layout": "constrained", "squeeze": False}
@@ -282,9 +296,9 @@ def draw(sets: dict[str, Report], path: Path) -> None:
     for row, (title, report) in zip(axes, sets.items(), strict=True):
         nodes = float(np.mean([unit.nodes for unit in report.units]))
         for axis, metric in zip(row, ("auac", "srg"), strict=True):
-            found = of_methods(report, metric, "mask")
+            values_by_method = of_methods(report, metric, "mask")
             families: dict[str, list[tuple[float, float]]] = {}
-            for name, value in found.items():
+            for name, value in values_by_method.items():
                 point = max(passes(name, nodes), 1), float(np.nanmean(value))
                 families.setdefault(name.partition(" ")[0], []).append(point)
             for family, points in families.items():
@@ -303,11 +317,11 @@ def run(part: str, out: Path, only: str | None) -> None:
     lines: list[str] = [f"# {part}\n"]
     sets: dict[str, Report] = {}
     for title in ("BACE", "MNIST"):
-        of_data = [results[name] for name in names if TESTED_MODELS[name].data == title]
-        if of_data:
-            reports = [report for report, _ in of_data]
+        title_results = [results[name] for name in names if TESTED_MODELS[name].data == title]
+        if title_results:
+            reports = [report for report, _ in title_results]
             sets[title] = merged(reports)
-            lines += section(title, reports, [best for _, best in of_data])
+            lines += section(title, reports, [best for _, best in title_results])
     if part == "test" and len(results) == len(TESTED_MODELS):
         lines += registered(sets)
     (out / f"{part}.md").write_text("\n".join(lines), encoding="utf-8")

@@ -9,8 +9,8 @@ There are four kinds, of width 64 and with batch normalisation:
   random expander graph (after Shirzad 2023, without virtual nodes);
 * `gin`: three GINE convolutions without attention, sum pooling.
 
-Trained by AdamW with a one-cycle schedule; the epoch with the best validation loss is kept. The
-weights lie beside a card with split, seed, validation loss and accuracy.
+AdamW trains them with a one-cycle schedule, and the epoch with the best validation loss is kept.
+The weights lie beside a card with split, seed, validation loss and accuracy.
 """
 
 import json
@@ -48,7 +48,7 @@ CLASSES = {"bace": ("inactive", "active"), "mnist": tuple("0123456789")}
 
 
 class EdgeGps(nn.Module):
-    """Outputs (B, outputs) from node and edge features, which `nodes` and `edges` embed."""
+    """A GPS with outputs (B, outputs), whose node and edge features `nodes` and `edges` embed."""
 
     def __init__(
         self, nodes: nn.Module, edges: nn.Module, outputs: int, kind: str = "gine"
@@ -157,13 +157,13 @@ def featurizer(name: str, kind: str) -> Callable[[Any], Data]:
 def digit_graph(image: Any) -> Data:
     """Return a graph of superpixels.
 
-    x (N, 3): intensity and place. edge_attr (E, 2): the difference of two places.
+    Nodes have intensity and position, (N, 3). Edges have the difference of two positions, (E, 2).
     """
-    found = image_to_data(image)
-    start, end = found.edge_index
-    x = torch.cat([found.x, found.pos], dim=1).float()
-    way = (found.pos[end] - found.pos[start]).float()
-    return Data(x=x, edge_index=found.edge_index, edge_attr=way, num_nodes=len(x))
+    superpixels = image_to_data(image)
+    start, end = superpixels.edge_index
+    x = torch.cat([superpixels.x, superpixels.pos], dim=1).float()
+    way = (superpixels.pos[end] - superpixels.pos[start]).float()
+    return Data(x=x, edge_index=superpixels.edge_index, edge_attr=way, num_nodes=len(x))
 
 
 def wrapped(module: EdgeGps, name: str) -> WrappedModel:
@@ -211,10 +211,10 @@ def train_gps(
             _loss(module, [train[k] for k in rows.tolist()]).backward()
             optimizer.step()
             schedule.step()
-        found = _validated(module, valid)
-        print(f"{kind}-{name} epoch {epoch + 1}: validation loss {found:.3f}", flush=True)
-        if found < best:
-            best, kept = found, {k: v.clone() for k, v in module.state_dict().items()}
+        loss = _validated(module, valid)
+        print(f"{kind}-{name} epoch {epoch + 1}: validation loss {loss:.3f}", flush=True)
+        if loss < best:
+            best, kept = loss, {k: v.clone() for k, v in module.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(kept, folder / "model.safetensors")
     module.load_state_dict(kept)
@@ -235,8 +235,8 @@ def _validated(module: EdgeGps, graphs: Sequence[Data]) -> float:
 def _accuracy(module: EdgeGps, graphs: Sequence[Data]) -> float:
     batch = Batch.from_data_list(list(graphs))
     outputs = _outputs(module, batch)
-    found = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(-1)
-    return float((found == batch.y).float().mean())
+    predicted = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(-1)
+    return float((predicted == batch.y).float().mean())
 
 
 def _loss(module: EdgeGps, graphs: Sequence[Data]) -> Tensor:

@@ -1,16 +1,16 @@
-"""Explanations against what is known: rules about molecules, planted shapes, strokes of digits.
+"""Score explanations where the truth is known: rules about molecules, planted shapes, digits.
 
     python benchmarks/ground_truth.py --out runs/ground-truth [--data FOLDER]
         [--groups shapes rules digits] [--methods lrp learned ...]
 
-One Graphormer learns all rules on 20,000 molecules, another sees planted shapes; the digits have
-the bundled model. Every group gets a folder with `rows.csv` and `scores.json` for every task. From
-these come the files that `ground_truth.md` links, `shapes.csv`, `rules.csv`, `digits.csv` and
-`tasks.csv`, and its table, which is printed. What is there already is not computed again. FOLDER
+One Graphormer learns all rules on 20,000 molecules, another learns planted shapes, and the bundled
+model reads the digits. Every group gets a folder with `rows.csv` and `scores.json` for every task.
+These give the files that `ground_truth.md` links (`shapes.csv`, `rules.csv`, `digits.csv` and
+`tasks.csv`) and its table, which is printed. Results that exist are not computed again. FOLDER
 contains `molecules/*.csv` and `mnist/`.
 
-If the method `learned` is named, it is fitted to each rule separately. The digits have the bundled
-one, and the shapes have none.
+If the method `learned` is named, it is fitted to each rule separately. The bundled one explains the
+digits, and none explains the shapes.
 """
 
 import argparse

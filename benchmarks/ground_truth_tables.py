@@ -1,4 +1,4 @@
-"""The tables of `ground_truth.md`: CSV files of all measures, and the means that the page shows."""
+"""Make the tables of `ground_truth.md`: files of all measures, and the means on the page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,11 @@ COLUMNS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # of the page: a measure
 def task_measures(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the mean of every measure by method, with the ends of its 95 % interval, as text.
 
-    rows: as from `evaluate_truth`. `above_random` is "yes" or "no" for the measures that are
-    compared with random scores on the same graphs, and empty for the others.
+    `above_random` is "yes" or "no" for the measures that are compared with random scores on the
+    same graphs, and empty for the others.
+
+    Args:
+        rows: as from `evaluate_truth`.
     """
     weak = {
         metric: not_above_random(wide(rows, metric))
@@ -71,7 +74,7 @@ def task_row(name: str, scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_group(results: Path, names: Sequence[str], path: Path) -> list[dict[str, Any]]:
-    """Write the measures of a group's tasks to a CSV file; return their rows of `tasks.csv`."""
+    """Write the measures of a group's tasks to a CSV file, and return their rows of `tasks.csv`."""
     parts = []
     for name in names:
         measures = task_measures(pd.read_csv(results / name / ROWS))
@@ -84,7 +87,10 @@ def write_group(results: Path, names: Sequence[str], path: Path) -> list[dict[st
 def main_table(folder: Path = FOLDER) -> str:
     """Return the page's Markdown table: the mean of a measure over tasks, a row per method.
 
-    folder: the CSV files of groups. A mean over tasks is left out where a task has none.
+    A mean over tasks is left out where a task has no value.
+
+    Args:
+        folder: folder with the CSV files of the groups.
     """
     parts = [pd.read_csv(path) for path in sorted(folder.glob("*.csv")) if path.stem != "tasks"]
     measures = pd.concat(parts).set_index(["metric", "task", "method"])["mean"]

@@ -1,4 +1,4 @@
-"""Benchmarks with a known truth: one model for all rules or all shapes, and its right answers."""
+"""Score explanations of right answers by one model for all rules, or for all shapes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def benchmark_rules(
     limit_nothing: int,
     seed: int,
 ) -> None:
-    """Train one model on all rules of a table; explain test molecules that it answers correctly.
+    """Train one model on all rules of a table, and explain test molecules that it gets right.
 
     Results that are already in `folder` are not computed again, and a model that is already in its
     sub-folder `run/model` is used as it is.
@@ -40,8 +40,8 @@ def benchmark_rules(
         table: molecules with the answers of all rules.
         methods: names of methods, or explainers.
         names: the rules to explain.
-        limit: the most molecules of a rule that are explained where something is true.
-        limit_nothing: the most that are explained where nothing is true.
+        limit: largest number of molecules with true atoms that are explained for a rule.
+        limit_nothing: largest number of molecules without true atoms that are explained.
         seed: seed of the training.
 
     Raises:
@@ -91,7 +91,7 @@ def benchmark_rules(
 def benchmark_shapes(
     folder: Path, methods: Sequence[Method], *, limit: int, limit_nothing: int, seed: int
 ) -> None:
-    """Train on graphs with planted shapes; explain test graphs that the model answers correctly.
+    """Train on graphs with planted shapes, and explain test graphs that the model gets right.
 
     Nothing is true in plain trees, in which no shape is planted. For the arguments see
     `benchmark_rules`.
@@ -147,8 +147,14 @@ def right_answers(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return which answers to a task are right (n,), and the model's scores.
 
-    labels (n,). Every prediction of a value counts as right. A yes or no has the accuracy, the
-    balanced accuracy and the ROC-AUC as scores.
+    Every prediction of a value counts as right. A yes or no has the accuracy, the balanced accuracy
+    and the ROC-AUC as scores.
+
+    Args:
+        model: the model.
+        outputs: its outputs (n, num_outputs).
+        labels: labels of the task (n,).
+        task: name of the task.
     """
     definition, columns = model.config.task_columns(task)
     value = score_task(definition, outputs[:, columns], torch.from_numpy(labels))

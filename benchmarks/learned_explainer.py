@@ -1,15 +1,15 @@
-"""Is the learned explainer more faithful than what it starts from, and than Shapley sampling?
+"""Test whether the learned explainer is more faithful than its teachers and Shapley sampling.
 
     python benchmarks/learned_explainer.py fit --teacher path_marginals  # or shapley_sampling
     python benchmarks/learned_explainer.py measure                       # on validation graphs
     python benchmarks/learned_explainer.py register                      # writes the registration
     python benchmarks/learned_explainer.py test                          # on test graphs, once
 
-`fit` learns from training graphs of each model with classes and writes to
-`runs/learned/TEACHER/MODEL` (`--out`): of the bundled models, and of the further Graphormers that
-`faithfulness.py train` has made (`--models`). `measure` compares all explainers of bundled models
-that it finds there with methods that need no fitting, and prints tables. Models of public tables
-are explained for the class they predict, the others for the true one. `test` runs only if
+`fit` learns from training graphs of each model with classes: the bundled models, and the further
+Graphormers that `faithfulness.py train` has made (`--models`). It writes to
+`runs/learned/TEACHER/MODEL` (`--out`). `measure` compares the explainers of bundled models in that
+folder with methods that need no fitting, and prints tables. Models of public tables are explained
+for the class they predict, the others for the true one. `test` runs only if
 `learned_registration.json` is committed, unchanged, and says what this script would do.
 """
 
@@ -49,7 +49,7 @@ MEASURES = ("auac", "au_mse", "srg")
 RIVALS = ("lrp", "lrp_path", "path_marginals 16", "shapley 8")
 # Validation graphs measured
 MODELS = {"bace": 60, "mnist-superpixels": 24, "blood-brain-barrier": 60, "hiv": 60, "tox21": 60}
-TASKS = {"tox21": ("NR-AhR", "SR-MMP")}  # measured, one of each kind; elsewhere the first task
+TASKS = {"tox21": ("NR-AhR", "SR-MMP")}  # tasks that are measured, by default the first one
 TESTED = tuple(name for name in TESTED_MODELS if not name.startswith("gps"))  # the Graphormers
 REGISTRATION = Path(__file__).with_name("learned_registration.json")
 FITTED_ON = 1100  # graphs, of which a hundred are held out
@@ -119,22 +119,22 @@ def measure(name: str, out: Path, limit: int | None) -> None:
             metrics=MEASURES,
         )
         print(f"\n## {source.title}{f', {task}' if task else ''}, {len(source.inputs)} graphs\n")
-        compare(report, [one.name for one in methods[: len(fitted)]])
+        compare(report, [explainer.name for explainer in methods[: len(fitted)]])
 
 
 def compare(report: Report, learned: list[str]) -> None:
     """Print the means of a report, and the learned explainers minus each other method."""
     values = {metric: report.values(metric, "mask") for metric in MEASURES}
     print(f"| method | {' | '.join(MEASURES)} |{chr(10)}{'|---' * (len(MEASURES) + 1)}|")
-    for method in sorted(values["auac"], key=lambda one: -np.mean(values["auac"][one])):
+    for method in sorted(values["auac"], key=lambda name: -np.mean(values["auac"][name])):
         cells = [str(bootstrap(values[metric][method])) for metric in MEASURES]
         print(f"| {method} | {' | '.join(cells)} |")
     print("\n| learned | minus | measure | difference [95 %] | p |\n|---|---|---|---|---|")
-    pairs = [(one, other) for one in learned for other in RIVALS] + [tuple(learned[:2])]
-    for one, other in (pair for pair in pairs if len(pair) == 2):
+    pairs = [(first, second) for first in learned for second in RIVALS] + [tuple(learned[:2])]
+    for first, second in (pair for pair in pairs if len(pair) == 2):
         for metric in MEASURES:
-            (c,) = compare_pairs(values[metric], [(one, other)])
-            print(f"| {one} | {other} | {metric} | {c.difference} | {c.p:.2g} |")
+            (c,) = compare_pairs(values[metric], [(first, second)])
+            print(f"| {first} | {second} | {metric} | {c.difference} | {c.p:.2g} |")
 
 
 def registration() -> dict[str, Any]:
@@ -190,7 +190,7 @@ def tested(name: str, out: Path, models: Path) -> tuple[Report, dict[str, float]
         source.inputs,
         [
             get_explainer("learned", fitted=out / TEACHER / name),
-            *(get_explainer(one) for one in ("lrp", "lrp_path")),
+            *(get_explainer(method) for method in ("lrp", "lrp_path")),
             named("path_marginals 16", "path_marginals"),
             *(shapley(8, seed) for seed in SEEDS),
             shapley(32, 0),
@@ -209,14 +209,14 @@ def test(out: Path, models: Path, only: str) -> None:
     """Measure all models, or one, and print what is complete."""
     require_registration(REGISTRATION, registration())
     names = [only] if only else TESTED
-    found = {name: tested(name, out, models) for name in names}
+    results = {name: tested(name, out, models) for name in names}
     for title, chosen in (
         ("all models", names),
         ("without the bundled models", [name for name in names if name not in MODELS]),
     ):
         sets, lines = {}, []
         for data in ("BACE", "MNIST"):
-            mine = [found[name] for name in chosen if TESTED_MODELS[name].data == data]
+            mine = [results[name] for name in chosen if TESTED_MODELS[name].data == data]
             if mine:
                 reports = [report for report, _ in mine]
                 sets[data] = merged(reports)

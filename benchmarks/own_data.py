@@ -1,14 +1,14 @@
-"""Models of public tables beside forests and chemprop, on the same test molecules.
+"""Compare models of public tables with forests and chemprop on the same test molecules.
 
     python benchmarks/own_data.py --data FOLDER --out runs/own-data [--tables solubility ...]
         [--splits scaffold random] [--seeds 0] [--chemprop COMMAND] [--report]
 
-Trains on each table as `graphxai train` does, with its defaults. The forests' scores are the run's
-own. chemprop is trained with its defaults and the run's seed on the same training, validation and
-test molecules. It belongs in an environment of its own; COMMAND starts it (`chemprop`, with a
-recent Lightning `env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). What is there already is not
-trained again; `--report` trains nothing. The scores of every run are kept in own_data.json, so that
-the runs can be made on several days. Prints the tables of own_data.md.
+The script trains on each table as `graphxai train` does, with its defaults. Every run scores its
+own forests. chemprop is trained with its defaults and the run's seed on the same training,
+validation and test molecules. It belongs in its own environment, and COMMAND starts it (`chemprop`,
+with a recent Lightning `env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). Finished runs are not
+repeated, and `--report` trains nothing. The scores of every run are kept in own_data.json, so that
+the runs can be made on several days. At the end the tables of own_data.md are printed.
 
 FOLDER contains `bace/raw/bace.csv` and the tables of `benchmarks/zoo.py`.
 """
@@ -65,9 +65,9 @@ def train(name: str, split: str, seed: int, data: Path, out: Path) -> None:
     )  # fmt: skip
 
 
-def write_for_chemprop(run: Path, known: dict[str, Any], path: Path) -> None:
+def write_for_chemprop(run: Path, metadata: dict[str, Any], path: Path) -> None:
     """Write molecules, labels as numbers, and the part that each molecule is in."""
-    targets, split = known["targets"], known["split"]
+    targets, split = metadata["targets"], metadata["split"]
     valid = set(split["valid_rows"])
     table = rows_of(run.parent.with_suffix(".csv"))
     parts = {
@@ -97,14 +97,14 @@ def heading(target: dict[str, Any]) -> str:
     return f"{target['name']} ({target['unit']})" if target["unit"] else target["name"]
 
 
-def train_chemprop(run: Path, known: dict[str, Any], command: list[str]) -> float:
-    """Train chemprop with its defaults and keep its test predictions; return the seconds."""
+def train_chemprop(run: Path, metadata: dict[str, Any], command: list[str]) -> float:
+    """Train chemprop with its defaults, keep its test predictions, and return the seconds."""
     out = run / "chemprop"
     out.mkdir(exist_ok=True)
     data = out / "data.csv"
-    write_for_chemprop(run, known, data)
-    kind = "classification" if known["targets"][0]["classes"] else "regression"
-    targets = [target["name"] for target in known["targets"]]
+    write_for_chemprop(run, metadata, data)
+    kind = "classification" if metadata["targets"][0]["classes"] else "regression"
+    targets = [target["name"] for target in metadata["targets"]]
     arguments = ["train", "--data-path", data, "--smiles-columns", "smiles", "--target-columns"]
     arguments += [*targets, "--splits-column", "split", "--task-type", kind, "--output-dir", out]
     seed = run.name.rsplit("-", 1)[1]
@@ -114,22 +114,22 @@ def train_chemprop(run: Path, known: dict[str, Any], command: list[str]) -> floa
     return time.perf_counter() - begun
 
 
-def compared(run: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """Return by target the scores of the network and of chemprop, and their difference."""
+def compared(run: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of the network and of chemprop, and their difference, by target."""
     test = rows_of(run / "test.csv")
     predicted = next((run / "chemprop").glob("**/test_predictions.csv"))
     rival = {row["smiles"]: row for row in rows_of(predicted)}
-    found = {}
-    for target in known["targets"]:
+    scores = {}
+    for target in metadata["targets"]:
         judged = [row for row in test if number_of(row, target) and row["smiles"] in rival]
-        own = own_column(test[0], target)
+        column = own_column(test[0], target)
         y = np.array([float(number_of(row, target)) for row in judged])
         both: dict[str, FloatArray] = {
-            "graphormer": np.array([float(row[own]) for row in judged]),
+            "graphormer": np.array([float(row[column]) for row in judged]),
             "chemprop": np.array([float(rival[row["smiles"]][target["name"]]) for row in judged]),
         }
-        found[target["name"]] = measure("binary" if target["classes"] else "regression", both, y)
-    return found
+        scores[target["name"]] = measure("binary" if target["classes"] else "regression", both, y)
+    return scores
 
 
 def own_column(row: dict[str, str], target: dict[str, Any]) -> str:
@@ -155,24 +155,24 @@ class TargetScores:
 
 def rows_of_run(run: Path) -> list[TargetScores]:
     """Return the scores of a run's targets, with chemprop's where it was trained."""
-    known = json.loads((run / "model" / "config.json").read_text())["metadata"]
+    metadata = json.loads((run / "model" / "config.json").read_text())["metadata"]
     kept = run / "chemprop.json"
     rival = json.loads(kept.read_text())["targets"] if kept.exists() else {}
     split, seed = run.name.rsplit("-", 1)
-    found = []
-    for target, own in known["scores"].items():
-        metric = next(iter(own["scores"]["graphormer"]))
+    rows = []
+    for target, own_scores in metadata["scores"].items():
+        metric = next(iter(own_scores["scores"]["graphormer"]))
         more = rival.get(target, {"scores": {}, "differences": {}})
-        scores = {**more["scores"], **own["scores"]}
-        gaps = {**own["differences"], **more["differences"]}
-        found.append(
+        scores = {**more["scores"], **own_scores["scores"]}
+        gaps = {**own_scores["differences"], **more["differences"]}
+        rows.append(
             TargetScores(
-                run.parent.name, split, int(seed), target, own["n"], metric,
+                run.parent.name, split, int(seed), target, own_scores["n"], metric,
                 {k: round(scores[k][metric][0], 4) for k in ("graphormer", *RIVALS) if k in scores},
                 {k: tuple(round(end, 4) for end in gaps[k][metric]) for k in RIVALS if k in gaps},
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def keep(out: Path, results: Path) -> list[TargetScores]:
@@ -180,9 +180,9 @@ def keep(out: Path, results: Path) -> list[TargetScores]:
     kept = json.loads(results.read_text()) if results.exists() else []
     rows = [TargetScores(**row) for row in kept]
     for path in sorted(out.glob("*/*/model/scores.json")):
-        found = rows_of_run(path.parent.parent)
-        runs = {(row.table, row.split, row.seed) for row in found}
-        rows = [row for row in rows if (row.table, row.split, row.seed) not in runs] + found
+        new_rows = rows_of_run(path.parent.parent)
+        runs = {(row.table, row.split, row.seed) for row in new_rows}
+        rows = [row for row in rows if (row.table, row.split, row.seed) not in runs] + new_rows
     rows.sort(key=lambda row: (list(TABLES).index(row.table), row.split, row.seed))
     lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
     results.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -193,7 +193,7 @@ RunScores = list[TargetScores]  # of all targets of a run
 
 
 def mean_scores(runs: Sequence[RunScores]) -> dict[str, float]:
-    """Return by model the mean over runs and their targets, if every run has the model."""
+    """Return the mean over runs and their targets for each model that all runs have."""
     return {
         key: float(np.mean([np.mean([row.values[key] for row in run]) for run in runs]))
         for key in ("graphormer", *RIVALS)
@@ -205,9 +205,9 @@ def mean_gap(rows: Sequence[TargetScores], rival: str) -> Interval:
     """Return the mean over seeds of the network's score minus another model's, with its interval.
 
     On random splits every seed has its own test molecules, so the errors of the seeds are taken as
-    independent, and half widths add up as squares do. (Any two of them share about a tenth of their
-    test molecules.) On a scaffold split all have the same test molecules, so the ends are averaged:
-    that takes the errors as the same in all seeds, and so is rather too wide.
+    independent, and the squares of the half widths add up. (Any two seeds share about a tenth of
+    their test molecules.) On a scaffold split all seeds have the same test molecules, so the ends
+    are averaged. This takes the errors of all seeds as equal, so the interval is rather too wide.
     """
     value, low, high = np.array([row.gaps[rival] for row in rows]).T
     middle, below, above = value.mean(), value - low, high - value
@@ -279,9 +279,9 @@ def main() -> None:
         if not args.report and not (run / "model" / "scores.json").exists():
             train(name, split, seed, args.data, args.out)
         if not args.report and args.chemprop and not (run / "chemprop.json").exists():
-            known = json.loads((run / "model" / "config.json").read_text())["metadata"]
-            seconds = train_chemprop(run, known, args.chemprop)
-            content = {"seconds": seconds, "targets": compared(run, known)}
+            metadata = json.loads((run / "model" / "config.json").read_text())["metadata"]
+            seconds = train_chemprop(run, metadata, args.chemprop)
+            content = {"seconds": seconds, "targets": compared(run, metadata)}
             (run / "chemprop.json").write_text(json.dumps(content, indent=1))
         keep(args.out, RESULTS)
     report(keep(args.out, RESULTS))

@@ -2,10 +2,10 @@
 
     python benchmarks/reproduce.py --out runs/reproduce
 
-Trains 2-layer Graphormers as in the paper (three seeds on BACE with three random splits, two on
-MNIST superpixels), evaluates methods on them and on the bundled models, and writes tables and
-tests, which `reproduce.md` shows and discusses. Data: see `graphxai.datasets`. Every stage
-continues where it was interrupted. Takes about half an hour on one core.
+The script trains 2-layer Graphormers as in the paper (three seeds on BACE with three random splits,
+two on MNIST superpixels) and evaluates methods on them and on the bundled models. It writes tables
+and tests, which `reproduce.md` shows and discusses. For the data, see `graphxai.datasets`. Every
+stage continues where it was interrupted. The script takes about half an hour on one core.
 """
 
 import argparse
@@ -66,7 +66,7 @@ CLAIMS = (
 
 
 def train_bace(folder: Path, seed: int, progress: bool) -> Path:
-    """Train two layers of width 64 from scratch on a random split; targets class and pIC50."""
+    """Train two layers of width 64 from scratch on a random split, for the class and the pIC50."""
     if (folder / "model").exists():
         return folder / "model"
     graphs = load_bace(canonical=True)
@@ -108,13 +108,13 @@ def accuracy(model: Graphormer, source: Source) -> str:
     """Return ROC-AUC or accuracy on the graphs evaluated."""
     from sklearn.metrics import roc_auc_score
 
-    found = gx.predict(model, list(source.inputs.values()))
+    predictions = gx.predict(model, list(source.inputs.values()))
     labels = [source.labels[key] for key in source.inputs]
     first = model.config.tasks[0]
     if first.kind == "binary":
-        scores = [p[first.name].probabilities[first.classes[1]] for p in found]
+        scores = [p[first.name].probabilities[first.classes[1]] for p in predictions]
         return f"ROC-AUC {roc_auc_score(labels, scores):.3f}"
-    right = [p[first.name].label == str(y) for p, y in zip(found, labels, strict=True)]
+    right = [p[first.name].label == str(y) for p, y in zip(predictions, labels, strict=True)]
     return f"accuracy {sum(right) / len(right):.3f}"
 
 
@@ -194,12 +194,12 @@ def orderings(name: str, reports: dict[str, Report]) -> list[str]:
 def holm_tested(report: Report, claims: list[tuple[str, str, str]]) -> list[str]:
     from graphxai.evaluation import holm
 
-    found = [report.compare(a, b, metric=metric)[0] for a, b, metric in claims]
-    adjusted = holm([c.p for c in found])
+    comparisons = [report.compare(a, b, metric=metric)[0] for a, b, metric in claims]
+    adjusted = holm([c.p for c in comparisons])
     return [
         f"{c.difference.mean:+.3f} [{c.difference.low:.3f}, {c.difference.high:.3f}]"
         + ("" if p < 0.05 else ", not significant")
-        for c, p in zip(found, adjusted, strict=True)
+        for c, p in zip(comparisons, adjusted, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Speed of the toolkit relative to the published pipelines, as ratios from one run.
+"""Measure the speed of the toolkit relative to the published pipelines, as ratios from one run.
 
     python benchmarks/speed.py [--data FOLDER] [--molecules 512] [--many TABLE]
                                [--out benchmarks/speed.md]
@@ -6,9 +6,9 @@
     python benchmarks/speed.py --only-backward
     python benchmarks/speed.py --only-start
 
-If BACE is not available, the molecules are the package's samples, repeated. The comparison with
-the published Graphormer pipeline needs `transformers==4.57.6` (the last release that has it) and
-`cython<3.1`; without them those rows are left out. Everything runs in one thread.
+If BACE is not available, the molecules are the package's samples, repeated. The comparison with the
+published Graphormer pipeline needs `transformers==4.57.6` (the last release that has it) and
+`cython<3.1`. Without them its rows are left out. Everything runs in one thread.
 
 TABLE is a CSV file with a column `smiles` and some 20,000 molecules, such as MoleculeNet's HIV.
 These are also featurised by worker processes.

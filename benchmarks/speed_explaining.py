@@ -1,4 +1,4 @@
-"""Explaining lists of molecules, large molecules, and the backward pass alone."""
+"""Time the explanation of lists of molecules and of large ones, and the backward pass alone."""
 
 import unittest.mock
 from collections.abc import Callable, Iterable

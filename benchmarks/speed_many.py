@@ -1,4 +1,4 @@
-"""Featurising many molecules: OGB, one process, and several."""
+"""Time how OGB, one process and several processes featurise many molecules."""
 
 import contextlib
 import multiprocessing
@@ -14,7 +14,7 @@ from graphxai.datasets.molecules import RejectedRow, iter_table, molecules_to_da
 
 
 class FeaturisingTimes(NamedTuple):
-    """Times of featurising many molecules in several ways, each the best of several runs."""
+    """Times for featurising many molecules in several ways, each the best of several runs."""
 
     count: int
     wall: dict[str, float]  # milliseconds per molecule
@@ -25,7 +25,7 @@ class FeaturisingTimes(NamedTuple):
 
 
 def worker_seconds() -> float:
-    """Return the processor time of the worker processes so far; 0 if there is no /proc."""
+    """Return the processor time of the worker processes so far, or 0 if there is no /proc."""
     ticks = 0
     for process in multiprocessing.active_children():
         with contextlib.suppress(OSError):
@@ -50,21 +50,21 @@ def measure_many(table: Path, count: int, workers: int = 2, repeats: int = 5) ->
     }
     wall: dict[str, list[float]] = {name: [] for name in ways}
     busy: dict[str, list[float]] = {name: [] for name in ways}
-    parent: list[float] = []  # of the last way, as the next one
-    first: list[float] = []
+    parent: list[float] = []  # processor time of the parent in the last way
+    first: list[float] = []  # time until the first graph in the last way
     for _ in range(repeats):
         for name, way in ways.items():
-            start, own = time.perf_counter(), time.process_time()
+            start, own_seconds = time.perf_counter(), time.process_time()
             graphs = iter(way())
             next(graphs)
             until_first = time.perf_counter() - start
             deque(islice(graphs, count - 2), maxlen=0)
             others = worker_seconds()  # before they end
             deque(graphs, maxlen=0)
-            own = time.process_time() - own
+            own_seconds = time.process_time() - own_seconds
             wall[name].append((time.perf_counter() - start) / count * 1e3)
-            busy[name].append((own + others) / count * 1e3)
-        parent.append(own / count * 1e3)
+            busy[name].append((own_seconds + others) / count * 1e3)
+        parent.append(own_seconds / count * 1e3)
         first.append(until_first)
     return FeaturisingTimes(
         count,

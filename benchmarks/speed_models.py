@@ -1,4 +1,4 @@
-"""The Graphormers that are timed, their molecules, and batches made before."""
+"""Make the Graphormers that are timed, their molecules, and their batches."""
 
 import math
 
@@ -47,9 +47,9 @@ def both_models() -> dict[str, Graphormer]:
     return {f"{LAYERS} x {DIM}": small_graphormer(), "BACE (4 x 128)": gx.load("bace")}
 
 
-def in_compiled_code(wanted: bool) -> None:
+def in_compiled_code(compiled: bool) -> None:
     """Encode graphs in compiled code from the first one on, or never."""
-    encoding.COMPILED_FROM = 0 if wanted else math.inf
+    encoding.COMPILED_FROM = 0 if compiled else math.inf
 
 
 def prebuilt(model: Graphormer, smiles: list[str]) -> list[GraphBatch]:

@@ -1,4 +1,4 @@
-"""The start-up of a program, in the processor time of new processes."""
+"""Measure the start-up of a program, in the processor time of new processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Processor time of functions that take turns."""
+"""Measure the processor time of functions that take turns."""
 
 import time
 from collections.abc import Callable

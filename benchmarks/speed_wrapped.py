@@ -1,4 +1,4 @@
-"""Time and memory of explaining a wrapped model, beside a plain gradient of it."""
+"""Measure time and memory for explaining a wrapped model, beside those of its plain gradient."""
 
 import itertools
 import time
@@ -38,7 +38,7 @@ EDGES = 4  # features of an edge
 
 
 class PlainGps(nn.Module):
-    """A GPS with one output for each graph; with edges, an encoder with a bias reads them."""
+    """A GPS with one output for each graph, and if asked an encoder of edges that has a bias."""
 
     def __init__(self, case: WrappedCase, with_edges: bool) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def _measure(case: WrappedCase, with_edges: bool, repeats: int) -> dict[str, flo
             gx.explain(model, graphs)
 
     runs: dict[str, Callable[[], object]] = {"plain": plain, "lrp": explained, "second": recorded}
-    plain()  # what PyTorch loads when it is first used
+    plain()  # makes PyTorch load what it loads when it is first used
     results = {f"{name} first": first_call(run) for name, run in runs.items()}
     results |= taking_turns(runs, 1, repeats)
     return results | {f"{name} MB": peak_memory(runs[name]) for name in ("plain", "lrp")}

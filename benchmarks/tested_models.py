@@ -13,7 +13,7 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation.sources import Source, mnist_test
 
-DRAWN = 2026  # seed of the graphs drawn for the first model; one more for each of the others
+DRAWN = 2026  # seed of the graphs drawn for the first model; it grows by one for each other model
 TRIAL = 123  # seed with which an earlier trial of the primary method drew its test graphs
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/training_statistics.py [--data FOLDER]
 
-What the heads attend to gives the masks of `masked_lrp`; the mean node is the baseline of
-`lrp` with `baseline="mean"`. These use no labels. Intervals and sets of classes come from errors on
-the validation part; how often they hold on the test part enters the card.
+The masks of `masked_lrp` come from what the heads attend to. The mean node is the baseline of `lrp`
+with `baseline="mean"`. Both use no labels. Intervals and sets of classes come from errors on the
+validation part. The card says how often they hold on the test part.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from graphxai.explainers import head_statistics
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes import bace, mnist
-from graphxai.learning.recipes.mnist import NUM_TRAIN
+from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
 from graphxai.models.graphormer.checkpoint import (
     CARD,
@@ -61,9 +61,10 @@ def store_bace(root: str | None) -> None:
 
 
 def store_digits(root: str | None) -> None:
-    held_out, digits = (each[-VALIDATION:] for each in load_mnist(root, "train", limit=NUM_TRAIN))
+    images_read = DigitSettings().num_train
+    held_out, digits = (part[-VALIDATION:] for part in load_mnist(root, "train", limit=images_read))
     tested, more = load_mnist(root, "test", limit=TESTED)
-    encoded = [graphxai.load(DIGITS).prepare(one).data for one in (*held_out, *tested)]
+    encoded = [graphxai.load(DIGITS).prepare(image).data for image in (*held_out, *tested)]
     y, parts = mnist.conformal_parts(np.concatenate([digits, more]), VALIDATION)
     store_coverage(DIGITS, encoded, y, parts, mnist.uncertainty)
 
@@ -71,10 +72,15 @@ def store_digits(root: str | None) -> None:
     store(DIGITS, list(images), f"{IMAGES} training images of MNIST")
 
 
-def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, tell: Any) -> None:
+def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, paragraph: Any) -> None:
     """Store a model's conformal scores beside its weights, their coverage in its config and card.
 
-    encoded: graphs; y (n, tasks): labels; tell: makes the card's paragraph of the coverage.
+    Args:
+        name: name of the model.
+        encoded: the encoded graphs.
+        y: their labels (n, tasks).
+        parts: positions of the validation and test graphs.
+        paragraph: a function that makes the card's paragraph on the coverage.
     """
     model, folder = graphxai.load(name), locate(name)
     coverage = calibrate(model, encoded, y, parts)
@@ -84,7 +90,7 @@ def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, tell: An
     write_whole(folder / CONFIG, json.dumps(content, indent=1) + "\n")
     card = (folder / CARD).read_text(encoding="utf-8")
     place = r"(\*\*Uncertainty\.\*\*.*)?(?=\*\*Limits\.\*\*|## Limits)"
-    card = re.sub(place, lambda _: f"{tell(coverage)}\n", card, count=1, flags=re.S)
+    card = re.sub(place, lambda _: f"{paragraph(coverage)}\n", card, count=1, flags=re.S)
     print(write_whole(folder / CARD, card))
 
 

@@ -2,11 +2,11 @@
 
     python benchmarks/zoo.py --data FOLDER --out runs/zoo [--models solubility ...] [--install]
 
-Writes each table with readable columns to `NAME.csv`, trains on it as
-`graphxai train NAME.csv --target-column ... --out runs/zoo/NAME` does (scaffold split, seed 0), and
-with --install copies the checkpoint to the bundled ones, whose explainers
-`learned_explainer.py fit` makes. FOLDER contains `molecules/esol.csv`, `lipo.csv`, `bbbp.csv`,
-`tox21.csv` and `hiv.csv`. An interrupted run continues.
+The script writes each table with readable columns to `NAME.csv`, and trains on it as
+`graphxai train NAME.csv --target-column ... --out runs/zoo/NAME` does (scaffold split, seed 0).
+With --install it copies the checkpoint to the bundled ones. `learned_explainer.py fit` makes their
+explainers. FOLDER contains `molecules/esol.csv`, `lipo.csv`, `bbbp.csv`, `tox21.csv` and `hiv.csv`.
+An interrupted run continues.
 """
 
 import argparse
@@ -36,9 +36,15 @@ EXPLAINER = 126_000  # bytes that the explainer of a model with classes will tak
 class PublicTable:
     """A public table that a model is trained on, and the words of the model's card.
 
-    columns: columns of the file, and what they are called in the model. words: what classes are
-    called. rows: the most rows taken: all positive ones of the first column, then others at random.
-    smiles: the column of SMILES.
+    Attributes:
+        file: name of the file.
+        title: title of the card.
+        about: first sentences of the card.
+        columns: columns of the file, and their names in the model.
+        words: names of the classes.
+        rows: largest number of rows taken: all positive ones of the first column, then others at
+            random.
+        smiles: column with SMILES.
     """
 
     file: str
@@ -115,7 +121,7 @@ def write_table(model: PublicTable, source: Path, path: Path) -> None:
 
 
 def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
-    """Train a model and put its source in front of its card; return the checkpoint folder."""
+    """Train a model, put its source in front of its card, and return the checkpoint folder."""
     path = out / f"{name}.csv"
     write_table(model, data / "molecules" / model.file, path)
     columns = list(model.columns.values())
@@ -141,7 +147,7 @@ def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> None:
-    """Copy a checkpoint to the bundled ones, without the files that it can spare if too large."""
+    """Copy a checkpoint to the bundled ones, without some rows and labels if it is too large."""
     target = PRETRAINED / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)

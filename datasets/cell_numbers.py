@@ -37,7 +37,8 @@ class Bound:
 
     Args:
         position: the position of the cell in its column.
-        side: +1 if the value lies above `value`, -1 if below, 0 if about there.
+        side: +1 if the measured value lies above `value`, -1 if below, 0 if about there.
+        value: the number in the cell.
     """
 
     position: int
@@ -66,7 +67,7 @@ class ParsedNumbers:
 
 
 def parsed_numbers(cells: Sequence[str]) -> ParsedNumbers:
-    """Read the numbers in cells. None of them is infinite."""
+    """Read the numbers in cells. An infinite number counts as none."""
     texts = [cell.translate(TYPOGRAPHY).strip() for cell in cells]
     limits = [LIMIT.fullmatch(text) for text in texts]
     bare = [text if limit is None else limit[2] for text, limit in zip(texts, limits, strict=True)]
@@ -103,7 +104,7 @@ def _may_group(match: re.Match[str]) -> bool:
 
 
 def marks_decimals(cell: str) -> str:
-    """Return the mark that a cell shows to be that of decimals, "," or ".", or "" if none."""
+    """Return the decimal mark that a cell reveals, "," or ".", or "" if it reveals none."""
     text = cell.translate(TYPOGRAPHY).strip()
     return "," if _proves_comma(text) else "." if _proves_point(text) else ""
 
@@ -126,7 +127,9 @@ def _value(text: str, commas: int, points: int) -> float | None:
     """Return the number in a cell, or None if there is none or its separator is ambiguous.
 
     Args:
-        commas, points: how many cells of the column show that these mark decimals.
+        text: the cell.
+        commas: how many cells of the column show that commas mark decimals.
+        points: how many cells of the column show that points mark decimals.
     """
     if POINTS_GROUP.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")

@@ -62,6 +62,7 @@ def column_names(path: str | os.PathLike[str], column: str) -> list[str]:
     """Return the names in a CSV file's header.
 
     Args:
+        path: the file.
         column: one of these names. The separator is the one that gives this column.
     """
     path = Path(path)
@@ -113,7 +114,7 @@ def _require_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -
 
 
 def _starts_with_smiles(names: Sequence[str]) -> bool:
-    """Whether a header starts with a SMILES of several atoms, which shows that it is no header."""
+    """Return whether a header starts with a SMILES of several atoms, so that it is no header."""
     first = "".join(names[:1]).split()[:1]
     with rdBase.BlockLogs():
         readable = first and len(first[0]) <= MAX_HEADER_SMILES
@@ -122,7 +123,7 @@ def _starts_with_smiles(names: Sequence[str]) -> bool:
 
 
 class _RecordedLines:
-    """The lines of a file. Those that were read since the last row are kept."""
+    """The lines of a file, which keeps those that were read since the last row."""
 
     def __init__(self, file: Iterable[str]) -> None:
         self._file = iter(file)

@@ -55,7 +55,7 @@ def deform(
     across, down = 1 + draw(ranges.scale), 1 + draw(ranges.scale)
     shear = draw(ranges.shear)
     cos, sin = torch.cos(angle), torch.sin(angle)
-    # From output to input coordinates, both in [-1, 1]: rotation times shear, scaled.
+    # The map from output to input coordinates, both in [-1, 1]: rotation times shear, scaled.
     affine = torch.stack(
         [
             torch.stack(

@@ -1,7 +1,7 @@
-"""The nine atom and three bond features of the Open Graph Benchmark, by table look-up.
+"""Look up the nine atom and three bond features of the Open Graph Benchmark in tables.
 
 Every value is a position in OGB's vocabulary (``ogb.utils.features``, Hu 2020), the input that
-Graphormer was published with. The vocabularies come from the installed ``ogb``; this file only
+Graphormer was published with. The vocabularies come from the installed ``ogb``. This file only
 turns them into tables from RDKit's values to positions.
 """
 
@@ -73,7 +73,7 @@ BOND_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_bond_feature_dims())
 
 
 class _Table(dict[Any, int]):
-    """The position of each value. One outside the vocabulary gets the last (OGB's "misc")."""
+    """The position of each value. A value outside the vocabulary gets the last (OGB's "misc")."""
 
     def __init__(self, name: str, enumeration: Iterable[Any] | None = None) -> None:
         """Make the table of a feature.

@@ -46,7 +46,7 @@ class Packed(NamedTuple):
     atoms: NDArray[np.unsignedinteger]  # (all atoms, 9)
     ends: NDArray[np.unsignedinteger]  # (all bonds, 2)
     bonds: NDArray[np.unsignedinteger]  # (all bonds, 3)
-    refused: dict[int, str]  # reasons, by position among all molecules; not counted in M
+    refused: dict[int, str]  # reasons by position among all molecules, which do not count in M
 
 
 def featurise(
@@ -106,7 +106,7 @@ def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> 
 
 
 def unpack(smiles: Sequence[str], packed: Packed) -> list[Featurised | MoleculeError]:
-    """Return what `featurise` returned before packing. Molecules share no memory."""
+    """Return the results of `featurise` before packing. Molecules share no memory."""
     atoms, ends = packed.atoms, packed.ends
     both = np.stack([ends, ends[:, ::-1]]).reshape(2, -1)  # (2, 2 * all bonds)
     bonds = packed.bonds.repeat(2, axis=0)

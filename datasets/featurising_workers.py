@@ -1,7 +1,7 @@
 """Featurise SMILES in several processes: RDKit's parsing, the slowest step, is single-threaded.
 
-Chunks of SMILES go out, a few small arrays per chunk come back, and results keep the order of the
-source. The source is read only far enough ahead to keep the processes busy.
+Chunks of SMILES go out and a few small arrays per chunk come back. Results keep the order of the
+source, which is read only far enough ahead to keep the processes busy.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def featurise_in_workers(
                 lost = isinstance(answer, LostItem)
                 results = [MoleculeError(answer.reason)] if lost else unpack(smiles, answer)
                 by_position |= dict(zip(positions, results, strict=True))
-            of_smiles = iter(by_position[position] for position in sorted(by_position))
+            smiles_results = iter(by_position[position] for position in sorted(by_position))
             for result in waiting.popleft():
-                yield next(of_smiles) if result is None else result
+                yield next(smiles_results) if result is None else result
 
 
 def _chunks(molecules: Iterable[str | Chem.Mol]) -> Iterator[list[str | Chem.Mol]]:
-    """Yield the molecules, `_CHUNK` at a time. Those before an error of the source come first."""
+    """Yield the molecules, `_CHUNK` at a time. An error of the source comes after all of them."""
     chunk: list[str | Chem.Mol] = []
     try:
         for molecule in molecules:

@@ -1,4 +1,4 @@
-"""Fingerprints of molecules: ECFP (Rogers 2010) and atom pairs (Carhart 1985)."""
+"""Compute fingerprints of molecules: ECFP (Rogers 2010) and atom pairs (Carhart 1985)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ecfp4() -> Any:
 
 
 def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
-    """ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
+    """Return the ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
     return _ecfp4().GetFingerprint(mol)
 
 
@@ -47,7 +47,9 @@ def tanimoto(
     The values are those of RDKit's `BulkTanimotoSimilarity`, several times faster.
 
     Args:
-        sizes: `set_bits(others)`, if the caller has it.
+        query: packed bits of one molecule.
+        others: packed bits of the others.
+        sizes: the result of `set_bits(others)`, if the caller has it.
     """
     common = set_bits(query & others)
     all_bits = set_bits(query) + (set_bits(others) if sizes is None else sizes) - common

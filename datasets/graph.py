@@ -1,8 +1,8 @@
-"""The tensors of one graph without PyG, and the only place where PyG's own graphs are made.
+"""Hold the tensors of one graph without PyG, and make PyG's own graphs of them, only here.
 
-Importing PyG takes longer than importing torch: it loads torch's compiler and all of PyG's data
-sets. Explaining a molecule needs none of that. PyG is imported when a user gets one of its graphs.
-A user who passes one in has imported PyG already.
+Importing PyG takes longer than importing torch, because it loads torch's compiler and all of PyG's
+data sets. Explaining a molecule needs none of that. PyG is imported when a user gets one of its
+graphs. A user who passes one in has imported PyG already.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 class Graph(SimpleNamespace):
     """A graph with the attributes of PyG's `Data` that the library reads. See `to_data`.
 
-    x (N, F); edge_index (2, E); edge_attr (E, F); pos (N, 2).
-
     Args:
-        y: labels, any shape.
+        x: node features (N, F).
+        edge_index: positions of the two nodes of each edge (2, E).
+        edge_attr: edge features (E, F).
+        pos: positions in the plane (N, 2).
+        y: labels of any shape.
     """
 
     x: Tensor
@@ -56,18 +58,18 @@ class Graph(SimpleNamespace):
 
 
 def is_data(value: object) -> TypeGuard[Data]:
-    """Whether a value is a PyG `Data`."""
+    """Return whether a value is a PyG `Data`."""
     pyg = sys.modules.get("torch_geometric.data")
     return pyg is not None and isinstance(value, pyg.Data)
 
 
 def is_heterogeneous(value: object) -> TypeGuard[HeteroData]:
-    """Whether a value is a PyG `HeteroData`."""
+    """Return whether a value is a PyG `HeteroData`."""
     pyg = sys.modules.get("torch_geometric.data")
     return pyg is not None and isinstance(value, pyg.HeteroData)
 
 
 def is_batch(value: object) -> TypeGuard[Batch]:
-    """Whether a value is a PyG `Batch`."""
+    """Return whether a value is a PyG `Batch`."""
     pyg = sys.modules.get("torch_geometric.data")
     return pyg is not None and isinstance(value, pyg.Batch)

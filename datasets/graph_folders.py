@@ -1,4 +1,4 @@
-"""Graphs in a folder: write any PyG graphs, and read them, or OGB's layout, without unpickling.
+"""Write any PyG graphs to a folder, and read them, or OGB's layout, without unpickling.
 
 A folder has `graphs.safetensors`. Tensors with a row for every node, edge or graph are joined over
 all graphs. Their names begin with "node:", "edge:" or "graph:". `num_nodes` and `num_edges` (G,)
@@ -49,7 +49,7 @@ class StoredGraphs:
 
 
 def save_graphs(graphs: Iterable[Data], folder: str | Path, split: Split | None = None) -> Path:
-    """Write PyG graphs to a folder, see the module.
+    """Write PyG graphs to a folder, in the format that this module describes.
 
     Attributes that are tensors are kept if all graphs have them.
 
@@ -86,7 +86,7 @@ def save_graphs(graphs: Iterable[Data], folder: str | Path, split: Split | None 
 
 
 def holds_graphs(folder: str | Path) -> bool:
-    """Whether a folder has graphs that `load_graphs` reads."""
+    """Return whether a folder has graphs that `load_graphs` reads."""
     return (Path(folder) / FILE).is_file() or (Path(folder) / OGB_EDGES).is_file()
 
 
@@ -207,7 +207,7 @@ def _split_rows(values: Tensor, counts: np.ndarray, file: str) -> tuple[Tensor, 
 
 
 def _has_both_ways(edges: Tensor) -> bool:
-    """Whether edges (E, 2) have one that another one reverses, so that both ways are stored."""
+    """Return whether one of the edges (E, 2) is the reverse of another, so that both are stored."""
     pairs = {(a, b) for a, b in edges.tolist() if a != b}
     return any((b, a) in pairs for a, b in pairs)
 
@@ -223,7 +223,7 @@ def _ogb_split(folder: Path) -> Split | None:
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Return the rows of a CSV file of numbers without a header; empty cells are NaN."""
+    """Return the rows of a CSV file of numbers without a header, with NaN for empty cells."""
     try:
         return np.genfromtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:

@@ -53,10 +53,10 @@ class Labels:
 
     Args:
         values (n,): class numbers or measured values, NaN where there is none.
-        classes: their names in the order of the numbers, empty for a regression; the second of
-            two is the positive class.
+        classes: names of the classes in the order of their numbers, empty for a regression. The
+            second of two is the positive class.
         unusable: positions of cells that are not empty but have no label of this kind.
-        bounds: those of them that limit a value (">10").
+        bounds: the unusable cells that limit a value (">10").
         note: how the kind was chosen.
     """
 
@@ -70,7 +70,7 @@ class Labels:
 
 
 def name_and_unit(header: str) -> tuple[str, str]:
-    """Split a column's header, `freesolv (kcal/mol)`, into name and unit, which may be empty."""
+    """Split a column's header, such as `freesolv (kcal/mol)`, into name and unit (or "")."""
     text = header.strip()
     if not text.endswith((")", "]")):
         return header, ""
@@ -119,9 +119,9 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
         chosen, note = _infer(len(present), len(numeric), len(numbers.bounds), distinct)
     if chosen == "regression":
         if not numeric:
-            what = "bounds" if numbers.bounds else "words"
+            nouns = "bounds" if numbers.bounds else "words"
             example = cells[numbers.bounds[0].position if numbers.bounds else present[0]]
-            raise ValueError(f"column {name!r} has no numbers, only {what} such as {example!r}.")
+            raise ValueError(f"column {name!r} has no numbers, only {nouns} such as {example!r}.")
         unusable = tuple(k for k in present if math.isnan(numbers.values[k]))
         return Labels(name, "regression", numbers.values, (), unusable, note, numbers.bounds)
     # In a column of numbers that are classes, a stray word is a class only if the user says so.
@@ -158,9 +158,12 @@ def read_measured(
 
 
 def not_understood(name: str, cells: Sequence[str], positions: Sequence[int]) -> str:
-    """Say how many of a column's measured values, those at `positions`, were not understood.
+    """Say how many measured values of a column were not understood, or return "" if all were.
 
-    Without such values, the text is empty.
+    Args:
+        name: name of the column.
+        cells: its cells.
+        positions: positions of the cells that were not understood.
     """
     if not positions:
         return ""
@@ -199,7 +202,7 @@ def _infer(present: int, numeric: int, bounds: int, distinct: set[float]) -> tup
 def _require_clear(
     name: str, cells: Sequence[str], numbers: ParsedNumbers, present: Sequence[int], numeric: int
 ) -> None:
-    """Refuse a column that would be one of numbers if its commas or its units were understood."""
+    """Refuse a column whose cells would be numbers if its commas or its units were understood."""
     if numeric * 2 >= len(present):
         return
     if numbers.unclear and (numeric + len(numbers.unclear)) * 2 >= len(present):
@@ -217,7 +220,7 @@ def _require_clear(
 
 
 def _class_number(cell: str, classes: Sequence[str]) -> int | None:
-    """Return the number of a class as people write it, or None if it is unclear which is meant."""
+    """Return the number of the class that a cell means, or None if it is unclear which one."""
     if cell in classes:
         return list(classes).index(cell)
     word, words = _word(cell), [_word(name) for name in classes]

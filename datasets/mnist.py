@@ -72,9 +72,9 @@ def load_mnist(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Load the images and labels of MNIST from a local folder or the official files.
 
-    Looks in ``<root>/mnist`` and ``<root>`` for the official names, plain or ``.gz``, and for the
-    training split then for a subset named ``train10k-...``. If nothing is found and `download` is
-    true, the official files are downloaded into ``<root>/mnist`` and checked by their MD5 digests.
+    The official names, plain or ``.gz``, are looked for in ``<root>/mnist`` and ``<root>``, and for
+    the training split then those of a subset, ``train10k-...``. If nothing is found and `download`
+    is true, the official files are downloaded into ``<root>/mnist`` and checked by their MD5.
 
     Args:
         root: the folder; None means ``$GRAPHXAI_DATA``, else the user's cache folder.

@@ -12,8 +12,8 @@ from rdkit import Chem
 
 __all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "is_inchi", "read_molecules", "shortened"]
 
-# RDKit takes 1 kB and more for each character, and its time grows with the square of the length;
-# 500 atoms have 40 characters each, enough for isotopes, charges and coordinates in an extension.
+# RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
+# This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.
 MAX_CHARACTERS = 20_000
 
 
@@ -169,7 +169,7 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
 
 
 def _prepared(mol: Chem.Mol) -> Chem.Mol:
-    """Return a copy of the molecule as if read from SMILES: sanitised, stereo assigned."""
+    """Return a sanitised copy of the molecule with stereo assigned, as if read from a SMILES."""
     if not isinstance(mol, Chem.Mol):
         raise MoleculeError(f"a molecule must be a SMILES string or an RDKit Mol, not {mol!r}.")
     copy = Chem.Mol(mol)

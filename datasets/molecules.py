@@ -73,8 +73,9 @@ def molecule_to_data(
     Args:
         molecule: a SMILES string or an RDKit molecule.
         max_atoms: the largest number of atoms accepted.
-        canonical: take chirality from the canonical SMILES, so that every SMILES of a molecule
-            gives the same features (see `canonical_chirality`); otherwise exactly OGB's.
+        canonical: whether to take chirality from the canonical SMILES, so that every SMILES of a
+            molecule gives the same features (see `canonical_chirality`). If not, the features are
+            exactly OGB's.
 
     Returns:
         `x` (N, 9) and `edge_attr` (E, 3), OGB's codes (see `graphxai.datasets.features`);
@@ -109,7 +110,11 @@ def molecule_graphs(
     """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
 
     Args:
-        standardise: make the graphs of the molecules' parents, see `standardised`.
+        molecules: as for `molecules_to_data`.
+        max_atoms: as for `molecules_to_data`.
+        canonical: as for `molecules_to_data`.
+        standardise: whether to make the graphs of the molecules' parents, see `standardised`.
+        workers: as for `molecules_to_data`.
     """
     if standardise:
         from .standardise import standardised
@@ -140,12 +145,12 @@ def molecules_to_data(
         molecules: SMILES strings or RDKit molecules.
         max_atoms: as for `molecule_to_data`.
         canonical: as for `molecule_to_data`.
-        workers: 1, or the number of extra processes that read and featurise SMILES; the result is
-            the same. It takes a few thousand molecules to make up for their start. RDKit molecules
+        workers: 1, or the number of extra processes that read and featurise SMILES, with the same
+            result. It takes a few thousand molecules to make up for their start. RDKit molecules
             are featurised in this process. The workers import neither the script nor torch, so
             the script needs no guard ``if __name__ == "__main__":``. They end with the generator,
-            also if it is closed or abandoned early. One that dies is replaced; a SMILES that ends
-            its worker twice gives an error.
+            also if it is closed or abandoned early. A worker that dies is replaced, and a SMILES
+            that ends its worker twice gives an error.
 
     Raises:
         ValueError: `workers` is not a whole number of at least 1.
@@ -257,10 +262,11 @@ def read_table(
 def load_bace(
     root: str | os.PathLike[str] | None = None, download: bool = True, *, canonical: bool = False
 ) -> list[Data]:
-    """Load MoleculeNet's BACE (Subramanian 2016, Wu 2018): 1,513 compounds, beta-secretase 1.
+    """Load MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 inhibitors of beta-secretase 1.
 
-    Each graph has `y` (1, 2): class (1: active, pIC50 of 7 or above) and pIC50. The file is where
-    `torch_geometric.datasets.MoleculeNet(root, "BACE")` puts it: `root/bace/raw/bace.csv`.
+    Each graph has `y` (1, 2): its class, which is 1 (active) for a pIC50 of 7 or above, and its
+    pIC50. The file is where `torch_geometric.datasets.MoleculeNet(root, "BACE")` puts it,
+    `root/bace/raw/bace.csv`.
 
     Args:
         root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.

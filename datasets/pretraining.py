@@ -55,15 +55,15 @@ def collect(
 ) -> list[str]:
     """Collect the structures of CSV tables, each once, as canonical SMILES. No label is read.
 
-    Left out are molecules that cannot be read, have more than 60 atoms, or share their
-    connectivity (first block of the InChIKey) with one in `exclude`, so that no test molecule is
+    Molecules are left out if they cannot be read, have more than 60 atoms, or share their
+    connectivity (first block of the InChIKey) with a molecule in `exclude`. So no test molecule is
     seen in pre-training.
 
     Args:
         tables: CSV files with a column `smiles`, in any case.
         exclude: SMILES that must not be seen.
-        per_table: the most rows taken from a table, at random; None takes all.
-        seed: the same seed takes the same rows.
+        per_table: largest number of rows taken from a table, drawn at random; None takes all.
+        seed: seed of the rows that are drawn.
 
     Raises:
         ValueError: a table has no such column.

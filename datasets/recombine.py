@@ -2,8 +2,8 @@
 
 Each molecule is cut at one of its BRICS bonds (Degen 2008), and a half is joined to a half of
 another molecule if the two ends make the same kind of bond. The products stay close to the
-chemistry of the input. A teacher is a model that labels molecules for a network to learn from; one
-that was fitted to the input can label such products.
+chemistry of the input. A teacher is a model that labels molecules for a network to learn from. If
+it was fitted to the input, it can label such products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
-from graphxai.runtime.progress import Progress, unseen
+from graphxai.runtime.progress import Progress, no_progress
 
 __all__ = ["recombine"]
 
@@ -29,7 +29,7 @@ def recombine(
     exclude: Sequence[str] = (),
     min_fragment: int = 3,
     max_atoms: int = 70,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> list[str]:
     """Return up to `count` new molecules, canonical SMILES, none of them in `smiles` or `exclude`.
 
@@ -37,8 +37,8 @@ def recombine(
 
     Args:
         smiles: the molecules to recombine.
-        count: how many are wanted.
-        seed: the same seed gives the same molecules.
+        count: number of molecules wanted.
+        seed: seed of the molecules that are made.
         exclude: molecules that must not be made.
         min_fragment: smallest number of atoms in a half.
         max_atoms: largest number of atoms in a product.
@@ -66,7 +66,7 @@ def recombine(
 
 
 def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], list[Chem.Mol]]:
-    """Group halves by two BRICS environments: of the half's end, and of the end it was cut from."""
+    """Group halves by the BRICS environments of their own end and of the end they were cut from."""
     halves: dict[tuple[str, str], list[Chem.Mol]] = {}
     for text in smiles:
         mol = Chem.MolFromSmiles(text)
@@ -90,7 +90,7 @@ def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], l
 
 
 def _mark(part: Chem.Mol) -> int | None:
-    """Return which dummy of the cut this part has, and give it the map number that joins halves."""
+    """Return which dummy of the cut a part has, and give the dummy the map number for joining."""
     for atom in part.GetAtoms():
         if atom.GetAtomicNum() == 0 and atom.GetIsotope() in (1, 2):
             label = int(atom.GetIsotope())
@@ -101,7 +101,7 @@ def _mark(part: Chem.Mol) -> int | None:
 
 
 def _join(first: Chem.Mol, second: Chem.Mol) -> str | None:
-    """Return the canonical SMILES of two halves joined, or None if that is no molecule."""
+    """Return the canonical SMILES of two joined halves, or None if they make no molecule."""
     try:
         product = Chem.molzip(first, second)
         Chem.SanitizeMol(product)

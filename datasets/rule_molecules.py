@@ -1,4 +1,4 @@
-"""Data sets for one rule: balanced molecules with labels, true atoms and a split."""
+"""Make the data set of one rule: balanced molecules with labels, true atoms and a split."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class RuleDataset:
         smiles: n canonical SMILES.
         labels (n,): 0 or 1, or the value.
         truths: n arrays (N,), see `RuleTask`, in the atom order of `smiles`.
-        unreadable: how many of the SMILES considered were left out because RDKit cannot read
-            them.
+        unreadable: number of SMILES that were left out because RDKit cannot read them.
     """
 
     rule: RuleTask
@@ -45,8 +44,8 @@ class RuleDataset:
         For an additive rule these are all positions.
 
         Args:
-            positions: those to choose from, by default the test part.
-            limit: return at most this many.
+            positions: positions to choose from, by default the test part.
+            limit: largest number of positions to return.
         """
         choice = self.split.test if positions is None else positions
         chosen = [k for k in choice if self.rule.kind == "additive" or _divides(self.truths[k])]
@@ -67,8 +66,9 @@ def rule_dataset(
 
     The SMILES are shuffled with `seed` and taken in that order, each molecule once. If one class
     runs short, the other is reduced to keep the balance, and the set is smaller. An additive rule
-    takes molecules as they come. `fractions`: training, validation and test part, split at random
-    with `seed`. Unreadable SMILES are counted; molecules with more than `max_atoms` are skipped.
+    takes molecules as they come. They are split at random, with `seed`, into training, validation
+    and test part, by `fractions`. Unreadable SMILES are counted, and molecules with more than
+    `max_atoms` are skipped.
 
     Raises:
         ValueError: an unknown rule, a balance outside 0 to 1, or fewer than 10 molecules.
@@ -82,8 +82,8 @@ def rule_dataset(
     shares: dict[_Class, float] = (
         {None: 1.0} if task.kind == "additive" else {True: balance, False: 1 - balance}
     )
-    wanted = {answer: round(size * share) for answer, share in shares.items()}
-    rows, unreadable = _take(order, task, wanted, max_atoms)
+    counts_wanted = {answer: round(size * share) for answer, share in shares.items()}
+    rows, unreadable = _take(order, task, counts_wanted, max_atoms)
     total = min(len(rows[answer]) / share for answer, share in shares.items())
     chosen = [
         row for answer, share in shares.items() for row in rows[answer][: round(total * share)]
@@ -144,16 +144,16 @@ _Class = bool | None  # the answer; None for all molecules of an additive rule
 def _take(
     smiles: Sequence[str],
     task: RuleTask,
-    wanted: dict[_Class, int],
+    counts_wanted: dict[_Class, int],
     max_atoms: int,
 ) -> tuple[dict[_Class, list[_Row]], int]:
     """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
-    rows: dict[_Class, list[_Row]] = {answer: [] for answer in wanted}
+    rows: dict[_Class, list[_Row]] = {answer: [] for answer in counts_wanted}
     seen: set[str] = set()
     unreadable = 0
     with rdBase.BlockLogs():
         for mol in _read(smiles):
-            if all(len(rows[answer]) >= count for answer, count in wanted.items()):
+            if all(len(rows[answer]) >= count for answer, count in counts_wanted.items()):
                 break
             if mol is None:
                 unreadable += 1
@@ -169,7 +169,7 @@ def _take(
                 continue
             truth = task.mark(mol)
             answer = None if task.kind == "additive" else bool(truth.any())
-            if len(rows[answer]) < wanted[answer]:
+            if len(rows[answer]) < counts_wanted[answer]:
                 rows[answer].append((canonical, truth))
     return rows, unreadable
 

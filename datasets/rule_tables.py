@@ -1,4 +1,4 @@
-"""One table of molecules labelled by several rules, for a model that learns them together."""
+"""Make one table of molecules labelled by several rules, for a model that learns them together."""
 
 from __future__ import annotations
 
@@ -116,9 +116,10 @@ def rule_table(
     """Choose `size` molecules and label them by every rule.
 
     All molecules with the answer yes to a rule in `rare` are taken, in random order, up to half of
-    the size; the others come as they are. So the rules are as frequent as among the molecules
-    given, except the rare ones. SMILES that cannot be read and molecules with more than
-    `max_atoms` are skipped. fractions: training, validation and test part, split at random.
+    the size. The others come as they are. So all but the rare rules are as frequent as among the
+    given molecules. SMILES that cannot be read and molecules with more than `max_atoms` are
+    skipped. The molecules are split at random into training, validation and test part, by
+    `fractions`.
 
     Raises:
         ValueError: an unknown rule, or fewer than 10 molecules.
@@ -148,7 +149,7 @@ def rule_table(
 def _distinct(
     smiles: Iterable[str], max_atoms: int, progress: Callable[[int], object]
 ) -> Iterator[tuple[str, Chem.Mol]]:
-    """Yield each readable molecule once: its canonical SMILES, and the molecule read from that."""
+    """Yield each readable molecule once, as its canonical SMILES and the molecule read from it."""
     seen: set[str] = set()
     for text in smiles:
         progress(1)

@@ -1,8 +1,8 @@
 """Label molecules by a rule, so that the atoms behind every label are known.
 
-The tasks follow B-XAIC (Proszewska et al. 2025): presence of a substructure or an element, an
-alert, ring size, number of rings. One further task is additive: Wildman and Crippen's logP (1999),
-to which every atom contributes a signed share.
+The tasks follow B-XAIC (Proszewska et al. 2025): the presence of a substructure or an element, an
+alert, the size of rings and their number. One further task is additive: Wildman and Crippen's logP
+(1999), to which every atom contributes a signed share.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class RuleTask:
         return np.array([any(pair <= group for group in groups) for pair in ends], dtype=np.bool_)
 
     def truth(self, mol: Chem.Mol | str) -> Truth:
-        """Return the true atoms (N,), bool, or the shares (N,), float64, as the class says.
+        """Return the true atoms (N,), bool, or the shares (N,), float64; see the class.
 
-        Raises ValueError if a SMILES cannot be read.
+        Raises:
+            ValueError: a SMILES cannot be read.
         """
         return self.mark(_molecule(mol))
 
@@ -89,10 +90,10 @@ def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
 
 
 def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
-    """Return each atom's contribution (N,) to Crippen's logP; they sum to `Crippen.MolLogP(mol)`.
+    """Return each atom's contribution (N,) to Crippen's logP.
 
-    The contribution of an implicit hydrogen is added to its heavy atom. Source: Wildman and
-    Crippen 1999, as in RDKit.
+    The contributions sum to `Crippen.MolLogP(mol)`. That of an implicit hydrogen is added to its
+    heavy atom. Source: Wildman and Crippen 1999, as in RDKit.
     """
     whole = Chem.AddHs(mol)
     contributions = rdMolDescriptors._CalcCrippenContribs(whole)
@@ -106,7 +107,11 @@ def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
 
 
 def get_rule(rule: str | RuleTask) -> RuleTask:
-    """Return a rule by its name in `RULES`, or the rule itself. ValueError if there is none."""
+    """Return a rule by its name in `RULES`, or the rule itself.
+
+    Raises:
+        ValueError: there is no rule of this name.
+    """
     if isinstance(rule, RuleTask):
         return rule
     if rule not in RULES:
@@ -152,9 +157,9 @@ def _of_elements(*numbers: int) -> Callable[[Chem.Mol], Groups]:
 
 @cache
 def _pains() -> FilterCatalog:
-    wanted = FilterCatalogParams()
-    wanted.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
-    return FilterCatalog(wanted)
+    parameters = FilterCatalogParams()
+    parameters.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
+    return FilterCatalog(parameters)
 
 
 def _pains_matches(mol: Chem.Mol) -> Groups:

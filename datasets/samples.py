@@ -1,4 +1,4 @@
-"""Real inputs bundled with the package, for demos and tests without a network."""
+"""Provide real inputs that are bundled with the package, for demos and tests without a network."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
 """Make random graphs with planted shapes, so that the nodes and edges behind a label are known.
 
-The manner is that of ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential
+The graphs are made as in ShapeGGen (Agarwal et al. 2023): a random tree grows by preferential
 attachment (Barabasi and Albert 1999), and shapes are joined to it, each by one edge. So the tree's
 edges and the joints lie on no cycle, every shape is a biconnected component, and none arises by
-chance. All nodes look alike: only the structure tells the shapes apart.
+chance. All nodes look alike, so only the structure tells the shapes apart.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ShapeGraph:
         return np.asarray(self.shape_of_edge == shape, dtype=np.bool_)
 
     def to_data(self) -> Data:
-        """Return a PyG graph with one constant feature x (N, 1), and y (1, shapes): its shapes."""
+        """Return a PyG graph with a constant feature x (N, 1), and its shapes as y (1, shapes)."""
         both = np.concatenate([self.edges, self.edges[:, ::-1]])
         both = both[np.lexsort(both.T[::-1])]
         return Graph(
@@ -93,7 +93,7 @@ class ShapeDataset:
         return [graph for graph in test if shape in graph.shapes][:limit]
 
     def null(self, limit: int | None = None) -> list[ShapeGraph]:
-        """Return test graphs, at most `limit`, without a shape: their explanation is flat."""
+        """Return test graphs, at most `limit`, without a shape. Nothing in them is relevant."""
         test = (self.graphs[k] for k in self.split.test)
         return [graph for graph in test if not graph.shapes][:limit]
 
@@ -113,26 +113,26 @@ def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
         raise ValueError(f"a tree has at least one node, not {tree}.")
     chance = np.random.default_rng(seed)
     edges: list[tuple[int, int]] = []
-    for node in range(1, tree):  # an end of a random edge: chosen in proportion to its degree
+    for node in range(1, tree):  # an end of a random edge is drawn in proportion to its degree
         ends = [end for edge in edges for end in edge] or [0]
         edges.append((int(chance.choice(ends)), node))
-    nodes, of_edges, size = [""] * tree, [""] * len(edges), tree
+    nodes, edge_shapes, size = [""] * tree, [""] * len(edges), tree
     for name in shapes:
         shape = available[name]
         edges += [(size + a, size + b) for a, b in shape]
-        of_edges += [name] * len(shape)
+        edge_shapes += [name] * len(shape)
         corners = 1 + max(map(max, shape))
         edges.append((int(chance.integers(tree)), size + int(chance.integers(corners))))
-        of_edges.append("")
+        edge_shapes.append("")
         nodes += [name] * corners
         size += corners
     place = chance.permutation(size)  # the new number of every node
-    of_node = np.empty(size, dtype=object)
-    of_node[place] = nodes
+    node_shapes = np.empty(size, dtype=object)
+    node_shapes[place] = nodes
     return ShapeGraph(
         np.array([(place[a], place[b]) for a, b in edges], dtype=np.int64).reshape(-1, 2),
-        of_node.astype(np.str_),
-        np.array(of_edges, dtype=np.str_),
+        node_shapes.astype(np.str_),
+        np.array(edge_shapes, dtype=np.str_),
     )
 
 

@@ -46,7 +46,7 @@ PARTS = {
 class Split:
     """The positions of the training, validation and test graphs, and how they were chosen.
 
-    ``kind`` is ``"random"``, ``"scaffold"`` or the user's own word; ``seed`` is None if the split
+    ``kind`` is ``"random"``, ``"scaffold"`` or the user's own word. ``seed`` is None if the split
     is deterministic.
     """
 
@@ -199,8 +199,8 @@ def scaffold_folds(smiles: Sequence[str], count: int) -> list[NDArray[np.intp]]:
     """Deal molecules (n,) into `count` folds of similar size, each Murcko scaffold into one fold.
 
     The largest scaffolds go first, each into the fold that is smallest at that moment. A scaffold
-    with more molecules than a fold should have is dealt molecule by molecule instead: a congeneric
-    series has nothing else to divide.
+    with more molecules than a fold should have is dealt molecule by molecule instead, because a
+    congeneric series has nothing else to divide.
     """
     limit = len(smiles) / count
     groups = [
@@ -243,7 +243,7 @@ def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: st
 
 
 def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]:
-    """Return times as numbers: months, numbers as they are, or the seconds of ISO dates."""
+    """Return times as numbers: months, the numbers themselves, or the seconds of ISO dates."""
     texts = [text.strip() for text in times]
     months = _months(texts)
     if months is not None:

@@ -17,10 +17,11 @@ MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minute
 
 
 def standardised(molecule: str | Chem.Mol) -> str | Chem.Mol:
-    """Return the parent of a molecule: cleaned, without counter-ions, neutral, one tautomer.
+    """Return the parent of a molecule: clean, neutral, without counter-ions, as one tautomer.
 
-    The steps are those of `STEPS`, in this order. A SMILES gives a canonical SMILES. What RDKit
-    cannot read or standardise is returned unchanged, so that reading it says what is wrong.
+    The steps are those of `STEPS`, in this order. A SMILES gives a canonical SMILES. A molecule
+    that RDKit cannot read or standardise is returned unchanged, so that reading it later says what
+    is wrong.
     """
     if isinstance(molecule, str):
         return _standardised(molecule) if len(molecule) <= MAX_CHARACTERS else molecule

@@ -1,8 +1,7 @@
 """Turn images into graphs of superpixels: SLIC segments are nodes, edges join touching segments.
 
-Coordinates: ``pos[:, 0]`` runs to the right and ``pos[:, 1]`` down, both from 0 to 1 over the
-image. The pixel in row r and column c of an H x W image has its centre at
-((c + 0.5) / W, (r + 0.5) / H).
+``pos[:, 0]`` runs to the right and ``pos[:, 1]`` down, both from 0 to 1 over the image. The pixel
+in row r and column c of an H x W image has its centre at ((c + 0.5) / W, (r + 0.5) / H).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 
 @dataclass(eq=False)
 class TableMolecule:
-    """A molecule as in its first row, and the positions of its rows among the usable ones."""
+    """A molecule as its first row has it, and the positions of its rows among the usable ones."""
 
     graph: Data
     canonical: str  # SMILES

@@ -1,8 +1,8 @@
-"""The compounds that a model was trained on, and how similar a molecule is to them.
+"""Read the compounds that a model was trained on, and say how similar a molecule is to them.
 
-They are in `training.csv` beside the checkpoint, in the column `smiles`. `held_out.csv` beside it
-lists the compounds held out in training, in the columns `smiles` and `part` ("validation" or
-"test").
+The compounds are in `training.csv` beside the checkpoint, in the column `smiles`. `held_out.csv`
+beside it lists the compounds held out in training, in the columns `smiles` and `part`
+("validation" or "test").
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Nearness:
     """How near a molecule is to a training set.
 
     Args:
-        word: "training compound"; or by `similarity`, "near", "edge" (below 0.79) or "far"
-            (below 0.59, or an element that no training compound has, listed in `unseen`); or
-            "unknown".
-        similarity: ECFP4 Tanimoto similarity to the nearest training compound, whose SMILES is
-            `nearest`.
+        word: "training compound", "unknown", or how near it is by `similarity`: "near", "edge"
+            (below 0.79) or "far" (below 0.59, or with an element in `unseen`).
+        similarity: ECFP4 Tanimoto similarity to the nearest training compound.
+        nearest: SMILES of that compound.
+        unseen: elements of the molecule that no training compound has.
     """
 
     word: Word
@@ -82,7 +82,7 @@ class TrainingSet:
     """Training compounds, whose structures are read when they are first asked for.
 
     Args:
-        given: SMILES, each once; those that cannot be read count for nothing.
+        given: SMILES, each once. Those that cannot be read are ignored.
         held_out: the part of each compound held out in training, by canonical SMILES.
     """
 

@@ -1,4 +1,4 @@
-"""Sphinx configuration; `make docs` builds with it."""
+"""Configure Sphinx for `make docs`."""
 
 import sys
 from pathlib import Path

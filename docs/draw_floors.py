@@ -1,6 +1,6 @@
 """Draw the floors of the package from its imports: `python docs/draw_floors.py`.
 
-A room is a folder of the package, or a file that stands beside them. It stands one floor above the
+A room is a folder of the package, or a file beside these folders. It stands one floor above the
 highest room that it imports. An arrow that follows from others is left out.
 """
 
@@ -23,49 +23,49 @@ Rooms = dict[str, set[str]]  # each room with the rooms that it imports
 
 
 def rooms() -> Rooms:
-    """Every room of the package and what it imports, also within functions."""
+    """Return every room of the package with the rooms that it imports, also within functions."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     graph = grimp.build_graph(*settings["tool"]["importlinter"]["root_packages"], cache_dir=None)
-    found: Rooms = {}
+    imported: Rooms = {}
     for module in graph.modules:
         if (room := _room(module)) is None:
             continue
         others = map(_room, graph.find_modules_directly_imported_by(module))
-        found.setdefault(room, set()).update(o for o in others if o not in (None, room))
-    return found
+        imported.setdefault(room, set()).update(o for o in others if o not in (None, room))
+    return imported
 
 
-def floors(found: Rooms) -> list[list[str]]:
-    """The rooms by floor, the ground first. Raises ValueError for a circle."""
+def floors(imported: Rooms) -> list[list[str]]:
+    """Return the rooms by floor, the ground first, or raise a ValueError for a circle."""
     height: dict[str, int] = {}
-    while len(height) < len(found):
-        ready = [r for r in found if r not in height and found[r] <= height.keys()]
+    while len(height) < len(imported):
+        ready = [r for r in imported if r not in height and imported[r] <= height.keys()]
         if not ready:
-            raise ValueError(f"a circle of imports: {sorted(found.keys() - height.keys())}")
+            raise ValueError(f"a circle of imports: {sorted(imported.keys() - height.keys())}")
         for room in ready:
-            height[room] = 1 + max((height[other] for other in found[room]), default=-1)
+            height[room] = 1 + max((height[other] for other in imported[room]), default=-1)
     levels = range(max(height.values()) + 1)
-    return [sorted(room for room in found if height[room] == level) for level in levels]
+    return [sorted(room for room in imported if height[room] == level) for level in levels]
 
 
-def arrows(found: Rooms) -> list[tuple[str, str]]:
-    """The imports that do not follow from others."""
+def arrows(imported: Rooms) -> list[tuple[str, str]]:
+    """Return the imports that do not follow from others."""
 
     def below(room: str) -> set[str]:
-        return set().union(*({other} | below(other) for other in found[room]))
+        return set().union(*({other} | below(other) for other in imported[room]))
 
     return sorted(
         (room, other)
-        for room, others in found.items()
+        for room, others in imported.items()
         for other in others
         if not any(other in below(third) for third in others - {other})
     )
 
 
 def picture() -> str:
-    """The floors as SVG."""
-    found = rooms()
-    levels = floors(found)
+    """Return the floors as SVG."""
+    imported = rooms()
+    levels = floors(imported)
     widest = max(map(len, levels))
     width = widest * (WIDTH + GAP) + GAP
     height = len(levels) * (HEIGHT + LIFT) - LIFT + 2 * GAP
@@ -76,7 +76,7 @@ def picture() -> str:
             x = left + column * (WIDTH + GAP)
             y = height - GAP - level * (HEIGHT + LIFT) - HEIGHT
             place[name] = (x, y)
-    lines = [_arrow(place[room], place[other]) for room, other in arrows(found)]
+    lines = [_arrow(place[room], place[other]) for room, other in arrows(imported)]
     boxes = [_box(name, *at) for name, at in sorted(place.items())]
     return "\n".join(
         [
@@ -94,13 +94,13 @@ def picture() -> str:
 
 
 def _room(module: str) -> str | None:
-    """The room of a module; None for the front door, which only hands names on."""
+    """Return the room of a module, or None for the front door, which only hands names on."""
     parts = module.split(".")
     return None if len(parts) < 2 or parts[1] == "__main__" else parts[1]
 
 
 def _purpose(room: str) -> str:
-    """The first sentence of the room's docstring."""
+    """Return the first sentence of the room's docstring."""
     folder = ROOT / "graphxai" / room
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     if room in PURPOSE or not file.is_file():
@@ -124,7 +124,7 @@ def _box(name: str, x: float, y: float) -> str:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """A curve from the lower edge of one room to the upper edge of another."""
+    """Draw a curve from the lower edge of one room to the upper edge of another."""
     (x1, y1), (x2, y2) = start, end
     x1, y1, x2 = x1 + WIDTH / 2, y1 + HEIGHT, x2 + WIDTH / 2
     bend = (y2 - y1) / 2

@@ -27,10 +27,17 @@ def executed(
     timeout: int = 120,
     kernel: AsyncKernelManager | None = None,
 ) -> NotebookNode:
-    """Return a copy of the notebook run in `folder`; CellExecutionError if a cell fails.
+    """Run a copy of a notebook in a folder, and return it.
 
-    timeout: seconds per cell. kernel: started if it is not running yet, and left running; by
-    default a new one.
+    Args:
+        notebook: the notebook.
+        folder: the folder.
+        timeout: seconds for each cell.
+        kernel: the kernel, by default a new one. It is started if it is not running yet, and left
+            running.
+
+    Raises:
+        CellExecutionError: a cell fails.
     """
     notebook = nbformat.from_dict(notebook)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small tensors: threads only cost time

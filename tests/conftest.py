@@ -25,12 +25,12 @@ FIRST = ("test_cluster.py", "test_run_workers.py", "test_docs.py", "test_noteboo
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first; all else stays in order."""
+    """Run the longest tests first, and leave all others in order."""
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what the imports made: nearly a tenth of all the time."""
+    """Hide what imports made from the garbage collector, which saves a tenth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Look for garbage once; pytest looks five times, which then takes no time."""
+    """Collect garbage once, so that pytest's own five collections take no time."""
     gc.collect()
     gc.freeze()
 
@@ -61,7 +61,7 @@ WHOLE_MNIST = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Tests are many small tensors; threads cost more than they bring."""
+    """Compute with one thread, because tests handle many small tensors."""
     import torch
 
     torch.set_num_threads(1)
@@ -69,9 +69,9 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_processes() -> None:
-    """Pools that the tests start have processes with torch, imported once and not in each.
+    """Preload torch for the pools that tests start, so that their processes need not.
 
-    What a process imports by itself is tested with scripts, which know nothing of this.
+    Scripts, which know nothing of this, test what a process imports by itself.
     """
     multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
@@ -83,15 +83,15 @@ def smiles() -> list[str]:
 
 @pytest.fixture(scope="session")
 def unlike(smiles: list[str]) -> list[str]:
-    """Four that differ most: one atom, two parts, a radical, and a drug of 28 atoms."""
+    """Return four molecules that differ most: one atom, two parts, a radical, and a large drug."""
     return [smiles[0], smiles[1], smiles[3], smiles[6]]
 
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks of `graphxai.evaluation.testing` take explainers that sample or learn with few steps.
+    """Let checks of `graphxai.evaluation.testing` give slow methods few steps.
 
-    What they test holds for any number; one check has all steps, of small molecules.
+    What they test holds for any number of steps. One check takes all steps, for small molecules.
     """
     from other_models import quick_explainer
 
@@ -100,9 +100,9 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Explanations lack the output of a graph with no nodes, which costs a pass of its own.
+    """Leave out the output of a graph with no nodes, which costs a pass of its own.
 
-    For tests that explain many times and compare relevance; others see that output.
+    This is for tests that explain many times and compare relevance. Others see that output.
     """
     monkeypatch.setattr(
         "graphxai.explanation.compute.explaining.outputs_without_nodes", lambda model, batch: None
@@ -111,9 +111,9 @@ def only_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def recorded_once() -> Iterator[None]:
-    """A pass that several methods look at is recorded once.
+    """Record a pass only once, however many methods look at it.
 
-    For tests that compare what each of many methods says of the same graphs.
+    This is for tests that compare what each of many methods says of the same graphs.
     """
     from graphxai.adapters.engine.pass_cache import cached_passes
 
@@ -123,7 +123,7 @@ def recorded_once() -> Iterator[None]:
 
 @pytest.fixture
 def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of a saved report are small; those of their full size are tested once."""
+    """Draw the figures of a saved report small, because those of full size are tested once."""
     from pages import sketched
 
     monkeypatch.setattr("graphxai.evaluation.output._save", sketched)
@@ -131,14 +131,14 @@ def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all processes of one run of the tests have in common."""
+    """Return a folder that all processes of one run of the tests share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for GRAPHXAI_DATA: all of BACE, and the first 600 test images of MNIST."""
+    """Return a folder for GRAPHXAI_DATA: all of BACE, and the first 600 test images of MNIST."""
     root = tmp_path_factory.mktemp("data")
     shutil.copytree(DATA / "mnist", root / "mnist")
     (root / "bace" / "raw").mkdir(parents=True)
@@ -149,7 +149,7 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mnist_digits() -> np.ndarray:
-    """Real digits of the MNIST test set, ten of each in order, uint8 (100, 28, 28)."""
+    """Return real digits of the MNIST test set, ten of each in order, uint8 (100, 28, 28)."""
     from graphxai.datasets.mnist import load_mnist
 
     images, labels = load_mnist(DATA, "test", download=False)
@@ -158,12 +158,15 @@ def mnist_digits() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def mnist_folder() -> Path:
-    """A folder for GRAPHXAI_DATA with the MNIST files that are too large for the repository."""
+    """Return a folder for GRAPHXAI_DATA with MNIST files too large for the repository."""
     from graphxai.runtime.download import data_root
 
     root = Path(__file__).resolve().parents[1]
     shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")
-    for folder in (data_root(), *(Path(one) / "data" for one in shared if one)):
+    for folder in (
+        data_root(),
+        *(Path(folder_shared) / "data" for folder_shared in shared if folder_shared),
+    ):
         if all((folder / "mnist" / name).is_file() for name in WHOLE_MNIST):
             return folder
     pytest.skip(
@@ -174,7 +177,7 @@ def mnist_folder() -> Path:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function that runs `graphxai` with arguments: exit status, output, errors."""
+    """Return a function that runs `graphxai` with arguments: exit status, output, errors."""
     from graphxai.cli import main as cli
 
     def call(*arguments: object) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""The main job from Python: inputs, results, files, bad input."""
+"""The Python interface explains inputs of every kind, writes files, and refuses bad input."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -100,14 +100,14 @@ def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_expla
     molecules = [ASPIRIN, "CCO", "[Na+].[Cl-]"]
     data = [model.prepare(text).data for text in molecules]
     for target in (None, "inactive", ("active", "inactive"), "pIC50"):
-        found = gx.explain(model, molecules, target=target)
-        for e, graph in zip(found, data, strict=True):
+        explanations = gx.explain(model, molecules, target=target)
+        for e, graph in zip(explanations, data, strict=True):
             keep = torch.zeros(1, len(e), dtype=torch.bool)
             (empty,) = outputs_of_parts(model, graph, keep, "delete")
             expected = e.wanted.resolve(model.config, empty[None])(empty[None])
             assert e.ledger.without_nodes == pytest.approx(float(expected), abs=1e-5)
             assert e.ledger.change == pytest.approx(e.ledger.output - float(expected), abs=1e-5)
-    assert len({round(e.ledger.without_nodes, 5) for e in found}) == 1
+    assert len({round(e.ledger.without_nodes, 5) for e in explanations}) == 1
     caption = gx.explain(model, ASPIRIN).caption
     assert "without atoms" in caption.splitlines()[0]
     assert caption.splitlines()[1].startswith("LRP: atoms")
@@ -127,9 +127,11 @@ def test_the_output_without_nodes_of_a_graphormer_is_computed_once_for_all_batch
     )
     together = gx.explain(model, ["CCO", "c1ccccc1", "CN"])
     assert len(passes) == 1
-    for one in together:
-        alone = gx.explain(model, one.smiles)
-        assert one.ledger.without_nodes == pytest.approx(alone.ledger.without_nodes, abs=1e-6)
+    for explanation in together:
+        alone = gx.explain(model, explanation.smiles)
+        assert explanation.ledger.without_nodes == pytest.approx(
+            alone.ledger.without_nodes, abs=1e-6
+        )
 
 
 def test_a_prediction_shows_every_class_and_escapes_it():
@@ -148,25 +150,25 @@ def test_all_ways_to_give_a_molecule_agree(model, aspirin):
     molecule = Chem.MolFromSmiles(ASPIRIN)
     data = molecule_to_data(ASPIRIN)
     for value in (molecule, data, Batch.from_data_list([data]), [ASPIRIN], (ASPIRIN,)):
-        found = gx.explain(model, value)
-        found = found[0] if isinstance(found, list) else found
-        np.testing.assert_allclose(found.relevance, aspirin.relevance, atol=1e-5)
-        assert found.molecule.GetNumAtoms() == 13
+        explanation = gx.explain(model, value)
+        explanation = explanation[0] if isinstance(explanation, list) else explanation
+        np.testing.assert_allclose(explanation.relevance, aspirin.relevance, atol=1e-5)
+        assert explanation.molecule.GetNumAtoms() == 13
 
 
 def test_an_rdkit_molecule_keeps_its_atom_order(model, aspirin):
     order = list(range(12, -1, -1))
     turned = Chem.RenumberAtoms(Chem.MolFromSmiles(ASPIRIN), order)
-    found = gx.explain(model, turned)
-    np.testing.assert_allclose(found.relevance, aspirin.relevance[::-1], atol=1e-5)
-    assert found.to_frame().symbol.tolist() == aspirin.to_frame().symbol.tolist()[::-1]
+    explanation = gx.explain(model, turned)
+    np.testing.assert_allclose(explanation.relevance, aspirin.relevance[::-1], atol=1e-5)
+    assert explanation.to_frame().symbol.tolist() == aspirin.to_frame().symbol.tolist()[::-1]
 
 
 def test_a_list_gives_a_list_in_order_and_bad_ones_are_named(model):
     values = ["CCO", "C1CC", "", "CC(=O)[O-].[Na+]", 5, "C"]
     with pytest.warns(UserWarning, match="left out") as caught:
-        found = gx.explain(model, values)
-    assert [None if e is None else len(e) for e in found] == [3, None, None, 5, None, 1]
+        explanations = gx.explain(model, values)
+    assert [None if e is None else len(e) for e in explanations] == [3, None, None, 5, None, 1]
     messages = [str(w.message) for w in caught]
     assert "input 1 was left out: 'C1CC' cannot be read: ring 1 is opened" in messages[0]
     assert "input 2 was left out: the SMILES is empty" in messages[1]
@@ -191,8 +193,8 @@ def test_a_bar_appears_for_long_work_only(model, capsys, monkeypatch):
 def test_long_lists_are_encoded_piece_by_piece(model, monkeypatch):
     expected = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
     monkeypatch.setattr("graphxai.contract.batching.CHUNK", 2)
-    found = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
-    for a, b in zip(found, expected, strict=True):
+    explanations = gx.explain(model, ["CCO", "CC", "C", "CN", "O"])
+    for a, b in zip(explanations, expected, strict=True):
         np.testing.assert_allclose(a.relevance, b.relevance, atol=1e-5)
 
 
@@ -232,12 +234,12 @@ def test_frames_and_json_contain_every_number(aspirin, tmp_path):
 
 
 def test_files_contain_the_remainders_by_name(model, tmp_path):
-    found = gx.explain(model, ASPIRIN, "lrp_ah")
-    remainders = found.ledger.remainders
+    explanation = gx.explain(model, ASPIRIN, "lrp_ah")
+    remainders = explanation.ledger.remainders
     assert set(remainders) == {"LayerNorm", "activation"}
-    content = json.loads(found.save(tmp_path / "a.json").read_text())
+    content = json.loads(explanation.save(tmp_path / "a.json").read_text())
     assert content["ledger"]["unexplained: LayerNorm"] == remainders["LayerNorm"]
-    (molecule,) = Chem.SDMolSupplier(str(found.save(tmp_path / "a.sdf")))
+    (molecule,) = Chem.SDMolSupplier(str(explanation.save(tmp_path / "a.sdf")))
     text = float(molecule.GetProp("Unexplained: activation"))
     assert text == pytest.approx(remainders["activation"])
 
@@ -268,19 +270,19 @@ def test_an_input_without_a_picture_says_so():
             return super().forward(x).mean(1)
 
     rows = gx.wrap(Mean(4, 1).eval(), kind="regression", inputs="tokens")
-    found = gx.explain(rows, torch.randn(3, 4))
-    assert len(found) == 3
-    assert found._repr_svg_() is None
+    explanation = gx.explain(rows, torch.randn(3, 4))
+    assert len(explanation) == 3
+    assert explanation._repr_svg_() is None
     with pytest.raises(ValueError, match="cannot be drawn"):
-        found.svg()
+        explanation.svg()
 
 
 def test_a_graph_that_is_no_molecule_has_a_picture(model):
     data = molecule_to_data("CCO")
     del data.smiles
-    found = gx.explain(model, data)
-    assert len(ElementTree.fromstring(found.svg()).findall(".//*[@data-node]")) == 3
-    assert found._repr_svg_().startswith("<svg")
+    explanation = gx.explain(model, data)
+    assert len(ElementTree.fromstring(explanation.svg()).findall(".//*[@data-node]")) == 3
+    assert explanation._repr_svg_().startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -303,10 +305,10 @@ def test_a_graph_that_does_not_fit_is_named(model, change, message):
 def test_unusual_molecules_are_explained(model):
     unusual = ["[H][H]", "[Na+].[Cl-]", "[2H]C", "C[N+](C)(C)C", "[CH3]", "[Fe]", "*CC", "C" * 200]
     for text in unusual:
-        found = gx.explain(model, text)
-        assert np.isfinite(found.relevance).all()
-        assert abs(found.ledger.unexplained) < 1e-3
-        found.svg()
+        explanation = gx.explain(model, text)
+        assert np.isfinite(explanation.relevance).all()
+        assert abs(explanation.ledger.unexplained) < 1e-3
+        explanation.svg()
     with pytest.raises(ValueError, match=r"501 atoms.*limit of 500"):
         gx.explain(model, "C" * 501)
 
@@ -321,24 +323,24 @@ def test_results_are_equal_across_runs(model):
 
 def test_bundled_molecule_model_explains_known_inhibitors():
     model = gx.load("bace")
-    found = gx.explain(model, list(MOLECULES.values()))
-    probabilities = [e.prediction.probabilities["active"] for e in found]
+    explanations = gx.explain(model, list(MOLECULES.values()))
+    probabilities = [e.prediction.probabilities["active"] for e in explanations]
     chance = dict(zip(MOLECULES, probabilities, strict=True))
     inhibitors = probabilities[:5]
     others = [chance[name] for name in ("ibuprofen", "caffeine", "sodium valproate")]
     assert min(inhibitors) > max(others)
     assert max(others) < 0.5
-    for explanation in found:
+    for explanation in explanations:
         size = np.abs(explanation.relevance).sum() + abs(explanation.ledger.biases)
         assert abs(explanation.ledger.unexplained) <= 1e-4 * size
 
 
 def test_bundled_digit_model_reads_the_sample_digits():
     model = gx.load("mnist-superpixels")
-    found = gx.explain(model, list(digit_paths()))
-    right = [e.prediction.label == str(d) for d, e in enumerate(found)]
+    explanations = gx.explain(model, list(digit_paths()))
+    right = [e.prediction.label == str(d) for d, e in enumerate(explanations)]
     assert sum(right) >= 9
-    for explanation in found:
+    for explanation in explanations:
         assert len(explanation) == explanation.segments.max() + 1
         assert abs(explanation.ledger.unexplained) < 1e-2
         ElementTree.fromstring(explanation.svg())
@@ -361,14 +363,14 @@ def test_attributes_are_listed_and_unknown_ones_raise():
 
 
 def test_every_way_to_write_a_molecule_gives_one_explanation(model):
-    """Also for stereocentres, whose tags depend on the order of the bonds."""
+    """This includes stereocentres, whose tags depend on the order of the bonds."""
     for text in (MOLECULES["verubecestat"], MOLECULES["elenbecestat"], "C[C@H]1CC[C@@H](O)CC1"):
         outputs, sums = [], []
         for seed in range(6):
             written = Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, randomSeed=seed + 1)
-            found = gx.explain(model, written[0])
-            outputs.append(found.ledger.output)
-            sums.append(np.sort(found.relevance))
+            explanation = gx.explain(model, written[0])
+            outputs.append(explanation.ledger.output)
+            sums.append(np.sort(explanation.relevance))
         assert np.ptp(outputs) < 1e-4
         np.testing.assert_allclose(sums, np.broadcast_to(sums[0], np.shape(sums)), atol=1e-4)
 
@@ -383,15 +385,15 @@ def test_inference_mode_and_threads_do_not_change_a_result():
     np.testing.assert_allclose(inside.relevance, expected, atol=1e-6)
     model.train()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: gx.explain(model, ASPIRIN).relevance, range(16)))
+        relevances = list(pool.map(lambda _: gx.explain(model, ASPIRIN).relevance, range(16)))
     assert model.training
-    for relevance in found:
+    for relevance in relevances:
         np.testing.assert_allclose(relevance, expected, atol=1e-6)
 
 
 def test_series_and_pillow_images_are_taken(model):
-    found = gx.explain(model, pd.Series(["CCO", "CC"]))
-    assert [len(e) for e in found] == [3, 2]
+    explanations = gx.explain(model, pd.Series(["CCO", "CC"]))
+    assert [len(e) for e in explanations] == [3, 2]
     digit = Image.open(digit_paths()[3])
     from_path = gx.explain("mnist-superpixels", digit_paths()[3])
     np.testing.assert_allclose(
@@ -426,12 +428,12 @@ def test_superpixels_out_of_range_are_named(change, message):
 def test_results_can_be_compared_hashed_copied_and_kept(model):
     import copy
 
-    one, other = gx.explain(model, ["CCO", "CCN"])
-    assert one == one
-    assert one != other
-    assert len({one, other}) == 2
-    assert np.array_equal(copy.deepcopy(one).relevance, one.relevance)
-    assert one.relevance.base is None
+    first, second = gx.explain(model, ["CCO", "CCN"])
+    assert first == first
+    assert first != second
+    assert len({first, second}) == 2
+    assert np.array_equal(copy.deepcopy(first).relevance, first.relevance)
+    assert first.relevance.base is None
 
 
 def test_values_of_an_rdkit_molecule_name_their_atoms(model):
@@ -447,8 +449,8 @@ def test_pictures_side_by_side_name_what_differs(model):
     with pytest.raises(ValueError, match="one input under several methods"):
         side_by_side(gx.explain(model, ["CCO", "CCN"]))
     with pytest.warns(UserWarning, match="left out"):
-        found = gx.explain(model, ["CCO", "C1CC"])
-    ElementTree.fromstring(gx.grid(found, titles=["a", "b"]))
+        explanations = gx.explain(model, ["CCO", "C1CC"])
+    ElementTree.fromstring(gx.grid(explanations, titles=["a", "b"]))
 
 
 def test_unknown_options_of_a_method_are_named(model):

@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def without_links(tmp_path_factory) -> Path:
-    """A clone without links of the last commit, with the package as it is in the working tree."""
+    """Clone the last commit without links, with the package as it is in the working tree."""
     clone = tmp_path_factory.mktemp("clone") / "graphxai"
     run(["git", "clone", "--quiet", "-c", "core.symlinks=false", str(ROOT), str(clone)])
     assert all((clone / link).is_file() for link in LINKS), "git wrote links"
@@ -56,7 +56,7 @@ def run(command: list[str], **options) -> str:
 
 @pytest.fixture
 def environment(tmp_path) -> Path:
-    """A virtual environment with the libraries, but not the checkout of the developer.
+    """Make a virtual environment with the libraries, but not with the developer's checkout.
 
     A file `.pth` adds the folders of the libraries without reading the files `.pth` in them, one of
     which adds the developer's checkout.

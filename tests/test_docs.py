@@ -52,7 +52,7 @@ class Gps(nn.Module):
 
 
 def taken_for_granted() -> dict[str, dict]:
-    """By section of the README: a model and graphs of the reader's, and a method."""
+    """Return, by section of the README, what it assumes: a model, graphs, and a method."""
     torch.manual_seed(0)
     drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
     graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
@@ -67,12 +67,12 @@ def taken_for_granted() -> dict[str, dict]:
 
 @pytest.fixture
 def own_registry():
-    """Methods and metrics that a page registers are gone afterwards."""
-    registries = [(known, dict(known)) for known in (REGISTRY, METRICS)]
+    """Remove methods and metrics that a page registers when the page is over."""
+    registries = [(registry, dict(registry)) for registry in (REGISTRY, METRICS)]
     yield
-    for known, before in registries:
-        known.clear()
-        known.update(before)
+    for registry, before in registries:
+        registry.clear()
+        registry.update(before)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -99,7 +99,7 @@ def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatc
 
 
 def commands_on_official_data() -> list[str]:
-    """Each of them once, from all pages."""
+    """Return each such command of all pages once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w[1:]) for w in words if w[1:3] in OFFICIAL})
@@ -124,14 +124,14 @@ def test_a_block_has_a_known_language(page):
 
 
 def commands_that_set_up() -> list[str]:
-    """The `make` and `pip` commands of all pages, each once."""
+    """Return each `make` and `pip` command of all pages once."""
     blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
     words = [words for block in blocks for words in commands_of(block.text)]
     return sorted({shlex.join(w) for w in words if w[0] in ("make", "pip")})
 
 
 def run_dry(words: list[str]) -> None:
-    """`make` and `pip` run dry if they would change the environment."""
+    """Run `make` and `pip` dry if they would change the environment."""
     if words[0] == "pip":
         words = [sys.executable, "-m", *words, "--dry-run", "--no-deps", "--no-build-isolation"]
     else:
@@ -147,7 +147,7 @@ def test_commands_of_make_run_without_installing(command):
 
 
 def test_commands_of_pip_run_without_installing():
-    """Those that differ only in what they install run as one, since pip takes a second to start."""
+    """Commands that differ only in what they install run as one, since pip starts slowly."""
     pytest.importorskip("setuptools")
     alike: dict[tuple[str, ...], list[str]] = {}
     for command in commands_that_set_up():
@@ -160,12 +160,12 @@ def test_commands_of_pip_run_without_installing():
 
 
 def test_extras_that_pip_is_asked_for_exist():
-    """In the documentation, and in the package's messages about missing extras."""
+    """They are named in the documentation and in messages about missing extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {}
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "graphxai").rglob("*.py")]:
-        for found in re.findall(r"(?:graphxai|\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
-            named |= dict.fromkeys(found.split(","), path)
+        for extras in re.findall(r"(?:graphxai|\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
+            named |= dict.fromkeys(extras.split(","), path)
     assert {"train", "parquet", "pdf"} <= set(named)
     assert set(named) <= set(project["optional-dependencies"]), named
 
@@ -220,13 +220,13 @@ def test_every_command_is_on_the_command_line_page():
 
 @pytest.fixture
 def registry_tables(monkeypatch):
-    """The extension of Sphinx that makes tables from the registries."""
+    """Load Sphinx's extension that makes tables from the registries."""
     monkeypatch.syspath_prepend(str(DOCS / "extensions"))
     return import_module("registry_tables")
 
 
 def built(page: str, registry_tables) -> str:
-    """The Markdown of a page as Sphinx reads it."""
+    """Return the Markdown of a page as Sphinx reads it."""
     return registry_tables.filled((DOCS / page).read_text(encoding="utf-8"))
 
 
@@ -235,7 +235,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 
     @register
     class Oldest(Random):
-        """Position in the file, |counted| from the first node. Nothing else."""
+        """A method that scores |counted| from the first node, by position in the file."""
 
         name, source = "oldest", "Methuselah 969"
         traits = Traits(large_score_means="early")
@@ -250,7 +250,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 def test_a_new_metric_is_in_the_table(registry_tables, own_registry):
     @metric(False, "this test", classes_only=True)
     def middle(series):
-        """Output with half of the nodes."""
+        """Return the output with half of the nodes."""
 
     page = built("theory/evaluation.md", registry_tables)
     assert (

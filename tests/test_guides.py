@@ -1,4 +1,4 @@
-"""What CONTRIBUTING and the guides say how to add passes ruff, mypy and the tests, as it stands."""
+"""What is added as CONTRIBUTING and the guides say passes ruff, mypy and the tests."""
 
 import os
 import shlex
@@ -37,7 +37,7 @@ def blocks() -> list[PastedBlock]:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory, blocks) -> Path:
-    """A copy of the repository into which every block of the guides was typed."""
+    """Return a copy of the repository into which every block of the guides was typed."""
     copy = tmp_path_factory.mktemp("copy")
     unused = shutil.ignore_patterns("__pycache__", "_build")
     for name in FOLDERS:
@@ -53,7 +53,7 @@ def changed(tmp_path_factory, blocks) -> Path:
 
 
 def installing() -> str:
-    """The command that puts a trained model among the bundled ones."""
+    """Return the command that puts a trained model among the bundled ones."""
     blocks = [block.text for block in blocks_of("docs/howto/extend.md") if block.kind == "sh"]
     (command,) = (text for text in blocks if text.startswith("cp "))
     return command
@@ -81,7 +81,7 @@ def test_what_the_guides_add_is_formatted_and_linted(changed, blocks):
 
 
 def test_what_the_guides_add_is_typed(changed, request):
-    """With what `make lint` has cached, or what an earlier run of this test has."""
+    """This uses what `make lint` has cached, or what an earlier run of this test has."""
     cache = request.config.cache.mkdir("mypy")
     if (ROOT / ".mypy_cache").is_dir():
         cache = changed / ".mypy_cache"

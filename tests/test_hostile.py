@@ -1,4 +1,4 @@
-"""Inputs that once were faults, and stay harmless."""
+"""Inputs that once were faults stay harmless."""
 
 import pytest
 from hostile import CHECKS, check, corpus

@@ -1,4 +1,4 @@
-"""The layout: rooms on floors, a front door, and methods that are found where they lie."""
+"""The layout keeps its floors, and methods are found where they lie."""
 
 import importlib.util
 import sys
@@ -19,7 +19,7 @@ def drawing():
 
 
 def test_the_picture_of_the_floors_is_drawn_from_the_imports():
-    """Else run `python docs/draw_floors.py`."""
+    """If this fails, run `python docs/draw_floors.py`."""
     draw = drawing()
     assert draw.PICTURE.read_text(encoding="utf-8") == draw.picture()
 
@@ -38,7 +38,7 @@ def test_the_package_shows_its_architecture_at_a_glance():
 
 
 def test_the_map_in_contributing_has_every_folder():
-    """Else add the folder to the map under "The map" in CONTRIBUTING.md."""
+    """If this fails, add the folder to the map under "The map" in CONTRIBUTING.md."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     on_map = text.partition("## The map")[2].partition("```\n\n")[0]
     folders = {path.parent.name for path in (ROOT / "graphxai").rglob("__init__.py")}

@@ -64,7 +64,7 @@ def code_cells(notebook):
 
 
 def kinds(cell) -> list[str]:
-    """What a cell shows: its streams and the forms of its results, in order."""
+    """Return what a cell shows: its streams and the forms of its results, in order."""
     streams = [output.name for output in cell.outputs if output.output_type == "stream"]
     results = [
         ", ".join(sorted(output.data))
@@ -76,7 +76,7 @@ def kinds(cell) -> list[str]:
 
 @pytest.fixture(scope="module")
 def execute() -> ModuleType:
-    """`notebooks/execute.py`, a script that is not part of the package."""
+    """Load `notebooks/execute.py`, a script that is not part of the package."""
     spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
     assert spec is not None
     assert spec.loader is not None
@@ -87,7 +87,7 @@ def execute() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[AsyncKernelManager]:
-    """One kernel for all notebooks of a process: its start and imports take longer than most."""
+    """Start one kernel for all notebooks of a process, because its start takes so long."""
     manager = AsyncKernelManager(kernel_name="python3")
     yield manager
     run_sync(manager.shutdown_kernel)(now=True)

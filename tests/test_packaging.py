@@ -1,4 +1,4 @@
-"""The installed package: complete, in its own namespace, quick to import."""
+"""The installed package is complete, keeps to its own namespace, and is quick to import."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(common_folder) -> Path:
-    """Built once, whatever the number of test processes: builds share a folder of the tree."""
+    """Build a wheel once for all test processes, because builds share a folder of the tree."""
     folder = common_folder / "wheel"
     with FileLock(common_folder / "wheel.lock"):
         if not folder.is_dir():
@@ -35,8 +35,8 @@ def test_listed_packages_are_those_of_the_tree():
             parts = path.parent.relative_to(ROOT / folder).parts
             expected.add(".".join([package, *parts]))
     linked = ("graphxai.models.", "graphxai.datasets.")  # found again behind the links
-    found = {p for p in expected if not p.startswith(linked) or p in settings["packages"]}
-    assert set(settings["packages"]) == found
+    packages = {p for p in expected if not p.startswith(linked) or p in settings["packages"]}
+    assert set(settings["packages"]) == packages
     for package, folder in settings["package-dir"].items():
         assert (ROOT / folder).is_dir(), package
 
@@ -58,7 +58,7 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
 
 
 def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
-    """What is not code names its source: the page has each file's kind, and a card its data's."""
+    """The page names the kind and source of each file, and a card the source of its data."""
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("dist-info/licenses/NOTICE") for name in names)
     page = (ROOT / "docs" / "licences.md").read_text()
@@ -136,7 +136,7 @@ LIGHT = {
 
 @pytest.fixture(scope="module")
 def imported() -> dict[str, str]:
-    """By line of `LIGHT`, those of its modules that are loaded after it and those above it."""
+    """Return, for each line of `LIGHT`, which of its modules are loaded after it."""
     code = "\n".join(
         f"{line}\nprint([m for m in {heavy!r} if m in sys.modules])"
         for line, heavy in LIGHT.items()
@@ -177,16 +177,16 @@ print("torch_geometric" in sys.modules)"""
 
 
 def printed(code: str) -> list[str]:
-    """The lines that a new process prints."""
+    """Return the lines that a new process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 def test_nothing_is_unpickled():
-    """No module reads a pickle; torch.load only ever with weights_only=True.
+    """No module reads a pickle, and torch.load is only called with weights_only=True.
 
-    Only a pool of processes does, from pipes to the processes that it started itself.
+    The one exception is a pool of processes, which reads pipes to processes that it started.
     """
     for folder in ("graphxai", "models", "datasets"):
         for path in (ROOT / folder).rglob("*.py"):

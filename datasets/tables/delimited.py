@@ -50,7 +50,7 @@ def opened_text(path: Path, layout: TextLayout) -> Iterator[io.TextIOWrapper]:
 
 
 class _BoundedLines(io.RawIOBase):
-    """A file whose lines have a limit, as what reads line by line keeps a line in memory."""
+    """A file with a limit on the length of lines, because readers keep a whole line in memory."""
 
     def __init__(self, content: BinaryIO, path: Path) -> None:
         self._content, self._path = content, path

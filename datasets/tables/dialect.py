@@ -68,7 +68,7 @@ class TextLayout:
 
 
 def text_layout(head: bytes, column: str | None) -> TextLayout:
-    """Find how a text file is written from the bytes at its start.
+    """Find, from the bytes at its start, how a text file is written.
 
     Args:
         column: a column that the header must have. The separator is the one that gives it, if one

@@ -41,7 +41,7 @@ def shorten(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str, str | None] | None:
-    """Return the signature and return type to show; None if there is no signature."""
+    """Return the signature and return type to show, or None if there is no signature."""
     if what == "class" and is_dataclass(obj):
         return f"({', '.join(field.name for field in fields(obj) if field.init)})", None
     if signature is None:

@@ -1,4 +1,4 @@
-"""Write equations as MathML, which browsers render natively: the pages need no network for it."""
+"""Write equations as MathML, which browsers render natively, so that pages need no network."""
 
 from typing import Any
 

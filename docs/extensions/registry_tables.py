@@ -1,6 +1,6 @@
 """Make the tables of methods, metrics and models when the pages are built, from what is registered.
 
-A page says where a table belongs. What stands there in the file is for readers of the file:
+A page says where a table belongs. Readers of the file see other words there:
 
     <!-- made from the registry: methods -->
     `graphxai methods` prints this table.
@@ -89,7 +89,7 @@ def row_of_model(name: str) -> tuple[str, str, str]:
 
 
 def further_methods() -> str:
-    """Return, as a list of definitions, the methods that no page defines, with their docstrings."""
+    """Return a list of the methods that no page defines, with their docstrings."""
     pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in DEFINITIONS)
     undefined = [(name, cls) for name, cls in REGISTRY.items() if f"`{name}`" not in pages]
     if not undefined:

@@ -104,15 +104,15 @@ def activity_cliffs(
     )
 
 
-def _read(smiles: Sequence[str], wanted: Iterable[Any]) -> dict[int, Chem.Mol]:
-    """Return the molecules by row; skip unreadable rows, and list them in a warning."""
+def _read(smiles: Sequence[str], used: Iterable[Any]) -> dict[int, Chem.Mol]:
+    """Return the molecules by row, and warn of rows that cannot be read."""
     molecules, unreadable = {}, []
     with rdBase.BlockLogs():
-        for row, (text, use) in enumerate(zip(smiles, wanted, strict=True)):
-            mol = Chem.MolFromSmiles(text) if use else None
+        for row, (text, is_used) in enumerate(zip(smiles, used, strict=True)):
+            mol = Chem.MolFromSmiles(text) if is_used else None
             if mol is not None:
                 molecules[row] = mol
-            elif use:
+            elif is_used:
                 unreadable.append(row)
     if unreadable:
         listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")

@@ -28,7 +28,7 @@ NO_MOLECULE = "a contrast needs two molecules, but one input has none."
 
 @dataclass(frozen=True)
 class Account:
-    """The difference between the outputs of two molecules a and b, term by term.
+    """The difference between the outputs of two molecules a and b, split into terms.
 
     `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + average_atoms
     + unexplained`. Under `lrp`, `unexplained` is only rounding.
@@ -63,7 +63,7 @@ class Account:
         return self.output - self.total
 
     def to_dict(self) -> dict[str, float]:
-        """The terms by name, then `unexplained`, `total` and `output`."""
+        """Return the terms by name, then `unexplained`, `total` and `output`."""
         terms = asdict(self)
         output = terms.pop("output")
         return terms | {"unexplained": self.unexplained, "total": self.total, "output": output}

@@ -93,7 +93,7 @@ class Counterfactual:
 
     @property
     def change_range(self) -> str:
-        """The interval of a value's change, `90 %: -1.15 to +2.39`; empty if there is none."""
+        """The interval of a value's change, such as `90 %: -1.15 to +2.39`, or "" without one."""
         interval = self.change_interval
         if interval is None or not math.isfinite(interval[0]):
             return ""
@@ -102,13 +102,13 @@ class Counterfactual:
 
     @property
     def change_in_full(self) -> str:
-        """The predicted change with its interval, `+0.62 (90 %: -1.15 to +2.39)`."""
+        """The predicted change with its interval, such as `+0.62 (90 %: -1.15 to +2.39)`."""
         within = f" ({self.change_range})" if self.change_range else ""
         return f"{self.predicted_change:+z.2f}{within}"
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Its cells in a table, by column."""
+        """The cells of its row in a table, by column."""
         near, (low, high) = self.prediction.nearness, self.change_interval or (None, None)
         return {
             "smiles": self.smiles,
@@ -154,7 +154,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         ranked: the counterfactuals.
         predicted: how many neighbours were predicted.
         successes: how many of them reached the goal.
-        sure: of how many of these the model is sure; None if the model cannot tell.
+        sure: how many of these the model is sure of; None if the model cannot tell.
         first: number of the first neighbour that reached the goal; None if none did.
     """
 
@@ -192,7 +192,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         return f"{tried}, {reach}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = "lrp") -> Contrast:
-        """Explain the molecule against one counterfactual: what the change does in the model."""
+        """Explain the molecule against one counterfactual, to see what the change does."""
         target = self.goal.target
         molecule = self.explanation.smiles
         return contrast(self.model, molecule, self.ranked[index].smiles, method, target=target)
@@ -215,7 +215,10 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
 
     @cached_property
     def _common_parts(self) -> tuple[CommonPart | None, ...]:
-        """What each counterfactual shares with the molecule; a search takes up to a second."""
+        """The part that each counterfactual shares with the molecule, or None if none was found.
+
+        Each search takes up to a second.
+        """
         first, *others = (e.atoms(NO_MOLECULE) for e in self.explanations)
         return tuple(_common_part(first, other) for other in others)
 
@@ -357,7 +360,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
 
 
 def percent(share: float | None) -> str:
-    """Write a share as "52 %"; empty if there is none."""
+    """Return a share as "52 %", or "" if there is none."""
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
 
 

@@ -303,7 +303,7 @@ def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol
 
 
 def _counts(candidate: Counterfactual, sure: bool) -> bool:
-    """Whether a neighbour is a counterfactual; with `sure`, only if the model is sure."""
+    """Return whether a neighbour is a counterfactual, and with `sure` whether the model is sure."""
     return candidate.reached and (not sure or bool(candidate.sure))
 
 

@@ -1,4 +1,4 @@
-"""Whether a molecule can be made, and what medicinal chemists would object to."""
+"""Say whether a molecule can be made, and what medicinal chemists would object to."""
 
 import importlib.util
 from functools import cache
@@ -12,8 +12,8 @@ from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 def accessibility(mol: Chem.Mol) -> float | None:
     """Return the synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009.
 
-    Returns None where RDKit comes without its Contrib folder, and for a molecule without atoms,
-    which RDKit cannot score.
+    The result is None where RDKit comes without its Contrib folder, and for a molecule without
+    atoms, which RDKit cannot score.
     """
     scorer = _scorer()
     if scorer is None or not mol.GetNumAtoms():

@@ -24,7 +24,7 @@ from graphxai.explanation.ledger import Ledger
 
 NAME = "fragment_shapley"  # the method's name in explanations by such values
 EXACT = 10  # fragments: 1,024 coalitions
-ORDERS = 64  # sampled orders of more fragments; every second one is the reverse of the one before
+ORDERS = 64  # orders sampled for more fragments; every second one reverses the one before
 SAME = 1e-3  # relative difference between the model's output and the explained one
 
 Values = NDArray[np.float64]
@@ -43,7 +43,7 @@ class FragmentValues:
         operator: how the atoms of absent fragments are removed.
         errors: standard errors (M,) over pairs of orders; None if the values are exact.
         orders: how many orders were sampled; None if the values are exact.
-        seed: of the sampled orders; None if the values are exact.
+        seed: seed of the sampled orders; None if the values are exact.
     """
 
     values: Values

@@ -1,4 +1,4 @@
-"""Molecules made by swapping a BRICS fragment (Degen 2008), or by a change of their SELFIES."""
+"""Make molecules by swapping a BRICS fragment (Degen 2008), or by changing their SELFIES."""
 
 import csv
 import random
@@ -22,9 +22,8 @@ COMMON = "common_fragments.csv"  # kind of bond, SMILES, number of compounds
 JOINT = 1  # isotope of the dummy atoms that are joined
 ORIGIN = "graphxai_origin"
 
-FragmentsByBond = Mapping[
-    str, Collection[str]
-]  # by kind of bond: SMILES with [1*], most common first
+# For each kind of bond, the SMILES of fragments with [1*], the most common first.
+FragmentsByBond = Mapping[str, Collection[str]]
 _Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
 
 
@@ -54,7 +53,7 @@ def exchanged(
 
 
 def fragments_of(molecules: Iterable[Chem.Mol]) -> dict[str, dict[str, int]]:
-    """Return the fragments at BRICS bonds by kind of bond, each with how many molecules have it."""
+    """Return the fragments at BRICS bonds, by kind of bond, with the number of their molecules."""
     return _counted(map(_pieces, molecules))
 
 
@@ -85,11 +84,11 @@ def _counted(pieces_by_molecule: Iterable[_Pieces]) -> dict[str, dict[str, int]]
     counts: dict[str, dict[str, int]] = {}
     for pieces in pieces_by_molecule:
         for kind, smiles in pieces:
-            of_kind = counts.setdefault(kind, {})
-            of_kind[smiles] = of_kind.get(smiles, 0) + 1
+            kind_counts = counts.setdefault(kind, {})
+            kind_counts[smiles] = kind_counts.get(smiles, 0) + 1
     return {
-        kind: dict(sorted(of_kind.items(), key=lambda pair: (-pair[1], pair[0])))
-        for kind, of_kind in sorted(counts.items())
+        kind: dict(sorted(kind_counts.items(), key=lambda pair: (-pair[1], pair[0])))
+        for kind, kind_counts in sorted(counts.items())
     }
 
 
@@ -99,7 +98,7 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
     Args:
         mol: the molecule to change.
         count: how many changes are tried.
-        seed: for the random changes.
+        seed: seed of the random changes.
         keep: numbers of atoms whose substructure every molecule must still contain.
 
     Raises:
@@ -168,7 +167,7 @@ def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
 
 
 def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
-    """Return the molecule without these atoms, of which `joint` becomes a dummy atom."""
+    """Return the molecule without these atoms, but with a dummy atom in place of `joint`."""
     piece = Chem.RWMol(mol)
     for atom in piece.GetAtoms():
         if atom.GetIdx() not in without:
@@ -192,7 +191,7 @@ def _by_isotope() -> Chem.MolzipParams:
 
 @cache
 def _common() -> dict[str, tuple[str, ...]]:
-    """Read common fragments by kind of bond; the file's first line says where they are from."""
+    """Read common fragments by kind of bond. The file's first line says where they are from."""
     with resources.files(__package__).joinpath(COMMON).open(encoding="utf-8") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         by_kind: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The contribution of each fragment over a set of molecules: mean, spread, interval, examples.
+"""Compare fragments over a set of molecules: mean, spread, interval and examples.
 
 Molecules are added one by one and not kept. Memory grows with the number of distinct fragments,
 plus 8 bytes per compound for a hash that recognises duplicates.
@@ -100,7 +100,7 @@ class Tally:
         Args:
             occurrences: relevance and number of atoms of each.
             place: position of the molecule in the set.
-            smiles: of the molecule.
+            smiles: SMILES of the molecule.
         """
         number = len(occurrences)
         value = math.fsum(relevance for relevance, _ in occurrences) / number
@@ -121,7 +121,7 @@ class Tally:
 
 
 class FragmentTable:
-    """Relevance of every fragment so far, over the molecules added; see `fragment_table`.
+    """The relevance of every fragment over the molecules added so far, see `fragment_table`.
 
     `molecules` is the number of different molecules that were added.
     """

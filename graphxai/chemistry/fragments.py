@@ -1,10 +1,10 @@
-"""Relevance summed over parts of a molecule: fragments, rings or functional groups.
+"""Sum relevance over parts of a molecule: fragments, rings or functional groups.
 
     gx.fragments(explanation, "brics")
     gx.fragments(explanation, method="shapley")
     gx.fragment_table(explanations, "groups")
 
-Every atom belongs to exactly one part, so the parts add up to the relevance of all atoms; the
+Every atom belongs to exactly one part, so the parts add up to the relevance of all atoms. The
 Shapley values of parts add up to what all atoms change in the output.
 """
 
@@ -43,7 +43,7 @@ class Fragment:
 
     Args:
         name: what the part is called.
-        smiles: canonical, without stereochemistry, with `*` where the part is attached.
+        smiles: canonical SMILES without stereochemistry, with `*` where the part is attached.
         atoms: sorted atom indices.
         relevance: its summed relevance, or its Shapley value.
         scheme: how the molecule was divided.
@@ -79,11 +79,11 @@ class Fragment:
 
 @dataclass(frozen=True, eq=False)
 class Fragments(Result, Sequence[Fragment]):
-    """The fragments of one explanation, by descending relevance; they sum to `ledger.nodes`.
+    """The fragments of one explanation, by descending relevance. They sum to `ledger.nodes`.
 
     Args:
-        explanation: of the molecule. With Shapley values, the atoms of a fragment have equal shares
-            of its value.
+        explanation: explanation of the molecule. With Shapley values, the atoms of a fragment have
+            equal shares of its value.
         scheme: how the molecule was divided.
         parts: the fragments.
         shapley: how the Shapley values were computed (exact or sampled, with orders and seed); None
@@ -179,8 +179,9 @@ def fragments(
     The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
     pattern covers into one part, "rest". A match that shares an atom with an earlier match is
     dropped. Functional groups are matched from the largest to the smallest, then in the order of
-    `FUNCTIONAL_GROUPS`; your patterns are matched in the order in which you list them. Matches of
-    one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not matter.
+    `name_tables.NAMED_GROUPS`. Your patterns are matched in the order in which you list them.
+    Matches of one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not
+    matter.
 
     Shapley values (Shapley 1953) are those of the parts for the output that was explained, whatever
     method explained it. They sum to the output minus the output without any atom. Up to 10 parts
@@ -188,16 +189,16 @@ def fragments(
     each has a standard error.
 
     Args:
-        explanation: of a molecule.
+        explanation: explanation of a molecule.
         scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
             Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
             functional groups; or SMARTS patterns, as a list or as {name: SMARTS}.
         method: "sum" adds the relevance of the atoms; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
-        graph: what was explained, for "shapley", where the molecule alone does not make it (for
-            most wrapped models).
+        graph: the graph that was explained, for "shapley". It is needed where the molecule alone
+            does not give it, as for most wrapped models.
         operator: how "shapley" removes the atoms of absent parts: "mask", "zero" or "delete".
-        seed: of the sampled orders.
+        seed: seed of the sampled orders.
 
     Raises:
         TypeError: for a list (see `fragment_table`).
@@ -263,7 +264,7 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return the SMILES of every part; a part in several pieces has dots between them."""
+    """Return the SMILES of every part, with dots between the pieces of a part."""
     part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
     ends = bonded(mol).tolist()
     cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]

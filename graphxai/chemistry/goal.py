@@ -17,7 +17,7 @@ class Goal:
     Args:
         task: name of the task.
         label: name of the class; None for a value.
-        limit: of the value.
+        limit: limit of the value.
         side: +1 if the value should lie above the limit, -1 if it should lie below.
     """
 
@@ -76,7 +76,7 @@ class Goal:
         return prediction.value
 
     def distance(self, prediction: Prediction) -> float:
-        """Return how far beyond the goal a prediction lies; negative on the wrong side.
+        """Return how far beyond the goal a prediction lies, negative on the wrong side.
 
         For a class, it is the log-odds against the most probable other class. For a value, it is
         the distance from the limit.
@@ -88,7 +88,7 @@ class Goal:
         return float(np.log(max(reached, 1e-12) / max(other, 1e-12)))
 
     def sure(self, prediction: Prediction) -> bool | None:
-        """Say whether the model is sure that the goal is reached; None if the model cannot tell.
+        """Return whether the model is sure that the goal is reached, or None if it cannot tell.
 
         For a class, see `Prediction.sure`. For a value, its whole interval must lie beyond the
         limit.

@@ -1,4 +1,4 @@
-"""Matched molecular pairs: two molecules that differ in one part, at one acyclic single bond.
+"""Find matched molecular pairs, which differ in one part at one acyclic single bond.
 
 The part has at most 13 heavy atoms and at most half the size of the shared core, or is hydrogen.
 Sources: Hussain 2010 (pairs from cuts), Hu 2012 (sizes).
@@ -47,8 +47,8 @@ class MatchedPair(NamedTuple):
     """Two molecules that differ in one part.
 
     Args:
-        core: SMILES of what both share, with `*` at the bond.
-        exchange: from the part of the first molecule to that of the second.
+        core: SMILES of the core that both share, with `*` at the bond.
+        exchange: exchange of the first molecule's part for the second's.
     """
 
     core: str
@@ -64,7 +64,7 @@ def matched_pairs(
         molecules: any molecules.
         wanted: whether the pair (i, j) is of interest.
     """
-    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core: what molecule i has there
+    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core, the part of each molecule
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)

@@ -1,4 +1,4 @@
-"""Corresponding atoms of two molecules: their maximum common substructure.
+"""Find the corresponding atoms of two molecules, their maximum common substructure.
 
 Rings match only whole rings, and bonds match by order. Atoms may differ in element, because one
 exchanged ring atom would otherwise lose the whole ring and all that lies behind it. If more than a
@@ -59,7 +59,7 @@ def common_part(
     Args:
         a, b: the molecules, of Na and Nb atoms.
         timeout: seconds per search.
-        cost: of mapping each atom of a to each atom of b, (Na, Nb).
+        cost: cost of mapping each atom of a to each atom of b, (Na, Nb).
 
     Raises:
         NoCommonPartError: if fewer than three atoms of equal element and charge correspond.
@@ -82,9 +82,9 @@ def common_part(
             timeout=max(1, math.ceil(timeout)),
         )
         complete = complete and not search.canceled
-        mapping, of_mapping = _best_mapping(a, b, search.smartsString, alike, around, price)
-        if mapping is not None and of_mapping > score:
-            best, score = mapping, of_mapping
+        mapping, mapping_score = _best_mapping(a, b, search.smartsString, alike, around, price)
+        if mapping is not None and mapping_score > score:
+            best, score = mapping, mapping_score
     if best is None or score[0] < SMALLEST:
         raise NoCommonPartError(
             f"{_name(a)} and {_name(b)} have fewer than {SMALLEST} connected atoms in common, but"
@@ -124,12 +124,12 @@ def _best_mapping(
 
 
 def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
-    """Say whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
-    of_a, of_b = (
+    """Return whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
+    properties_a, properties_b = (
         np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
         for mol in (a, b)
     )
-    equal: NDArray[np.bool_] = (of_a[:, None] == of_b[None]).all(-1)
+    equal: NDArray[np.bool_] = (properties_a[:, None] == properties_b[None]).all(-1)
     return equal
 
 

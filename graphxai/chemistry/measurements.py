@@ -1,6 +1,6 @@
-"""What a table of measured values says about a change of a molecule.
+"""Look up what a table of measured values says about a change of a molecule.
 
-It may hold the product itself, and pairs of molecules with the same change.
+The table may hold the product itself, and pairs of molecules with the same change.
 """
 
 import warnings
@@ -32,11 +32,11 @@ class Measured:
     """What was measured for a change from one molecule to another.
 
     Args:
-        name: of the measured value.
+        name: name of the measured value.
         before, after: the two measured values, None for a molecule that is not in the table.
-        exchange: which part was exchanged, None if the two molecules are not a matched pair.
+        exchange: the part that was exchanged, None if the two molecules are not a matched pair.
         changes: measured changes of the pairs in the table that have the same exchange at the same
-            kind of atom; this pair is among them.
+            kind of atom, this pair among them.
     """
 
     name: str
@@ -47,17 +47,17 @@ class Measured:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the changes; None without pairs."""
+        """The mean of the changes, or None without pairs."""
         return float(np.mean(self.changes)) if self.changes else None
 
     @property
     def sd(self) -> float | None:
-        """The standard deviation of the changes; None for fewer than two."""
+        """The standard deviation of the changes, or None for fewer than two."""
         return float(np.std(self.changes, ddof=1)) if len(self.changes) > 1 else None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Its cells in a table, by column."""
+        """The cells of its row in a table, by column."""
         return {
             "measured": self.after,
             "measured_before": self.before,
@@ -69,7 +69,7 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """What was measured, in words."""
+        """The measured values in words."""
         parts = []
         if self.after is not None:
             was = "" if self.before is None else f" (before {self.before:.4g})"
@@ -90,9 +90,9 @@ class Measurements:
     """Measured values by canonical SMILES.
 
     Args:
-        name: of the measured value.
-        values: the value of each molecule, the mean if it was measured repeatedly.
-        note: which values or SMILES were not understood, in words; empty if all were.
+        name: name of the measured value.
+        values: the value of each molecule, or the mean if it was measured repeatedly.
+        note: the values or SMILES that were not understood, in words; empty if all were.
     """
 
     name: str
@@ -152,10 +152,10 @@ class Measurements:
         return cls(name, means, note)
 
     def doubt(self, task: Task) -> str:
-        """Say so if the values hardly look like those that a regression was trained on.
+        """Return a warning if the values hardly look like those that a regression was trained on.
 
-        Returns an empty text if they do. It is also empty where the mean and the standard deviation
-        of the training values (the task's `offset` and `scale`) are not recorded.
+        The text is empty if they do. It is also empty where the mean and the standard deviation of
+        the training values (the task's `offset` and `scale`) are not recorded.
         """
         if task.kind != "regression" or (task.offset, task.scale) == (0, 1) or not self.values:
             return ""

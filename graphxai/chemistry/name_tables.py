@@ -1,7 +1,7 @@
 """Functional groups, rings and small substituents by name."""
 
 # A pattern covers only the atoms of its group; their surroundings are inside $(...).
-FUNCTIONAL_GROUPS: tuple[tuple[str, str], ...] = (
+NAMED_GROUPS: tuple[tuple[str, str], ...] = (
     ("phosphate", "[PX4](=O)([OX2,OX1-])([OX2,OX1-])[OX2,OX1-]"),
     ("sulfamide", "[NX3][SX4](=O)(=O)[NX3]"),
     ("anhydride", "[CX3](=O)[OX2][CX3]=O"),
@@ -150,7 +150,7 @@ RINGS: tuple[tuple[str, str], ...] = (
 )
 
 # Substituents and linkers, with * at the attachment points.
-GROUPS: tuple[tuple[str, str], ...] = (
+SUBSTITUENTS: tuple[tuple[str, str], ...] = (
     ("methyl", "*C"),
     ("methylene", "*C*"),
     ("methine", "*C(*)*"),

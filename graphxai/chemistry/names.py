@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from .name_tables import GROUPS, RINGS
+from .name_tables import RINGS, SUBSTITUENTS
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
-    """Return the name of the ring system that these atoms form; None if it is not listed."""
+    """Return the name of the ring system that these atoms form, or None if it is not listed."""
     return ring_names().get(skeleton(mol, atoms))
 
 
@@ -170,4 +170,4 @@ def group_names() -> dict[str, str]:
     """Return the names of groups by canonical SMILES."""
     from rdkit import Chem
 
-    return {Chem.CanonSmiles(smiles): name for name, smiles in GROUPS}
+    return {Chem.CanonSmiles(smiles): name for name, smiles in SUBSTITUENTS}

@@ -1,9 +1,9 @@
-"""How a molecule is divided into parts: by BRICS bonds, scaffold, rings, groups or SMARTS."""
+"""Divide a molecule into parts: by BRICS bonds, scaffold, rings, groups or SMARTS."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .name_tables import FUNCTIONAL_GROUPS
+from .name_tables import NAMED_GROUPS
 from .names import ring_name, ring_systems
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ def _rings(mol: "Mol") -> list[Part]:
 
 
 def _groups(mol: "Mol") -> list[Part]:
-    patterns = [(name, _pattern(smarts)) for name, smarts in FUNCTIONAL_GROUPS]
+    patterns = [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS]
     return _matches(mol, patterns, largest_first=True)
 
 
 def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
-    """Return the matches that share no atom; `fragments` says which take precedence."""
+    """Return the matches that share no atom. `fragments` says which take precedence."""
     from rdkit import Chem
 
     ranks = list(Chem.CanonicalRankAtoms(mol))

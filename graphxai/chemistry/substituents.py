@@ -1,7 +1,7 @@
 """Names of substituents as chemists write them: "4-chlorophenyl", "pyridin-3-yl", "tert-butoxy".
 
-Close to IUPAC's substitutive names, with the common ones of small groups. Stereochemistry is left
-out, and so is the hydrogen that "1H-" indicates.
+The names are close to IUPAC's substitutive names, with common names for small groups.
+Stereochemistry is left out, and so is the hydrogen that "1H-" indicates.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .name_tables import GROUPS
+from .name_tables import SUBSTITUENTS
 from .names import described, ring_systems, skeleton
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ _RINGS: tuple[tuple[str, str, str], ...] = (
     ("tetrahydropyran", "O1CCCCC1", ""),
     ("1,3-dioxolan", "O1COCC1", ""),
     ("1,4-dioxan", "O1CCOCC1", ""),
-    # those named without a locant
+    # rings that are named without a locant
     ("phenyl", "c1ccccc1", ""),
     ("cyclopropyl", "C1CC1", ""),
     ("cyclobutyl", "C1CCC1", ""),
@@ -291,10 +291,10 @@ def _numbered(
     for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
         if set(match) != set(system):
             continue
-        of = {index: _locant(parent.locants[k]) for k, index in enumerate(match)}
-        rows = sorted((of[index], _text(of[index]), name) for index, name in branches)
+        locant_of = {index: _locant(parent.locants[k]) for k, index in enumerate(match)}
+        rows = sorted((locant_of[index], _text(locant_of[index]), name) for index, name in branches)
         by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
-        yield of[first], tuple(locant for locant, _, _ in rows), by_name
+        yield locant_of[first], tuple(locant for locant, _, _ in rows), by_name
 
 
 def _locant(text: str) -> _Locant:
@@ -347,7 +347,7 @@ def _listed() -> dict[str, str]:
     """Return the names of small groups with one open end by canonical SMILES."""
     from rdkit import Chem
 
-    single = [(_AS_PREFIX.get(name, name), s) for name, s in GROUPS if s.count("*") == 1]
+    single = [(_AS_PREFIX.get(name, name), s) for name, s in SUBSTITUENTS if s.count("*") == 1]
     return {Chem.CanonSmiles(s): name for name, s in (*single, *_MORE) if "*=" not in s}
 
 

@@ -1,6 +1,6 @@
 """Changes that medicinal chemists make to a molecule, as reaction SMARTS with their sources.
 
-A transformation is (name, reaction SMARTS, source). Atoms with a map number stay; the others leave
+A transformation is (name, reaction SMARTS, source). Atoms with a map number stay. The others leave
 or are new.
 """
 

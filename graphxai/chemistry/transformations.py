@@ -1,4 +1,4 @@
-"""Neighbours of a molecule: the results of transformations that medicinal chemists make."""
+"""Make the neighbours of a molecule by transformations of medicinal chemistry."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Change:
     """A molecule that is one change away from another.
 
     Args:
-        smiles: canonical.
-        name: what was changed.
+        smiles: canonical SMILES.
+        name: the change in words.
         source: where the change comes from.
         atoms: atoms of the first molecule that are gone, or that have other neighbours, hydrogens
             or charge.
-        origin: for each atom, in the order of `smiles`, the atom that it was in the first molecule,
-            or -1 for a new atom; empty if this is unknown.
+        origin: for each atom, in the order of `smiles`, its index in the first molecule, or -1 for
+            a new atom; empty if this is unknown.
     """
 
     smiles: str
@@ -68,10 +68,9 @@ class NewMolecules:
 
         Args:
             product: the molecule that came out.
-            name: what was changed.
+            name: the change in words.
             source: where the change comes from.
-            origin: the property of the product's atoms that holds the index of the atom that they
-                were.
+            origin: the property of the product's atoms that holds their index before the change.
         """
         written = _sanitised(product)
         if written is None or written[0] in self.seen:
@@ -107,7 +106,7 @@ def _reaction(smarts: str) -> Any:
 
 
 def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
-    """Return a copy whose bracket atoms lose and gain hydrogens like any others.
+    """Return a copy whose bracket atoms lose and gain hydrogens as other atoms do.
 
     Aromatic N-H stays.
     """
@@ -123,8 +122,8 @@ def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
 def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
     """Return the canonical SMILES of a product in one piece, and its atoms in that order.
 
-    Returns None if the product is not a valid molecule. The order is empty if hydrogens that were
-    atoms are implicit in the SMILES.
+    The result is None if the product is not a valid molecule. The order is empty if hydrogens that
+    were atoms are implicit in the SMILES.
     """
     try:
         Chem.SanitizeMol(product)
@@ -151,7 +150,7 @@ def _written_order(mol: Chem.Mol) -> list[int]:
 
 
 def _state(atom: Chem.Atom) -> tuple[Any, ...]:
-    """Return what a change alters in an atom, its hydrogens first."""
+    """Return the properties of an atom that a change may alter, the number of hydrogens first."""
     return (
         atom.GetTotalNumHs(),
         atom.GetAtomicNum(),

@@ -1,4 +1,4 @@
-"""What the commands share: options, loading a model, and telling what a source is."""
+"""What the commands share: options, loading a model, and telling what kind of source is given."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -67,8 +67,9 @@ def check_level(context: typer.Context, model: "LoadedModel", level: float) -> N
 
     if was_given(context, "level") and not model.conformal:
         echo(
-            f"model {model.origin.name!r} has no intervals: its weights come without its errors on"
-            " molecules it did not learn from (`graphxai train` stores them)",
+            f"model {model.origin.name!r} has no intervals: they are made from its errors on"
+            " molecules held out in training, which are not stored with it (`graphxai train` stores"
+            " them)",
             err=True,
         )
     require_level(level)
@@ -88,7 +89,7 @@ def naming_data_option() -> Iterator[None]:
 
 
 def kind_of(source: str) -> str:
-    """Tell what the source is by its suffix: 'table', 'image' or 'smiles'.
+    """Tell the kind of a source by its suffix: 'table', 'image' or 'smiles'.
 
     Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
     """
@@ -112,7 +113,7 @@ def kind_of(source: str) -> str:
 
 
 def _exists(source: str) -> bool:
-    """Whether this is a file or folder. An empty string, which is the current folder, is not."""
+    """Return whether this is a file or folder. An empty string, the current folder, is neither."""
     try:
         return bool(source.strip()) and Path(source).exists()
     except OSError:  # a SMILES too long for a file name
@@ -120,7 +121,7 @@ def _exists(source: str) -> bool:
 
 
 def _is_smiles(source: str) -> bool:
-    """Whether RDKit can read it. A SMILES takes precedence over a file with the same name."""
+    """Return whether RDKit can read it. A SMILES takes precedence over a file of the same name."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
@@ -141,7 +142,7 @@ def require_out(out: Path, source: str | Path) -> None:
 
 
 def value_of(source: str, kind: str) -> str | Path:
-    """The input as `graphxai.explain` takes it."""
+    """Return the input as `graphxai.explain` takes it."""
     return Path(source) if kind == "image" else source
 
 
@@ -154,5 +155,5 @@ def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
             " graphxai.explain in Python."
         )
     if (taken == "molecules") != (kind in ("smiles", "table")):
-        wanted = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"
-        raise ValueError(f"model {model.origin.name!r} takes {wanted}, not {source!r}.")
+        inputs = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {inputs}, not {source!r}.")

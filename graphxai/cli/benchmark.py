@@ -23,8 +23,8 @@ def benchmark(
     table: Annotated[
         Path | None,
         typer.Argument(
-            help="For a checkpoint or for rules: CSV table of molecules. For a checkpoint also a"
-            " folder of graphs, of which those are taken that were held out for testing."
+            help="CSV table of molecules, for a checkpoint or for rules. A checkpoint also takes a"
+            " folder of graphs, of which it uses those held out for testing."
         ),
     ] = None,
     methods: Annotated[

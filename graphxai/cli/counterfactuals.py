@@ -44,7 +44,9 @@ def counterfactuals(
         int, typer.Option(min=1, help="At most this many changes in a row."), APPLIES_ALWAYS
     ] = 2,
     sure: Annotated[
-        bool, typer.Option("--sure", help="Only those that the model is sure of."), APPLIES_ALWAYS
+        bool,
+        typer.Option("--sure", help="Keep only those that the model is sure of."),
+        APPLIES_ALWAYS,
     ] = False,
     measured: Annotated[
         Path | None,
@@ -136,7 +138,7 @@ def _measurements(path: str | Path, columns: list[str], smiles_column: str) -> "
 def _measurements_if_any(
     path: str | Path, columns: list[str], smiles_column: str
 ) -> "Measurements | None":
-    """What the table of molecules says was measured, or None if it has no such values."""
+    """Read the measured values in the table of molecules, or return None if it has none."""
     from graphxai.chemistry.measurements import NoNumbersError
 
     try:
@@ -192,7 +194,7 @@ def _find_for_table(
 
 
 def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None") -> str:
-    """Say so if measured values hardly look like the task they stand for, or else return "".
+    """Return a warning if measured values hardly look like those of their task, or else "".
 
     The task is the one that names their column, or else the goal's.
     """

@@ -1,4 +1,4 @@
-"""`graphxai explain`: a molecule, a table of molecules, or a digit."""
+"""The command `graphxai explain`: explain a molecule, a table of molecules, or a digit."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -162,7 +162,7 @@ def explain(
 
 
 def _limit(scale: str) -> float | None:
-    """The relevance shown in full colour, or None if it is that of the pictures."""
+    """Return the relevance shown in full colour, or None if the pictures decide about it."""
     if scale in ("own", "shared"):
         return None
     try:
@@ -175,7 +175,7 @@ def _limit(scale: str) -> float | None:
 
 
 def _folder(place: str | None) -> Path:
-    """The folder for the results of a table."""
+    """Return the folder for the results of a table."""
     folder = Path(place or "results")
     if folder.suffix.lower() in WRITABLE and not folder.is_dir():
         raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")

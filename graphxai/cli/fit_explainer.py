@@ -118,7 +118,7 @@ def _kind_of(source: str | None) -> str:
 
 
 def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[list[Any], str]:
-    """The graphs to draw from, and what they are in words."""
+    """Return the graphs to draw from, and what they are in words."""
     from graphxai.datasets.training_set import FILE
 
     name, folder = loaded.origin.name, loaded.origin.folder

@@ -199,8 +199,8 @@ def _write(frame: "pd.DataFrame", out: Path, excel_safe: bool) -> None:
     write_csv(frame, out, index=False, float_format=lambda value: f"{value:z.6g}")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _patterns(texts: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ class HelpfulCommand(TyperCommand):
     """A command whose help shows flags, `--help` among them, without a type."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The command's parameters, where flags have no type."""
+        """Return the command's parameters, where flags have no type."""
         return _without_types(super().get_params(ctx))
 
 
@@ -17,7 +17,7 @@ class HelpfulGroup(TyperGroup):
     """A group of commands whose help shows flags without a type."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The group's parameters, where flags have no type."""
+        """Return the group's parameters, where flags have no type."""
         return _without_types(super().get_params(ctx))
 
 

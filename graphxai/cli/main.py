@@ -161,7 +161,7 @@ def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
 def _printable_warning(
     message: Warning | str, category: type[Warning], *place: Any, **more: Any
 ) -> str:
-    """A warning for the terminal, without a line of code if it is meant for the user."""
+    """Return a warning for the terminal, without a line of code if it is meant for the user."""
     if category is UserWarning:
         return printable(f"warning: {message}\n")
     return printable(_FORMAT(message, category, *place, **more))

@@ -109,7 +109,7 @@ def refuse_inapplicable(context: typer.Context, kind: str) -> None:
 
 
 def was_given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave an option on the command line, even if its value is the default."""
+    """Return whether the user typed an option, even if its value is the default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -167,7 +167,7 @@ def options_from(
                     for field in declared[name].values()
                 }
                 made[name] = each(**values)
-            names = {name for of_class in declared.values() for name in of_class}
+            names = {name for class_fields in declared.values() for name in class_fields}
             others = {name: value for name, value in arguments.items() if name not in names}
             command(**others, **made)
 

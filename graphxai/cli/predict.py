@@ -1,4 +1,4 @@
-"""`graphxai predict`: a molecule, a table of molecules, or a digit."""
+"""The command `graphxai predict`: predict a molecule, a table of molecules, or a digit."""
 
 from contextlib import ExitStack
 from pathlib import Path

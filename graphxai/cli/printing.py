@@ -73,7 +73,7 @@ def nearness_line(counts: Mapping[str, int]) -> str:
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:
-    """Print, dimmed, what the words above mean, once for all methods."""
+    """Print dimmed lines that say what the words above mean, once for all methods."""
     terms = {name: text for e in explanations for name, text in about_terms(e).items()}
     terms.pop("unexplained", None)
     listed = "; ".join(f"{name}: {text}" for name, text in terms.items())
@@ -107,7 +107,7 @@ def print_models() -> None:
 
 
 def print_methods() -> None:
-    """Print the explanation methods: source and cost."""
+    """Print the explanation methods with their sources and costs."""
     cost = REGISTRY[BEST].traits.cost
     best = f"best: {BEST} ({cost}), highest AUAC for its passes, where it is fitted"
     table = Table(

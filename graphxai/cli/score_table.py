@@ -49,7 +49,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
 def _table(title: str, cells: Rows, columns: Sequence[Column], compact: bool) -> Table:
     """Make a table, whose first row is its header.
 
-    A compact one has a space between columns, otherwise there are lines with spaces.
+    A compact table has only a space between its columns, any other has lines and spaces.
     """
     header, *rows = cells
     for column, heading in zip(columns, header, strict=True):

@@ -20,10 +20,11 @@ REPEAT = "repeat the command to start it again."
 
 
 class TerminatedInterrupt(KeyboardInterrupt):
-    """What SIGTERM raises.
+    """The interrupt that SIGTERM raises.
 
-    It has a type of its own because Python ends a process by SIGINT, whatever status it asks for,
-    if a plain KeyboardInterrupt was ever raised in a text that `exec` runs, as dataclasses do.
+    It has a type of its own for a reason. If a plain KeyboardInterrupt was ever raised in code that
+    `exec` runs, as in dataclasses, Python ends the process by SIGINT, whatever status the process
+    asks for.
     """
 
 
@@ -69,7 +70,7 @@ def heeding_sigterm() -> Iterator[Termination]:
 
 
 def is_resumable(command: Any, arguments: Sequence[str]) -> bool:
-    """Whether the command that is named by the arguments has the option `--resume`."""
+    """Return whether the command that is named by the arguments has the option `--resume`."""
     commands = getattr(command, "commands", {})
     named = next((commands[name] for name in arguments if name in commands), None)
     options = getattr(named, "params", [])

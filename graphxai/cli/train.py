@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.progress import progress_bar
 
@@ -25,7 +26,7 @@ HARDWARE = ("accelerator", "devices", "precision")
 SHOWN_ROWS = 4
 
 
-@options_from(TableSettings, graph_settings=GraphSettings)
+@options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
 def train(
     context: typer.Context,
     source: Annotated[
@@ -87,20 +88,7 @@ def train(
         applies_to("graphs"),
     ] = None,
     graph_settings: GraphSettings,
-    num_train: Annotated[
-        int | None,
-        typer.Option(
-            min=20, help="Training images, of which a tenth are for validation [default: 10,000]."
-        ),
-        applies_to("mnist-superpixels"),
-    ] = None,
-    versions: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Versions of each training image, all but one deformed [default: 10]."
-        ),
-        applies_to("mnist-superpixels"),
-    ] = None,
+    digit_settings: DigitSettings,
     data: Annotated[
         Path | None,
         typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
@@ -151,8 +139,11 @@ def train(
     if source in NAMED:
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():
-            recipe = {"num_train": num_train, "versions": versions}
-            _train_named(source, out, settings, data, recipe)
+            if source == "bace":
+                folder = _train_bace(out, data, settings)
+            else:
+                folder = _train_digits(out, data, digit_settings)
+        echo(f"written: {folder}")
         return
     if Path(source).is_dir():
         refuse_inapplicable(context, "graphs")
@@ -183,32 +174,21 @@ def _exclusive(out: Path) -> AbstractContextManager[None]:
     return nullcontext() if "LOCAL_RANK" in os.environ else exclusive_lock(folder_at(out))
 
 
-def _train_named(
-    name: str,
-    out: Path,
-    settings: TableSettings,
-    data: Path | None,
-    recipe: dict[str, int | None],
-) -> None:
-    """Retrain a bundled model, for the recipe's epochs and images unless others are given."""
-    shared: dict[str, Any] = {
-        field: getattr(settings, field) for field in ("seed", "resume", *HARDWARE)
-    }
-    if settings.epochs is not None:
-        shared["epochs"] = settings.epochs
-    if name == "bace":
-        from graphxai.learning.recipes.bace import train_bace
+def _train_bace(out: Path, data: Path | None, settings: TableSettings) -> Path:
+    """Retrain the bundled model `bace`, and return its folder."""
+    from graphxai.learning.recipes.bace import train_bace
 
-        if settings.split == "clusters":
-            raise typer.BadParameter("bace is split by scaffold or at random.")
-        split = settings.split or "random"
-        folder = train_bace(out, root=data, split=split, **shared, log=echo)
-    else:
-        from graphxai.learning.recipes.mnist import train_mnist
+    if settings.split == "clusters":
+        raise typer.BadParameter("bace is split by scaffold or at random.")
+    split = settings.split or "random"
+    return train_bace(out, root=data, split=split, settings=settings, log=echo)
 
-        shared |= {field: value for field, value in recipe.items() if value is not None}
-        folder = train_mnist(out, root=data, **shared)
-    echo(f"written: {folder}")
+
+def _train_digits(out: Path, data: Path | None, settings: DigitSettings) -> Path:
+    """Retrain the bundled model `mnist-superpixels`, and return its folder."""
+    from graphxai.learning.recipes.mnist import train_mnist
+
+    return train_mnist(out, root=data, settings=settings)
 
 
 def _read_table(

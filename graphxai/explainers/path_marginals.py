@@ -128,9 +128,11 @@ def through_attention(
     gradients = torch.autograd.grad(
         target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
     )
-    pairs = zip(attention, gradients, strict=True)
+    # under autocast attention has few digits, but 1 - A needs them
+    wide = torch.promote_types(outputs.dtype, torch.float32)
     marginals_by_layer = [
-        finite_marginals(weights.detach(), gradient, presence) for weights, gradient in pairs
+        finite_marginals(weights.detach().to(wide), gradient.to(wide), presence)
+        for weights, gradient in zip(attention, gradients, strict=True)
     ]
     return torch.stack(marginals_by_layer).sum(0)
 
@@ -179,7 +181,8 @@ def marginals_of_present(
         outputs = model.encode(rows.requires_grad_(), rest, keep)
     marginals_of_tokens = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
-    scattered[present] = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]
+    of_nodes = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]
+    scattered[present] = of_nodes.to(scattered.dtype)
     return scattered
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 RELATIONS = ("bonded", "same ring", "same functional group", "conjugated")
 
-# The atoms that a match covers form a group. A larger group may contain smaller ones.
-FUNCTIONAL_GROUPS: dict[str, str] = {
+# The atoms that a match covers are related. A larger group may contain smaller ones.
+RELATING_GROUPS: dict[str, str] = {
     "carboxylic acid or carboxylate": "[CX3](=O)[OX2H1,OX1-]",
     "ester": "[CX3](=O)[OX2H0][#6]",
     "amide": "[#6X3](=[OX1])[#7X3]",
@@ -46,7 +46,7 @@ def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
     """Return which pairs of atoms have each of the four `RELATIONS` (4, N, N).
 
     Atoms are bonded, in the same ring, covered by the same match of a pattern in
-    `FUNCTIONAL_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated.
+    `RELATING_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated.
     Relations are symmetric, and no atom is related to itself.
     """
     n = molecule.GetNumAtoms()
@@ -85,4 +85,4 @@ def _conjugated_systems(molecule: "Mol") -> list[list[int]]:
 def _patterns() -> tuple[Any, ...]:
     from rdkit import Chem
 
-    return tuple(Chem.MolFromSmarts(smarts) for smarts in FUNCTIONAL_GROUPS.values())
+    return tuple(Chem.MolFromSmarts(smarts) for smarts in RELATING_GROUPS.values())

@@ -53,11 +53,11 @@ class Calibration:
 def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
     """Calibrate a model in place on the validation part, and measure its intervals.
 
-    It also gets the mean node of the training part, and remembers to standardise molecules if it
-    learned from standardised ones.
+    The model also stores the mean node of the training part. If it learned from standardised
+    molecules, it will standardise the molecules that it predicts.
     """
     model, train, valid, test = taught.model, split.train, split.valid, split.test
-    of_teacher = _errors_of_teacher(taught, split)
+    teacher_errors = _errors_of_teacher(taught, split)
     temperatures = fit_temperatures(model, valid.graphs, valid.y)
     valid_readings = task_readings(model, valid.graphs)
     test_readings = task_readings(model, test.graphs)
@@ -67,7 +67,7 @@ def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
             model,
             unseen_by_task(valid_readings, valid.y, valid.smiles, train.smiles),
             unseen_by_task(test_readings, test.y, test.smiles, train.smiles),
-            of_teacher,
+            teacher_errors,
         )
     for member in members_of(model):
         if split.table.standardise:
@@ -91,8 +91,8 @@ def fit_temperatures(
     if not graphs:
         return temperatures
     outputs = task_outputs(model, graphs)
-    for task, of_task, labels in zip(tasks, outputs, torch.from_numpy(y).T, strict=True):
-        temperatures[task.name] = temperature = task_temperature(task, of_task, labels)
+    for task, task_logits, labels in zip(tasks, outputs, torch.from_numpy(y).T, strict=True):
+        temperatures[task.name] = temperature = task_temperature(task, task_logits, labels)
         if temperature is not None:
             for member in members_of(model):
                 scale_logits(member, task.name, temperature)
@@ -102,9 +102,10 @@ def fit_temperatures(
 def _errors_of_teacher(taught: TaughtModel, split: SplitTable) -> dict[str, Unseen]:
     """Return the teacher's predictions for unseen training molecules, for the tasks it taught.
 
-    The network, which says nearly the same, has no such predictions. The molecules held out for
-    calibration are few, and have few scaffolds. A random split needs no more: there, the molecules
-    held out resemble those to come, and other scaffolds are harder.
+    They stand in for the network, which predicts nearly the same but has seen these molecules.
+    They are needed because the molecules held out for calibration are few, from few scaffolds. A
+    random split does without them. Its held-out molecules resemble those to come, and errors on
+    other scaffolds would make the intervals too wide.
     """
     if taught.teacher is None or split.parts.kind == "random":
         return {}

@@ -1,4 +1,4 @@
-"""A run in words: the model card in Markdown, and tables of scores for it and the terminal."""
+"""Describe a run: the model card in Markdown, and tables of scores for it and the terminal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f"**Split.** {sizes} molecules to train, calibrate and test, {_split_text(parts)}. The row"
         " numbers are in `config.json`.",
         "**Standardised.** Salts, charges and tautomers were standardised with RDKit's"
-        f" MolStandardize ({', '.join(STEPS)}), and every molecule to predict is."
+        f" MolStandardize ({', '.join(STEPS)}), and so is every molecule to predict."
         if table.standardise
         else "",
         f"**Training.** {metadata['epochs']} epochs "
@@ -140,15 +140,15 @@ def _teacher_text(teacher: dict[str, Any] | None) -> str:
     if teacher is None:
         return ""
     rows = [["target", "score", *SOURCES.values(), "stack"]]
-    for name, of_target in teacher.items():
+    for name, target_scores in teacher.items():
         cells = [
             "–" if score is None else f"{score:.3f}" + (f" (weight {weight:.2f})" if weight else "")
             for score, weight in (
-                (of_target["scores"].get(source), (of_target["weights"] or {}).get(source))
+                (target_scores["scores"].get(source), (target_scores["weights"] or {}).get(source))
                 for source in (*SOURCES, "stack")
             )
         ]
-        rows.append([name, of_target["metric"], *cells])
+        rows.append([name, target_scores["metric"], *cells])
     minimol = any("minimol" in (each["weights"] or {}) for each in teacher.values())
     return (
         "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
@@ -187,7 +187,7 @@ def _uncertainty_text(coverage: dict[str, Any], targets: Sequence[TargetColumn])
     """Say how often intervals and sets of classes held, or return "" if there are none."""
     if not coverage:
         return ""
-    with_teacher = any(len(of_task["made_from"]) > 1 for of_task in coverage.values())
+    with_teacher = any(len(task_coverage["made_from"]) > 1 for task_coverage in coverage.values())
     from_teacher = " and from training molecules as the teacher predicted them from other scaffolds"
     return (
         "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
@@ -227,22 +227,22 @@ def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str,
         units: by task, unit of the values.
     """
     lines = []
-    for name, of_task in coverage.items():
-        outcome = "intervals" if "width" in of_task else "sets of classes"
+    for name, task_coverage in coverage.items():
+        outcome = "intervals" if "width" in task_coverage else "sets of classes"
         parts = [
-            f"{name}: {_percent(of_task['level'])} {outcome} held {_percent(of_task['held'])}"
-            f" of {of_task['n']:,}"
+            f"{name}: {_percent(task_coverage['level'])} {outcome} held"
+            f" {_percent(task_coverage['held'])} of {task_coverage['n']:,}"
         ]
-        if "width" in of_task:
+        if "width" in task_coverage:
             unit = f" {units[name]}" if units.get(name) else ""
-            width = of_task["width"]
+            width = task_coverage["width"]
             parts.append("most have no end" if width is None else f"median width {width:.2f}{unit}")
         else:
-            by_class = of_task["held_by_class"].items()
+            by_class = task_coverage["held_by_class"].items()
             parts += [f"{c} {_percent(share)} of {n:,}" for c, (share, n) in by_class]
-            parts.append(f"{_percent(of_task['single'])} have a single class")
-        if "far" in of_task:
-            share, n = of_task["far"]
+            parts.append(f"{_percent(task_coverage['single'])} have a single class")
+        if "far" in task_coverage:
+            share, n = task_coverage["far"]
             parts.append(f"far from the training set {_percent(share)} of {n:,}")
         lines.append("* " + "; ".join(parts))
     return "\n".join(lines)
@@ -254,10 +254,10 @@ def _percent(share: float) -> str:
 
 
 def score_tables(scores: dict[str, Any]) -> list[list[list[str]]]:
-    """Return a table of scores for each target, or one for all of more than three."""
+    """Return a table of scores for each target, or a single table if there are more than three."""
     if len(scores) > MANY:
         return [overview_rows(scores)]
-    return [score_rows(name, of_target) for name, of_target in scores.items()]
+    return [score_rows(name, target_scores) for name, target_scores in scores.items()]
 
 
 def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
@@ -282,7 +282,7 @@ def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
 def summary(scores: dict[str, Any]) -> str:
     """Return the leading score in words, for a list of models.
 
-    Of several targets, it is the mean over those of a kind.
+    With several targets, it is the mean over the targets of each kind.
     """
     (name, *others) = scores
     return ", ".join(
@@ -292,7 +292,7 @@ def summary(scores: dict[str, Any]) -> str:
 
 
 def _mean_of(count: int) -> str:
-    """Name a mean over targets."""
+    """Name the mean over a number of targets."""
     return f"mean of {count} target{'s' if count > 1 else ''}"
 
 
@@ -302,11 +302,11 @@ def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]
     Targets for which a predictor has no score do not count.
 
     Returns:
-        For each kind the metric, the number of targets, and the means by predictor.
+        The metric, the number of targets and the means by predictor, for each kind of target.
     """
     kinds: dict[str, list[dict[str, float]]] = {}
-    for of_target in scores.values():
-        leading = {name: next(iter(each.items())) for name, each in of_target["scores"].items()}
+    for target_scores in scores.values():
+        leading = {name: next(iter(each.items())) for name, each in target_scores["scores"].items()}
         values = {name: value[0] for name, (_, value) in leading.items()}
         if values and None not in values.values():
             kinds.setdefault(next(iter(leading.values()))[0], []).append(values)
@@ -324,12 +324,12 @@ def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
     for metric, count, values in mean_scores(scores):
         cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
         rows.append([_mean_of(count), "", metric, *cells])
-    for name, of_target in scores.items():
-        by_predictor = of_target["scores"]
+    for name, target_scores in scores.items():
+        by_predictor = target_scores["scores"]
         metric = next(iter(by_predictor.get("graphormer", {"": None})))
         cells = [_cell(by_predictor[p][metric]) if p in by_predictor else "–" for p in shown]
-        heading = with_unit(name, of_target.get("unit", ""))
-        rows.append([heading, f"{of_target['n']:,}", metric, *cells])
+        heading = with_unit(name, target_scores.get("unit", ""))
+        rows.append([heading, f"{target_scores['n']:,}", metric, *cells])
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A table of molecules that was checked: its targets, its molecules, and what was found."""
+"""A checked table of molecules: its targets, its molecules, and what the checks found."""
 
 from __future__ import annotations
 

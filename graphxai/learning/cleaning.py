@@ -1,7 +1,7 @@
 """Check a table of molecules before anything is trained on it.
 
 Every row has one fate: kept as a molecule, merged with an identical one, or left out with a
-reason. TableRows that are merely suspicious are kept and reported.
+reason. Rows that are merely suspicious are kept and reported.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def clean_table(
     changed = tuple(raw.standardised)
     done = "salts, charges or tautomers changed"
     findings.append(Finding("standardised", len(changed), done, "", changed))
-    merged, of_merging = _merge(raw, columns)
+    merged, merge_findings = _merge(raw, columns)
     _require_values(path, raw, columns, merged)
-    values, targets, of_columns = _learnable(path, columns, merged)
+    values, targets, column_findings = _learnable(path, columns, merged)
     targets = _with_units(targets, units)
     unlabelled = np.isnan(values).all(axis=1)
     lost = tuple(
@@ -101,7 +101,7 @@ def clean_table(
     molecules = [raw.molecules[m] for m in labelled]
     for molecule, row in zip(molecules, values, strict=True):
         molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
-    findings += [*of_merging, *of_columns]
+    findings += [*merge_findings, *column_findings]
     findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
     findings += _suspicions(molecules, targets, values)
     return CleanTable(
@@ -132,7 +132,7 @@ def matching_columns(
     columns: list[str] = []
     for pattern in patterns:
         if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
-            columns.append(pattern)  # a name that is not there is refused with the list of columns
+            columns.append(pattern)  # if there is no such column, `clean_table` refuses it
             continue
         names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
         names = [name for name in names if name not in (smiles_column, *exclude, *columns)]
@@ -151,7 +151,7 @@ def matching_columns(
 
 
 def _has_labels(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column has at least two different labels."""
+    """Return whether a column has at least two different labels."""
     try:
         labels = read_labels(name, cells)
     except ValueError:
@@ -218,10 +218,10 @@ def _label_findings(
 ) -> list[Finding]:
     """Return the findings about the cells of one column."""
     regression = labels.kind == "regression"
-    wanted = "number" if regression else "class"
+    noun = "number" if regression else "class"
     bounds = {bound.position for bound in labels.bounds}
     unusable = tuple(
-        raw.row(k, f"{raw.cells[k][column]!r} is not a {wanted}")
+        raw.row(k, f"{raw.cells[k][column]!r} is not a {noun}")
         for k in labels.unusable
         if k not in bounds
     )
@@ -235,10 +235,10 @@ def _label_findings(
 
 def _bounds_finding(raw: TableRows, column: int, labels: Labels, values: FloatArray) -> Finding:
     """Return the finding about cells such as ">10", given the values learned, (molecules,)."""
-    of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
+    molecule_of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
     rows, contradicted = [], 0
     for bound in labels.bounds:
-        cell, value = raw.cells[bound.position][column], values[of_row[bound.position]]
+        cell, value = raw.cells[bound.position][column], values[molecule_of_row[bound.position]]
         reason = f"{cell!r} is a bound, not a value"
         if bound.excludes(value):
             contradicted += 1
@@ -257,7 +257,7 @@ def _bounds_finding(raw: TableRows, column: int, labels: Labels, values: FloatAr
 def _require_values(
     path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
 ) -> None:
-    """Refuse a table whose only column has one value because its other cells are no numbers."""
+    """Refuse a table with one column of labels if all its numbers are the same."""
     if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
         return
     labels, distinct = columns[0], np.unique(values[~np.isnan(values)])
@@ -298,7 +298,7 @@ def _learnable(
         target = TargetColumn(labels.name, labels.kind, (), labels.note, int(counts.sum()))
         if labels.kind == "regression":
             target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
-        else:  # a class whose every molecule was in conflict is gone
+        else:  # a class is gone if all its molecules had contradictory labels
             names = tuple(labels.classes[int(value)] for value in distinct)
             target = replace(target, classes=names, counts=tuple(counts.tolist()))
             column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
@@ -316,7 +316,7 @@ def _learnable(
 def _with_units(
     targets: Sequence[TargetColumn], units: Mapping[str, str]
 ) -> tuple[TargetColumn, ...]:
-    """Set the units given, or else those of the headers where the names stay unique."""
+    """Set the units that were given, or else those in the headers if names stay unique."""
     with_unit = []
     for target in targets:
         name, unit = name_and_unit(target.name)

@@ -59,8 +59,8 @@ def calibrate(
 
     Args:
         model: the model.
-        graphs: encoded graphs, molecules with their `smiles`; without it, how near a graph is to
-            the training part is unknown.
+        graphs: encoded graphs. Molecules have their `smiles`, which say how near they are to the
+            training part.
         y: labels (n, tasks), NaN where one is missing.
         parts: split of the graphs.
 
@@ -100,7 +100,7 @@ def calibrate_readings(
         more: further predictions, by name of a task, whose errors count like those in `valid`.
 
     Returns:
-        For each task with scores and test labels what `coverage` returns, and `made_from`, the
+        What `coverage` returns for each task with scores and test labels, and `made_from`, the
         number of scores from `valid` and from `more`.
     """
     report: dict[str, Any] = {}
@@ -112,9 +112,9 @@ def calibrate_readings(
             continue
         model.conformal[task.name] = conformal
         if not np.isnan(tested.y).all():
-            of_task = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
-            of_task["made_from"] = [0 if scored is None else scored.n for scored in scores]
-            report[task.name] = of_task
+            task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            task_coverage["made_from"] = [0 if scored is None else scored.n for scored in scores]
+            report[task.name] = task_coverage
     return report
 
 
@@ -134,7 +134,7 @@ def unseen_by_task(
     """
     similarity = None if smiles is None else nearest_similarities(smiles, training)
     return [
-        Unseen(of_task, labels, similarity) for of_task, labels in zip(readings, y.T, strict=True)
+        Unseen(values, labels, similarity) for values, labels in zip(readings, y.T, strict=True)
     ]
 
 
@@ -155,8 +155,8 @@ def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.int
     for fold in folds:
         others = np.setdiff1d(np.arange(len(smiles)), fold)
         if len(others):
-            of_fold = [smiles[k] for k in fold]
-            nearest[fold] = nearest_similarities(of_fold, [smiles[k] for k in others])
+            fold_smiles = [smiles[k] for k in fold]
+            nearest[fold] = nearest_similarities(fold_smiles, [smiles[k] for k in others])
     return nearest
 
 
@@ -165,8 +165,8 @@ def conformal_scores(
 ) -> Conformal | None:
     """Return a task's scores on molecules it did not learn from, or None without any label.
 
-    Of more than 1,000 labels, 1,000 are drawn, of every class if there are classes: a rare one has
-    too few otherwise. Molecules without a reading do not count.
+    If there are more than 1,000 labels, 1,000 are drawn at random. For classes, 1,000 are drawn
+    from each class, or a rare one would keep too few. Molecules without a reading do not count.
 
     Args:
         task: the task.
@@ -229,10 +229,10 @@ def coverage(
         level: share of molecules whose label should be held.
 
     Returns:
-        JSON values: `level`, `n` and `held`, the share of molecules; for a regression `width`, the
-        median width, None if infinite; for classes `single`, the share of sets with one class, and
-        `held_by_class`; `far`: [share held, n] of molecules far from the training set, if there
-        are 20 or more.
+        JSON values. All tasks have `level`, the number of labels `n`, and `held`, the share of
+        them that is held. A regression has `width`, the median width, which is None if infinite.
+        Classes have `single`, the share of sets with one class, and `held_by_class`. If 20 or more
+        molecules are far from the training set, `far` has their share held and their number.
     """
     labelled = np.flatnonzero(~np.isnan(y))
     near = [None if similarity is None else float(similarity[k]) for k in labelled]
@@ -252,9 +252,9 @@ def coverage(
         held = np.array([name in chosen for name, chosen in zip(measured, sets, strict=True)])
         report["single"] = float(np.mean([len(chosen) == 1 for chosen in sets]))
         report["held_by_class"] = {
-            name: [float(held[of].mean()), int(of.sum())]
+            name: [float(held[in_class].mean()), int(in_class.sum())]
             for name in task.classes
-            if (of := np.array([label == name for label in measured])).any()
+            if (in_class := np.array([label == name for label in measured])).any()
         }
     report["held"] = float(held.mean())
     far = np.array([s is not None and s < FAR for s in near])
@@ -264,7 +264,7 @@ def coverage(
 
 
 def _by_class(task: Task, read: FloatArray) -> FloatArray:
-    """Return probabilities (n, classes)."""
+    """Return the probability of every class, (n, classes)."""
     return np.stack([1 - read, read], axis=1) if task.kind == "binary" else read
 
 
@@ -272,6 +272,6 @@ def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
     """Return the logit of the best other class minus that of the class measured, (n,)."""
     logits = np.log(np.maximum(probabilities, 1e-300))
     rows = np.arange(len(labels))
-    of_measured = logits[rows, labels]
+    measured_logits = logits[rows, labels]
     logits[rows, labels] = -np.inf
-    return logits.max(1) - of_measured
+    return logits.max(1) - measured_logits

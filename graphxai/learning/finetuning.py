@@ -72,8 +72,8 @@ def finetune(
         tasks: the tasks.
         split: split of the graphs.
         out: folder of the run.
-        init_weights: a model with the same tasks, whose head is copied too; a checkpoint by name or
-            folder, whose head is not; None trains from scratch.
+        init_weights: weights to start from. From a model with the same tasks, the head is copied
+            too; from a checkpoint, by name or folder, it is not. None trains from scratch.
         settings: settings of the training.
         resume: continue an interrupted run in `out`.
         extra: further training graphs, such as those with a teacher's labels.

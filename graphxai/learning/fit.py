@@ -156,16 +156,16 @@ def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
 
 def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
     """Write the settings of a new run, or refuse to continue an old one under other settings."""
-    free = {"accelerator", "devices", "strategy", "num_workers", "progress"}
-    wanted: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
-    text = json.dumps(wanted, indent=1, default=str) + "\n"
+    may_differ = {"accelerator", "devices", "strategy", "num_workers", "progress"}
+    identity: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
+    text = json.dumps(identity, indent=1, default=str) + "\n"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         now = json.loads(text)
         differ = [
             name
             for name, value in now["training"].items()
-            if name not in free and before["training"].get(name) != value
+            if name not in may_differ and before["training"].get(name) != value
         ]
         differ += ["the model"] if before["model"] != now["model"] else []
         if differ:

@@ -59,8 +59,8 @@ def labels_met(
 ) -> list[str]:
     """Give reasons to suspect that a model was trained on labels y (n, targets).
 
-    One reason per suspicious column, or an empty list. Columns with fewer than 50 labels or more
-    than two classes are recognised only by name.
+    There is one reason for each suspicious column. Columns with fewer than 50 labels or more than
+    two classes are recognised only by name.
 
     Args:
         tasks, outputs: the model's tasks, and what it predicts for the molecules (n, columns).

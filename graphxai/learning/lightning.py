@@ -66,8 +66,8 @@ class GraphormerModule(pl.LightningModule):
             if settings.ema_decay is None
             else AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
         )
-        # Several devices would wait for a gradient of the average, which has none. (Parameters
-        # that require no gradient would do too, but their embeddings are rounded otherwise.)
+        # Several devices would wait for a gradient of the average, which has none. (The average
+        # could also require no gradient, but then its embeddings would be rounded differently.)
         averaged = () if self.averaged is None else self.averaged.state_dict()
         self._ddp_params_and_buffers_to_ignore = [f"averaged.{name}" for name in averaged]
         self.kept = BestEpoch()
@@ -85,8 +85,8 @@ class GraphormerModule(pl.LightningModule):
         """Return the loss of a batch."""
         assert batch.y is not None
         loss = self.objective(self.model(batch), batch.y)
-        of_epoch: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
-        self.log("train/loss", loss, batch_size=len(batch), **of_epoch)
+        epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
+        self.log("train/loss", loss, batch_size=len(batch), **epoch_options)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: GraphBatch, batch_idx: int) -> None:
@@ -148,9 +148,9 @@ class GraphormerModule(pl.LightningModule):
                 {
                     "params": parameters,
                     "weight_decay": s.weight_decay if matrix else 0.0,
-                    "lr": head if of_head else s.learning_rate,
+                    "lr": head if in_head else s.learning_rate,
                 }
-                for (matrix, of_head), parameters in groups.items()
+                for (matrix, in_head), parameters in groups.items()
             ],
             betas=(0.9, 0.98),
         )
@@ -196,9 +196,9 @@ class LoggedBatches(Callback):
             self.advance(1)
 
 
-def _progress(wanted: bool) -> list[Callback]:
-    """Return what shows progress: a bar on a terminal, lines elsewhere, or nothing."""
-    if not wanted:
+def _progress(shown: bool) -> list[Callback]:
+    """Return the callback that shows progress: a bar on a terminal, lines elsewhere, or none."""
+    if not shown:
         return []
     return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
 

@@ -16,7 +16,7 @@ from graphxai.runtime.progress import Progress
 BATCH = 32
 RATE, WEIGHT_DECAY = 2e-3, 0.01
 WARM_UP = 0.05  # of all steps
-SHARES = (0.1, 0.5, 1.0)  # of the atoms are hidden when the network is measured
+SHARES = (0.1, 0.5, 1.0)  # shares of atoms that are hidden when the network is measured
 
 
 def train_masked_atoms(
@@ -51,7 +51,7 @@ def train_masked_atoms(
                 continue
             optimiser.zero_grad()
             F.cross_entropy(
-                _logits(network, batch, hidden), _places(network, batch, hidden)
+                _logits(network, batch, hidden), _true_types(network, batch, hidden)
             ).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
@@ -72,7 +72,7 @@ def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, fl
             hidden = torch.rand(batch.mask.shape, generator=generator) < share
             if bool(hidden.any()):
                 best = _logits(network, batch, hidden).argmax(-1)
-                right += int((best == _places(network, batch, hidden)).sum())
+                right += int((best == _true_types(network, batch, hidden)).sum())
                 total += int(hidden.sum())
         right_by_share[f"right with {share:.0%} hidden"] = round(right / max(total, 1), 4)
     return right_by_share
@@ -85,7 +85,7 @@ def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
     return logits
 
 
-def _places(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
+def _true_types(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
     """Return the true type of each hidden atom (hidden,).
 
     It is -100, which the loss ignores, for a type that the network does not have.

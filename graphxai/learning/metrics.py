@@ -16,7 +16,10 @@ FloatArray = NDArray[np.float64]
 
 
 def roc_auc(score: FloatArray, truth: FloatArray) -> float:
-    """Probability that a positive scores higher than a negative, ties count half (Mann-Whitney)."""
+    """Return the probability that a positive scores higher than a negative (Mann-Whitney).
+
+    A tie counts one half.
+    """
     positive = truth > 0.5
     n = int(positive.sum())
     if n == 0 or n == len(truth):
@@ -27,7 +30,7 @@ def roc_auc(score: FloatArray, truth: FloatArray) -> float:
 
 
 def average_precision(score: FloatArray, truth: FloatArray) -> float:
-    """Area under the precision-recall step function: sum of precision x increase in recall."""
+    """Return the area under the precision-recall steps: the sum of precision x gain in recall."""
     positive = truth > 0.5
     if not positive.any():
         return math.nan
@@ -39,7 +42,7 @@ def average_precision(score: FloatArray, truth: FloatArray) -> float:
 
 
 def brier(probability: FloatArray, truth: FloatArray) -> float:
-    """Mean squared error of the probability, summed over classes if several (Brier 1950)."""
+    """Return the mean squared error of probabilities (Brier 1950), summed over several classes."""
     if probability.ndim == 1:
         return float(np.mean((probability - truth) ** 2))
     hot = np.eye(probability.shape[1])[truth.astype(int)]
@@ -47,9 +50,9 @@ def brier(probability: FloatArray, truth: FloatArray) -> float:
 
 
 def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
-    """Expected calibration error in ten bins of equal width.
+    """Return the expected calibration error in ten bins of equal width.
 
-    Of several classes, the likeliest is judged.
+    With several classes, the likeliest one is judged.
     """
     right = truth
     if probability.ndim == 2:
@@ -61,28 +64,28 @@ def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
 
 
 def accuracy(probability: FloatArray, truth: FloatArray) -> float:
-    """Share of graphs whose likeliest class is the true one."""
+    """Return the share of graphs for which the likeliest class is the true one."""
     return float(np.mean(probability.argmax(1) == truth))
 
 
 def mean_roc_auc(probability: FloatArray, truth: FloatArray) -> float:
-    """Mean one-against-the-rest ROC-AUC over the classes that occur."""
+    """Return the mean one-against-the-rest ROC-AUC over the classes that occur."""
     each = [roc_auc(p, (truth == c).astype(float)) for c, p in enumerate(probability.T)]
     defined = [value for value in each if not math.isnan(value)]
     return float(np.mean(defined)) if defined else math.nan
 
 
 def r2(value: FloatArray, truth: FloatArray) -> float:
-    """Coefficient of determination: 1 - squared error / squared error of the mean."""
+    """Return the coefficient of determination: 1 - squared error / squared error of the mean."""
     total = np.sum((truth - truth.mean()) ** 2)
     return float(1 - np.sum((value - truth) ** 2) / total) if total > 0 else math.nan
 
 
 def rmse(value: FloatArray, truth: FloatArray) -> float:
-    """Root of the mean squared error."""
+    """Return the root of the mean squared error."""
     return float(np.sqrt(np.mean((value - truth) ** 2)))
 
 
 def mae(value: FloatArray, truth: FloatArray) -> float:
-    """Mean absolute error."""
+    """Return the mean absolute error."""
     return float(np.mean(np.abs(value - truth)))

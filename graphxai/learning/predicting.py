@@ -89,7 +89,7 @@ class SizeBuckets(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world = self.share()
-        batches = self._batches()  # only when the first batch is drawn: a run may be resuming
+        batches = self._batches()  # a resumed run knows its epoch when it draws the first batch
         batches += batches[: len(self) * world - len(batches)]
         yield from batches[rank::world]
 
@@ -133,7 +133,7 @@ def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
 
 
 def readings(task: Task, outputs: Tensor) -> FloatArray:
-    """Turn a task's outputs (n, columns) into probabilities or values, as `measure` takes them."""
+    """Turn a task's outputs (n, columns) into probabilities or values, which `measure` takes."""
     if task.kind == "multiclass":
         return outputs.double().softmax(1).numpy()
     if task.kind == "binary":

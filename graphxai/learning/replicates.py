@@ -32,9 +32,9 @@ def train_replicates(
 ) -> Path:
     """Train a table several times, from consecutive seeds.
 
-    A random split differs too, the others stay the same. The first model is that of the run's
-    folder, the others are in its sub-folders `replicates/1` and so on. `replicates.json` has the
-    leading scores of all.
+    A random split depends on the seed, other splits stay the same. The first model is in the run's
+    folder, the others in its sub-folders `replicates/1` and so on. `replicates.json` has the
+    leading scores of all models.
 
     Args:
         table: molecules and labels.
@@ -72,7 +72,7 @@ def train_replicates(
 
 
 def replicate_rows(out: Path) -> list[list[list[str]]]:
-    """Return a table of means and standard deviations over replicates, or none without them."""
+    """Return a table of means and standard deviations, or no table if there are no replicates."""
     if not (out / FILE).is_file():
         return []
     stored = json.loads((out / FILE).read_text("utf-8"))
@@ -89,9 +89,9 @@ def replicate_rows(out: Path) -> list[list[list[str]]]:
     return [[[title, "score", *PREDICTORS.values()], *rows]]
 
 
-def _leading(of_target: dict[str, Any]) -> dict[str, Any]:
+def _leading(target_scores: dict[str, Any]) -> dict[str, Any]:
     """Return the leading metric of a target and its value by predictor."""
-    scores = of_target["scores"]
+    scores = target_scores["scores"]
     metric = next(iter(scores["graphormer"]), "") if scores else ""
     return {"metric": metric, "values": {name: each[metric][0] for name, each in scores.items()}}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from graphxai.runtime.options import option
+from graphxai.runtime.options import documented, option
 
 __all__ = ["RunSettings"]
 
 
+@documented
 @dataclass(frozen=True)
 class RunSettings:
     """How long to train, from which seed and on which hardware."""
@@ -35,4 +36,7 @@ class RunSettings:
         "Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's].",
         applies_to=None,
     )
-    progress: bool = True
+    progress: bool = field(
+        default=True,
+        metadata={"help": "Show no bar on a terminal, and elsewhere no line every 30 seconds."},
+    )

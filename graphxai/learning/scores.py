@@ -78,13 +78,13 @@ def measure(
         predictions: probabilities or values by predictor, as from `readings`.
         truth: the labels (n,).
         resamples: number of bootstrap resamples of the graphs, by default `RESAMPLES`.
-        seed: seed of the resamples.
 
     Returns:
-        JSON values: `n`; for a binary task `positives`; `scores`, by predictor and metric
-        [value, low, high], a 95 % percentile bootstrap over graphs; and `differences`, the first
-        predictor minus each other one, by metric, from the same resamples. Undefined values
-        (single class) are None. The ECE has no interval, because resampling inflates it.
+        JSON values. `n` is the number of graphs, and `positives`, of a binary task, that of the
+        second class. `scores` has a value with a 95 % percentile bootstrap interval over graphs,
+        [value, low, high], by predictor and metric. `differences` has the same for the first
+        predictor minus each other one, from the same resamples. A value is None where it is
+        undefined, as for a single class. The ECE has no interval, because resampling inflates it.
     """
     metrics = METRICS[kind]
     rng = np.random.default_rng(0)
@@ -188,15 +188,15 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
         scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
     warnings = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
-    for name, of_target in scores.items():
-        model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
-        best = max(RIVALS, key=lambda key: np.nan_to_num(_leading(of_target, key), nan=-np.inf))
-        rival = _leading(of_target, best)
+    for name, target_scores in scores.items():
+        model, dummy = (_leading(target_scores, key) for key in ("graphormer", "dummy"))
+        best = max(RIVALS, key=lambda key: np.nan_to_num(_leading(target_scores, key), nan=-np.inf))
+        rival = _leading(target_scores, best)
         if model < dummy or not model < rival:
             continue
-        metric, difference = next(iter(of_target["differences"][best].items()))
+        metric, difference = next(iter(target_scores["differences"][best].items()))
         high = difference[2]
-        tested = of_target.get("tested", "molecules")
+        tested = target_scores.get("tested", "molecules")
         chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
         warnings.append(
             f"this model is worse than {RIVALS[best]} for {name}"
@@ -219,21 +219,23 @@ def teacher_ahead(
         tasks: the tasks.
         by_teacher: the teacher's probabilities and values for the validation part, by task, None
             for a task that it does not have; empty without a teacher.
-        by_network: the model's, by task.
+        by_network: the model's probabilities and values, by task.
         y: the labels of the validation part (n, tasks), NaN where one is missing.
         stored: whether the teacher's predictions will be shown beside the model's.
     """
     notes = []
-    for k, (task, of_teacher) in enumerate(zip(tasks, by_teacher, strict=False)):
+    for k, (task, teacher_readings) in enumerate(zip(tasks, by_teacher, strict=False)):
         labels = y[:, k]
         labelled = ~np.isnan(labels)
-        if of_teacher is None or not labelled.any():
+        if teacher_readings is None or not labelled.any():
             continue
-        predictions = {"network": by_network[k][labelled], "teacher": of_teacher[labelled]}
+        predictions = {"network": by_network[k][labelled], "teacher": teacher_readings[labelled]}
         scores = measure(task.kind, predictions, labels[labelled])
         metric, (_, _, high) = next(iter(scores["differences"]["teacher"].items()))
         if high is not None and high < 0:
-            teacher, network = (scores["scores"][who][metric][0] for who in ("teacher", "network"))
+            teacher, network = (
+                scores["scores"][predictor][metric][0] for predictor in ("teacher", "network")
+            )
             notes.append(
                 f"the teacher predicts {task.name} better than this model on the calibration"
                 f" molecules ({metric} {teacher:.3f} against {network:.3f}): "
@@ -252,10 +254,10 @@ def useless_tasks(scores: Any) -> list[str]:
     The list is empty if the scores do not have the form that `measure` returns.
     """
     useless = []
-    for name, of_target in scores.items() if isinstance(scores, Mapping) else ():
-        model, dummy = (_leading(of_target, key) for key in ("graphormer", "dummy"))
+    for name, target_scores in scores.items() if isinstance(scores, Mapping) else ():
+        model, dummy = (_leading(target_scores, key) for key in ("graphormer", "dummy"))
         if model < dummy:
-            regression = of_target.get("kind") == "regression"
+            regression = target_scores.get("kind") == "regression"
             metric = "R2" if regression else "ROC-AUC"
             dummy_name = "the training mean" if regression else "the class frequencies"
             figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
@@ -263,10 +265,10 @@ def useless_tasks(scores: Any) -> list[str]:
     return useless
 
 
-def _leading(of_target: Any, predictor: str) -> float:
+def _leading(target_scores: Any, predictor: str) -> float:
     """Return a predictor's first score for a target, or NaN, which fails every comparison."""
     try:
-        value = next(iter(of_target["scores"][predictor].values()))[0]
+        value = next(iter(target_scores["scores"][predictor].values()))[0]
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError):
         return math.nan
     return float(value) if isinstance(value, int | float) else math.nan

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from .run_settings import RunSettings
+
+CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train.
+    """How to train a Graphormer.
 
     The learning rate rises linearly and then falls to zero along a cosine. The score of an epoch is
     the mean over tasks of ROC-AUC (binary), accuracy (multi-class) and R squared (regression).
@@ -18,15 +21,16 @@ class TrainingSettings:
         epochs: passes over the training graphs.
         batch_size: graphs per step.
         learning_rate: highest learning rate.
-        head_learning_rate: that of the read-out head; None means the same as the rest.
-        weight_decay: AdamW's, for matrices.
+        head_learning_rate: highest learning rate of the read-out head; None means that of the
+            rest.
+        weight_decay: AdamW's weight decay, for matrices.
         warmup: fraction of all steps in which the learning rate rises.
         gradient_clip: largest norm of a gradient; 0 for none.
         ema_decay: the weights validated and kept are an exponential moving average of the trained
             ones with this decay; None keeps the trained ones.
-        label_smoothing: of classes.
+        label_smoothing: share of a class label that is spread evenly over all classes.
         task_weights: weight of each task in the loss; None means equal ones.
-        monitor: "score" or "loss", which decides about the best epoch.
+        monitor: whether the "score" or the "loss" decides which epoch is the best.
         monitor_task: the only task whose score counts; None means all.
         patience: number of epochs without improvement after which training stops; None trains to
             the end.
@@ -67,9 +71,13 @@ class TrainingSettings:
         """The argument `show` of `progress_bar`: None shows progress, False does not."""
         return None if self.progress else False
 
-    def changed(self, **changes: Any) -> TrainingSettings:
-        """Return a recipe's settings with what a user chose; None leaves what the recipe says."""
-        return replace(self, **{name: v for name, v in changes.items() if v is not None})
+    def for_run(self, run: RunSettings) -> TrainingSettings:
+        """Return a recipe's settings with what the user of a run chose: seed, epochs, hardware.
+
+        Where the user chose nothing (None), the recipe decides.
+        """
+        chosen = {name: getattr(run, name) for name in CHOSEN_FOR_A_RUN}
+        return replace(self, **{name: value for name, value in chosen.items() if value is not None})
 
     def __post_init__(self) -> None:
         if self.monitor not in ("score", "loss"):

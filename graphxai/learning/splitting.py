@@ -33,7 +33,7 @@ __all__ = ["SplitTable", "TablePart", "split_table", "table_split", "table_tasks
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
 CHECKED_FOR_LEAKS = 1000  # molecules, at most
-RARE = 0.1  # share of the training molecules below which a class is named
+RARE = 0.1  # share of the training molecules below which a class is called rare
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def table_split(
         kind: 80/10/10 by "scaffold" (deterministic), "random" (with `seed`), "clusters" of similar
             molecules, "time" (oldest to newest by `column`); or "column", the parts that it names.
         seed: seed of a random split, and of a validation part that a column lacks.
-        column: column of the file for "time" and "column". Of a molecule with several rows, the
+        column: column of the file for "time" and "column". If a molecule has several rows, the
             first one counts.
 
     Raises:
@@ -187,7 +187,7 @@ def _structural_split(smiles: Sequence[str], kind: str) -> Split:
 
 
 def _require_labels(targets: Sequence[TargetColumn], y: FloatArray, kind: str) -> None:
-    """Refuse training labels y (n, targets) that lack a class, or have one value only."""
+    """Refuse training labels y (n, targets) that lack a class or have only one value."""
     for target, labels in zip(targets, y.T, strict=True):
         distinct = np.unique(labels[~np.isnan(labels)])
         if len(distinct) < max(2, len(target.classes)):

@@ -26,13 +26,13 @@ LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run i
 
 @dataclass(frozen=True, eq=False)
 class TrainedTable:
-    """What training on a table gives.
+    """The result of training on a table.
 
     Attributes:
         taught: the calibrated model, and its teacher.
         calibration: how the model was calibrated.
-        scores: how good it is on the test part.
-        point: its point on the learning curve, as JSON values.
+        scores: the model's scores on the test part.
+        point: the model's point on the learning curve, as JSON values.
     """
 
     taught: TaughtModel
@@ -107,8 +107,7 @@ def _train(
 ) -> TrainedTable:
     """Run the stages in which a model learns and is judged, on a share of the training part.
 
-    A share of less than 1 belongs to a learning curve. It has a single network, and a folder of its
-    own.
+    A share below 1 is a point on the learning curve. It has a single network and its own folder.
     """
     if share < 1:
         log(f"learning curve: {share:.1%} of the training part")

@@ -24,7 +24,7 @@ BASELINES = ("forest", "descriptor_forest")
 
 @dataclass(frozen=True, eq=False)
 class TableScores:
-    """How good a model is.
+    """The scores of a model, and what to know about them.
 
     Attributes:
         by_target: scores on the test part, JSON values.
@@ -78,8 +78,8 @@ def _test_scores(
         if not len(learned) or not tested.any():
             continue
         predictions = {"graphormer": readings[k][tested]}
-        if (of_teacher := by_teacher[k]) is not None:
-            predictions["teacher"] = of_teacher[tested]
+        if (teacher_readings := by_teacher[k]) is not None:
+            predictions["teacher"] = teacher_readings[tested]
         predictions |= {name: forests[name][k][tested] for name in BASELINES}
         predictions["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
         by_target[task.name] |= measure(task.kind, predictions, test.y[:, k][tested])

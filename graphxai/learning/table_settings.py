@@ -19,8 +19,6 @@ TABLE = ("table",)
 class TableSettings(RunSettings):
     """How to split a table of molecules, what to train on it, and on which hardware.
 
-    `progress` (of Python alone): whether to show bars on a terminal, and elsewhere a line every
-    30 seconds.
 
     Raises:
         ValueError: options that exclude each other, or an impossible number of networks.

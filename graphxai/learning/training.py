@@ -45,24 +45,24 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
-SHARED_SETTINGS = ("seed", "accelerator", "devices", "precision", "progress")
+
 RECOMBINED = 8000  # molecules for the teacher to label
 MAX_ATOMS = 60  # of a recombined molecule
 
 
 @dataclass(frozen=True, eq=False)
 class TaughtModel:
-    """What learning from a teacher gives.
+    """The result of learning from a teacher.
 
     Attributes:
         model: a network, or an ensemble of several.
-        forests: two forests to compare with, by name; a teacher has them among its sources.
+        forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
         shares: by task, the teacher's weight in what was taught; the rest is the network's own. It
             is None for a task with too few labels for a teacher.
         recombined: number of recombined molecules that the network learned from.
-        teacher_on_valid: by task, the teacher's predictions for the validation part; None for a
-            task with too few labels. Empty without a teacher or a validation part.
+        teacher_on_valid: by task, the teacher's predictions for the validation part, or None for a
+            task with too few labels. It is empty without a teacher or a validation part.
     """
 
     model: LoadedModel
@@ -76,14 +76,7 @@ class TaughtModel:
 def training_settings(settings: TableSettings, network: int = 0) -> TrainingSettings:
     """Return the settings for fitting one of the networks, which have consecutive seeds."""
     recipe = FROM_SCRATCH if settings.init_weights is None else FINETUNING
-    return recipe.changed(
-        seed=settings.seed + network,
-        epochs=settings.epochs,
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        precision=settings.precision,
-        progress=settings.progress,
-    )
+    return recipe.for_run(replace(settings, seed=settings.seed + network))
 
 
 def fit_networks(
@@ -121,7 +114,7 @@ def teach_networks(
 
     The teacher is a weighted mean of forests and Gaussian processes, chosen on scaffold folds of
     the training part. All networks share it. If no teacher is wanted, the networks stay as they
-    are, and only the forests are fitted that the network is compared with.
+    are, and only the two forests for comparison are fitted.
 
     Args:
         networks: networks fitted to the training part.
@@ -173,7 +166,7 @@ def teach_networks(
 
 
 def _network_folder(out: Path, network: int) -> Path:
-    """Return the folder for the state of a network: for the first, that of the run."""
+    """Return the folder for the state of a network. The first one uses the folder of the run."""
     return out / "networks" / str(network) if network else out
 
 
@@ -258,7 +251,7 @@ def recombined(
         count: number of new molecules wanted; fewer if no more combinations exist.
         exclude: molecules that must not be made.
         config: configuration of the model that will read them.
-        settings: their seed chooses, and they say whether to show progress.
+        settings: their seed draws the molecules, and they say whether to show progress.
 
     Returns:
         The new SMILES and the encoded graphs.
@@ -285,5 +278,5 @@ def recombined_smiles(
 def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:
     """Return the settings for teaching a network, which takes fewer epochs than fitting it."""
     fitting = training_settings(settings, network)
-    shared = {name: getattr(fitting, name) for name in SHARED_SETTINGS}
-    return replace(STUDENT, epochs=min(STUDENT.epochs, fitting.epochs), **shared)
+    epochs = min(STUDENT.epochs, fitting.epochs)
+    return STUDENT.for_run(replace(settings, seed=fitting.seed, epochs=epochs))

@@ -1,4 +1,4 @@
-"""Everything that a run on your own table writes: what it is, and then what came of it."""
+"""Write the files of a run on your own table: first what the run is, then its results."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ SCORES = (  # the parts of the metadata that go into `scores.json`
 
 
 def begin_run(out: Path, split: SplitTable, settings: TableSettings) -> None:
-    """Make a run's folder with what is known before training, or check that it has the same run.
+    """Create a run's folder with what is known before training, or check that it has this run.
 
-    It gets `run.json`, `hygiene.json` and `hygiene.csv`.
+    The files are `run.json`, `hygiene.json` and `hygiene.csv`.
 
     Raises:
         ValueError: the folder has a run that is not to be continued, or one of another table or
@@ -64,7 +64,7 @@ def begin_run(out: Path, split: SplitTable, settings: TableSettings) -> None:
 
 
 def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
-    """Make a run's folder with `run.json`, or check that it has the same run.
+    """Create a run's folder with `run.json`, or check that it has this run.
 
     Args:
         out: folder of the run.
@@ -202,7 +202,7 @@ def _split_rows(split: SplitTable) -> dict[str, Any]:
 
 
 def _training_csv(split: SplitTable) -> str:
-    """Return row, canonical SMILES and labels of the training molecules, to find neighbours in."""
+    """Return row, canonical SMILES and labels of the training molecules, to find neighbours."""
     table, numbers = split.table, split.table.rows
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
@@ -245,7 +245,7 @@ def prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatA
 
 
 def _label_cells(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
-    """Format labels as in a table: class names, values, empty if missing."""
+    """Format labels as cells of a table: the name of a class, a value, or nothing if missing."""
     return [
         "" if np.isnan(v) else target.classes[int(v)] if target.classes else f"{v:.7g}"
         for target, v in zip(targets, y, strict=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["allowed_cores", "free_cores"]
 
 STAT = Path("/proc/stat")
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds, and per how many
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds that a container may compute per period
 WATCHED = 0.2  # seconds; the system counts in hundredths
 
 
@@ -48,7 +48,7 @@ def _idle_seconds() -> float | None:
 
 
 def _by_load_average() -> int:
-    """Return the cores that are not in use by the load average, of which one may be our own."""
+    """Return how many cores are free by the load average, which counts this process too."""
     if not hasattr(os, "getloadavg"):
         return allowed_cores()
     others = max(0.0, os.getloadavg()[0] - 1)

@@ -12,7 +12,9 @@ def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
 
     The model's inputs follow it, and results come back to the CPU.
 
-    device: if it is None, the model stays where it is.
+    Args:
+        model: the model.
+        device: the device; with None the model stays where it is.
 
     Raises:
         ValueError: this machine has no such device.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class CommandLineOption:
         minimum: smallest number allowed.
         default: default of the command line, or SAME where it is that of Python.
         name: name of the option, such as "--format", or None where it is that of the field.
-        parse: makes the value of what the user wrote, which is text; raises ValueError.
+        parse: makes the value from the text that the user wrote; raises ValueError.
         repeat: whether the option may be given several times; `parse` then takes a list.
     """
 
@@ -62,7 +63,7 @@ def option(
         minimum: smallest number allowed.
         command_line_default: default of the command line, where it differs from `default`.
         name: name of the option, where it is not that of the field.
-        parse: makes the value of the text that the user wrote; raises ValueError.
+        parse: makes the value from the text that the user wrote; raises ValueError.
         repeat: whether the option may be given several times; `parse` then takes a list.
     """
     declared = CommandLineOption(
@@ -80,7 +81,7 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
         function: name of the function that was called, for the message.
 
     Raises:
-        TypeError: a name is no field; the message names the closest one.
+        TypeError: a name is not that of a field; the message names the closest field.
     """
     names = [each.name for each in fields(settings)]
     for name in options:
@@ -105,5 +106,6 @@ def documented(settings_class: type[Settings]) -> type[Settings]:
         if each.default is True:  # the help is that of the flag that makes it false
             text = f"if False: {text[0].lower()}{text[1:]}"
         lines.append(f"    {each.name}: {text} By default {each.default!r}.")
-    settings_class.__doc__ = "\n".join([f"{settings_class.__doc__}\n\nAttributes:", *lines])
+    text = cleandoc(settings_class.__doc__ or "")
+    settings_class.__doc__ = "\n".join([f"{text}\n\nAttributes:", *lines])
     return settings_class

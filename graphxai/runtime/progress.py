@@ -12,8 +12,8 @@ Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
 
 
-def unseen(items: int) -> None:
-    """Do nothing. This is the progress function where nobody watches."""
+def no_progress(items: int) -> None:
+    """Do nothing. This is the progress function for work that nobody watches."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
             gets a line every 30 seconds instead.
     """
     if show is False:
-        yield unseen
+        yield no_progress
         return
     if show is None and not sys.stderr.isatty():
         yield logged(title, total)

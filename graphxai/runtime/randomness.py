@@ -34,6 +34,7 @@ class Draws:
     """The state of the generator at which the passes of an explanation start.
 
     Args:
+        state: state of PyTorch's generator; None before the first pass.
         seen: whether a pass has drawn random numbers.
     """
 

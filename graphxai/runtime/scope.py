@@ -23,7 +23,7 @@ class _Block(Generic[Value]):
 
 
 class Blocks(Generic[Value]):
-    """The blocks of one name. The innermost gives its value, and outside of all it is `default`."""
+    """All blocks of one name. The innermost open block gives the value, or else `default` does."""
 
     def __init__(self, name: str, default: Value) -> None:
         self._default = default

@@ -1,4 +1,4 @@
-"""Functions that take the fields of a settings class as keywords."""
+"""Let functions take the fields of a settings class as keywords."""
 
 import inspect
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def accepts(settings_class: type) -> Callable[[Callable[..., Result]], Callable[
 
 
 def _with_fields(signature: inspect.Signature, settings_class: type) -> inspect.Signature:
-    """A signature with a keyword for each field of the class, and `settings` as optional."""
+    """Return a signature with a keyword for each field of the class, and `settings` optional."""
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     arguments = list(signature.parameters.values())
     options = [

@@ -69,8 +69,8 @@ class WorkerProcess:
     def call_on_piece(self, piece: Sequence[Any]) -> list[PieceResult]:
         """Return the answer for a piece, or for its items if the piece ends the process.
 
-        The items are then done one by one, to find those that end the process. The other items are
-        done again together, as if those were not there.
+        The items are then done one by one, to find those that end the process. The remaining items
+        are done again together.
         """
         positions: Sequence[int] = range(len(piece))
         with suppress(_ProcessEndedError):

@@ -59,7 +59,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """Make a folder unless it exists, and return its path. OSError if the path is a file."""
+    """Make a folder unless it exists, and return its path. Raise an OSError if it is a file."""
     path = Path(path)
     if os.path.lexists(path) and not path.is_dir():
         raise NotADirectoryError(f"{path} is not a folder: choose another name.")
@@ -95,7 +95,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
             later.append(real)
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(partial)):
-            raise  # it is about another file
+            raise  # the error is about another file
         raise _unwritable(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -197,9 +197,9 @@ def exclusive_lock(out: str | os.PathLike[str]) -> Iterator[None]:
     try:
         held.acquire(timeout=0)
     except Timeout:
-        who = holder.read_text(encoding="utf-8") if holder.is_file() else "another process"
+        user = holder.read_text(encoding="utf-8") if holder.is_file() else "another process"
         raise BlockingIOError(
-            f"{out} is in use by {who}: wait until it has finished, or choose another --out."
+            f"{out} is in use by {user}: wait until it has finished, or choose another --out."
         ) from None
     try:
         with suppress(OSError):  # a full disk; the lock holds without a name

@@ -26,7 +26,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.compute.nearness import set_nearness
-from graphxai.runtime.progress import Progress, unseen
+from graphxai.runtime.progress import Progress, no_progress
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.writing import folder_at
 
@@ -69,7 +69,7 @@ def explain_table(
     explainer: Explainer,
     *,
     settings: ExplanationSettings,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> TableCounts:
     """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
 
@@ -152,7 +152,7 @@ def predict_table(
     out: TextIO,
     *,
     settings: PredictionSettings,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> tuple[TableCounts, list[RejectedRow]]:
     """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
 
@@ -193,7 +193,7 @@ def largest_relevance(
     explainer: Explainer,
     *,
     settings: RowSettings,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> float:
     """Largest |relevance| of any atom in a table, the limit of a shared colour scale."""
     largest = 0.0

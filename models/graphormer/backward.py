@@ -2,12 +2,12 @@
 
 `run` computes the outputs and keeps just what the backward pass needs. `PassWithGradient.back`
 takes the gradient of f_c from the outputs to the tokens and collects the shares of the ledger on
-its way. Both follow `rules.conservative` and equal autograd up to rounding. `applies` says for
-which models and under which rules they do.
+its way. Both follow `rules.conservative` and equal autograd up to rounding, for the models and the
+rules that `applies` accepts.
 
-Work is saved in three places. Nothing flows into factors that are constant. The constants of a
-LayerNorm go into the weight of the linear map behind it. The last layer, where only the graph
-token's row is read, needs no keys and values. With a head's query q and the tokens x,
+Work is saved in three places. No gradient is computed for factors that are constant. The constants
+of a LayerNorm are multiplied into the weight of the linear map behind it. The last layer needs no
+keys and values, because only the graph token's row is read. With a head's query q and the tokens x,
 
     softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
 """
@@ -33,19 +33,19 @@ from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
 from .original_encoder import has_original_encoder
 
-# The rules that `run` follows: each field of `Rules` may have this value or its default. Under any
-# other rule, such as one that was added since, autograd runs, so that the rule acts.
+# The rules that `run` follows: each field of `Rules` may have this value or its default. Autograd
+# runs under any other rule, such as one that was added later, so that the rule acts.
 RULES_FOLLOWED = Rules(attention=True, layernorm=True, activation="ratio", products=True)
-_KEPT = 2**24  # attention of a layer with more weights is computed again in the backward pass
+_KEPT = 2**24  # a layer with more attention weights computes them again in the backward pass
 
 
 def applies(model: object, rules: Rules) -> TypeGuard[Graphormer]:
-    """Whether `run` computes what the model computes, and follows all of these rules."""
+    """Return whether `run` computes what the model computes, and follows all of these rules."""
     return follows(rules) and has_original_encoder(model)
 
 
 def follows(rules: Rules) -> bool:
-    """Whether `run` follows all of these rules."""
+    """Return whether `run` follows all of these rules."""
     default = Rules()
     return type(rules) is Rules and all(
         value in (getattr(default, name), getattr(RULES_FOLLOWED, name))
@@ -61,7 +61,7 @@ class _RunningShares:
         rules: the rules in force.
         biases: the share (B,) of the additive parameters.
         structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
-        remainders: what each operation creates or loses, (B,) by name.
+        remainders: the relevance that each operation creates or loses, (B,) by name.
     """
 
     rules: Rules
@@ -79,7 +79,7 @@ class _RunningShares:
         self.remainders[name] = remainder if before is None else before + remainder
 
     def shared(self, gradient: Tensor) -> Tensor:
-        """Return what a factor of a product gets of a gradient: half under `products`."""
+        """Return the gradient at one factor of a product: half of it under the rule `products`."""
         return gradient.div_(2) if self.rules.products else gradient
 
     def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
@@ -95,10 +95,10 @@ class _RunningShares:
         return to_logits
 
 
-# From the gradient at a step's output to that at its input.
+# A function from the gradient at a step's output to the gradient at its input.
 Back: TypeAlias = Callable[[Tensor, _RunningShares], Tensor]
-# From the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to that at the x
-# behind y. The weight is (O, D) or (B, O, D).
+# A function from the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to the
+# gradient at the x that y was computed from. The weight is (O, D) or (B, O, D).
 BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
 
 
@@ -116,7 +116,7 @@ def run(
         bias: the structural bias (B, H, T, T).
         rules: the rules in force.
         structure: whether to return the gradient at the structural bias even where attention is
-            constant. That is what arrives there in each layer, though it flows no further.
+            constant. It then arrives there in each layer, but flows no further.
     """
     inside = structure or not rules.attention
     steps: list[Back] = []
@@ -130,14 +130,14 @@ def run(
 
     @torch.no_grad()
     def back(weights: Tensor) -> RelevanceShares:
-        of_structure = torch.zeros_like(bias) if inside else None
-        ledger = _RunningShares(rules, weights.new_zeros(len(weights)), of_structure)
+        to_structure = torch.zeros_like(bias) if inside else None
+        ledger = _RunningShares(rules, weights.new_zeros(len(weights)), to_structure)
         gradient = weights[:, None]  # (B, 1, num_outputs)
         for step in reversed(steps):
             gradient = step(gradient, ledger)
-        if "products" in ledger.remainders and of_structure is not None:
-            ledger.add_remainder("products", share_of_structure(bias, of_structure))
-        return RelevanceShares(gradient, ledger.biases, of_structure, ledger.remainders)
+        if "products" in ledger.remainders and to_structure is not None:
+            ledger.add_remainder("products", share_of_structure(bias, to_structure))
+        return RelevanceShares(gradient, ledger.biases, to_structure, ledger.remainders)
 
     return PassWithGradient(outputs[:, 0], back)
 
@@ -293,8 +293,8 @@ def _attend_from_graph_token(
         read = (mixed[:, :, 0].transpose(0, 1) @ value).transpose(0, 1)  # (B, H, D)
         if not inside:
             return behind(attention.mT, read, ledger)
-        of_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
-        to_attention = (read @ x.mT)[:, :, None] + of_bias  # (B, H, 1, T)
+        from_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
+        to_attention = (read @ x.mT)[:, :, None] + from_bias  # (B, H, 1, T)
         to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
         if rules.attention:
             return behind(attention.mT, read, ledger)

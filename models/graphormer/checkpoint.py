@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with `config.json`, `model.safetensors` and a model card.
+"""Read and write checkpoints: folders with `config.json`, `model.safetensors` and a model card.
 
 Nothing is unpickled. Every error names the file, and the key if there is one.
 """
@@ -38,7 +38,7 @@ INVALID = (  # what a configuration that makes no sense can raise
 
 
 class HasOrigin(Protocol):
-    """Whatever was loaded from a checkpoint."""
+    """Anything that was loaded from a checkpoint."""
 
     origin: Origin
 
@@ -73,10 +73,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: str | Path) -> Graphormer:
-    """Read a checkpoint folder; return the model on the CPU, in eval mode.
+    """Return the model in a checkpoint folder, on the CPU and in eval mode.
 
-    `model.origin` says where it came from. Raises CheckpointError for a missing, corrupt,
-    truncated or mismatching file.
+    `model.origin` says where the model came from.
+
+    Raises:
+        CheckpointError: a file is missing, corrupt or truncated, or does not fit the others.
     """
     folder = Path(folder)
     content = read_config(folder)
@@ -108,7 +110,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
 
 
 def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
-    """Write the model's mean node, if it has one, beside its weights, with their SHA-256."""
+    """Write the model's mean node, if it has one, with the SHA-256 of the weights beside it."""
     path = folder / MEAN_NODE
     if model.mean_node is None:
         path.unlink(missing_ok=True)
@@ -169,13 +171,13 @@ def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | No
 
 
 def name_of(folder: Path) -> str:
-    """Return the folder's name; for the folder `model` of a run, the run's name."""
+    """Return the name of a folder. The folder `model` of a run has the name of the run."""
     path = folder.resolve()
     return path.parent.name or path.name if path.name == "model" else path.name
 
 
 def is_published(folder: Path) -> bool:
-    """Whether `config.json` belongs to a published Graphormer (Hugging Face or v1.0)."""
+    """Return whether `config.json` belongs to a published Graphormer (Hugging Face or v1.0)."""
     content = read_config(folder)
     return content.get("model_type") == "graphormer" or "n_layers" in content
 
@@ -217,13 +219,15 @@ def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
 
 
 def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Graphormer:
-    """Return a model to compare with its checkpoint; unless it is small, it has no memory.
-
-    Raises ValueError for more.
+    """Return a model to compare with its checkpoint. Unless it is small, it takes no memory.
 
     Args:
-        stored: the shapes in its checkpoint, which limit what the model may hold, since even
-            the names of a model with a billion layers fill the memory.
+        config: the model's configuration.
+        stored: the shapes in its checkpoint. They limit the size of the model, since even the names
+            of a billion layers would fill the memory.
+
+    Raises:
+        ValueError: the model is larger than its checkpoint.
     """
     numbers = sum(math.prod(shape) for shape in stored.values())
     sizes = {
@@ -240,20 +244,20 @@ def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Gr
     for name, size in sizes.items():
         if size > limits.get(name, numbers):
             raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
-    # For a model without memory, PyTorch imports its compiler: seconds, and a small model is made
-    # in milliseconds.
+    # A model without memory makes PyTorch import its compiler, which takes seconds. A small model
+    # with memory is made in milliseconds.
     with torch.device("cpu" if _most_numbers(config) <= SMALL else "meta"):
         return Graphormer(config)
 
 
 def with_memory(outline: Graphormer) -> Graphormer:
-    """Return the model that was outlined, on the CPU."""
+    """Return the outlined model with memory, on the CPU."""
     with torch.device("cpu"):
         return Graphormer(outline.config) if outline.graph_token.is_meta else outline
 
 
 def _most_numbers(config: GraphormerConfig) -> int:
-    """Return an upper bound on a model's parameters: every matrix as wide as all together."""
+    """Return an upper bound on a model's parameters, as if each matrix had the sum of all sizes."""
     waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
     width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
     width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
@@ -267,7 +271,7 @@ def _corrupt(path: Path, error: Exception) -> CheckpointError:
 
 
 def _weights_in(folder: Path) -> Path:
-    """Return the file of the weights; CheckpointError if there is none that can be opened."""
+    """Return the file of the weights, or raise a CheckpointError if it cannot be opened."""
     path = folder / WEIGHTS
     if not path.exists():
         others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
@@ -287,7 +291,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """Read all tensors of `model.safetensors`; return them and the file's SHA-256."""
+    """Return all tensors of `model.safetensors`, and the file's SHA-256."""
     path = _weights_in(folder)
     try:
         raw = path.read_bytes()
@@ -300,7 +304,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy tensors into the model's parameters; names, shapes and values must match."""
+    """Copy tensors into the model's parameters, whose names and shapes must match."""
     parameters = model.state_dict()
     require_shapes(
         shapes_of(model),
@@ -313,7 +317,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a tensor as `dtype`; CheckpointError if any value is not a finite number."""
+    """Return a tensor as `dtype`, or raise a CheckpointError if a value is not a finite number."""
     if value.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
@@ -349,12 +353,12 @@ def require_shapes(
 
 
 def only_starts(model: Stored) -> bool:
-    """Whether these are only weights to start training from."""
+    """Return whether a model has only weights to start training from."""
     return bool(model.origin.metadata.get("summary") == TO_START)
 
 
 def require_purpose(model: Stored) -> Stored:
-    """Return the model; ValueError for weights that are only a start for training."""
+    """Return the model, or raise a ValueError if it has only weights to start training from."""
     if only_starts(model):
         raise ValueError(
             f"{model.origin.name!r} has only weights to start training from: choose a model with a"

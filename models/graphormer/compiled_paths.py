@@ -1,6 +1,6 @@
 """Make the bags of `paths.averaged_bags` by compiled code (Numba, extra `fast`), bit for bit.
 
-Loading the compiled code takes about as long as it saves on several hundred drug molecules;
+Loading the compiled code takes about as long as it saves on several hundred drug molecules, so
 `encoding` decides when to import this file. Numba keeps the compiled code beside this file, or in
 the user's cache folder.
 """

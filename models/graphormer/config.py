@@ -16,20 +16,21 @@ DIGITS = ("intensity",)  # the node features of models that read digits as super
 class GraphormerConfig(TaskSet):
     """Hyperparameters of `Graphormer` (Ying et al., NeurIPS 2021).
 
-    Nodes are either categorical (`node_cardinalities`, one table per feature, summed) or continuous
-    (`num_node_features`, one linear map; with `position_bands` > 0 the node positions enter as
-    Fourier features, see `position.py`). Edges have no features, categorical ones
-    (`edge_cardinalities`) or continuous ones (`num_edge_features`). The model itself standardises
-    continuous features: it subtracts `node_offsets` or `edge_offsets`, and divides by `node_scales`
-    or `edge_scales`, if there are any.
+    Node features are either categorical (`node_cardinalities`) or continuous (`num_node_features`).
+    Each categorical feature has a table, whose rows are added up. Continuous features enter by one
+    linear map, and with `position_bands` > 0 the node positions enter as Fourier features, see
+    `position.py`. Edges have no features, categorical ones (`edge_cardinalities`) or continuous
+    ones (`num_edge_features`). The model itself standardises continuous features: it subtracts
+    `node_offsets` or `edge_offsets`, and divides by `node_scales` or `edge_scales`, if there are
+    any.
 
     Args:
-        max_distance: longer shortest paths share this distance's bias.
-        num_hops: edges of a shortest path that the edge encoding uses.
-        mask_distance: pairs this far apart or farther (unreachable ones too) do not attend.
-        head: "linear" is one linear map of the graph token, "transform" is linear, GELU,
-            LayerNorm, linear with one shared bias (the published fairseq and Hugging Face
-            models).
+        max_distance: longer shortest paths share the bias of this distance.
+        num_hops: number of edges of a shortest path that the edge encoding uses.
+        mask_distance: pairs that are this far apart, farther or unreachable do not attend.
+        head: "linear" is one linear map of the graph token. "transform" is a linear map, GELU,
+            LayerNorm and a linear map with one shared bias, as in the published models of fairseq
+            and Hugging Face.
     """
 
     num_layers: int = 3
@@ -90,7 +91,7 @@ class GraphormerConfig(TaskSet):
 
     @property
     def reads(self) -> Literal["molecules", "digits", "graphs"]:
-        """What the model takes: molecules in OGB's codes, digits as superpixels, or graphs.
+        """The inputs of the model: molecules in OGB's codes, digits as superpixels, or graphs.
 
         A model reads molecules if its features have room for OGB's codes. It reads digits if the
         only feature of its nodes is called "intensity".
@@ -154,7 +155,10 @@ class GraphormerConfig(TaskSet):
 
     @property
     def rows_per_hop(self) -> int:
-        """Rows of structural bias for the edges at one hop: combinations of codes, or features."""
+        """Number of rows of structural bias for the edges at one hop.
+
+        There is a row for each combination of codes, or for each continuous feature.
+        """
         if self.edge_cardinalities:
             return math.prod(self.edge_cardinalities)
         return self.num_edge_features
@@ -192,7 +196,7 @@ class GraphormerConfig(TaskSet):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "GraphormerConfig":
-        """Invert `to_dict`; unknown names raise a ValueError that lists them."""
+        """Invert `to_dict`, or raise a ValueError that lists unknown names."""
         names = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -200,6 +204,6 @@ class GraphormerConfig(TaskSet):
         return cls(**values)
 
 
-def _have_room(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether there are as many features as wanted, each with at least as many values."""
-    return len(sizes) == len(wanted) and all(a >= b for a, b in zip(sizes, wanted, strict=True))
+def _have_room(sizes: tuple[int, ...], needed: tuple[int, ...]) -> bool:
+    """Return whether there are as many features as needed, each with at least as many values."""
+    return len(sizes) == len(needed) and all(a >= b for a, b in zip(sizes, needed, strict=True))

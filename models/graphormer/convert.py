@@ -1,8 +1,8 @@
 """Convert published Graphormer checkpoints: Hugging Face's port, fairseq's keys, v1.0.
 
-The published models look features up in one table with offsets (`value + 512 * feature + k`);
-ours have one table per feature, so conversion means selecting rows. Docstrings explain what the
-published code does.
+The published models look up all features in one table, at `value + 512 * feature + k`. Ours have
+one table per feature, so conversion means selecting rows. Docstrings explain what the published
+code does.
 """
 
 import re
@@ -39,8 +39,8 @@ from .model import Graphormer
 ROWS_PER_FEATURE = 512
 TRANSFORMERS_OFFSET = 3  # what `transformers` adds to an atom feature's value
 EDGE_OFFSET = 3  # published bond features enter as value + 512 * feature + 3; row 0 is "no hop"
-# tensors that published models store but never use: the pooler of their masked pre-training, and
-# with pre-LN a last LayerNorm
+# Published models store tensors that they never use: the pooler of their masked pre-training and,
+# with pre-LN, a last LayerNorm.
 _LAST_NORM = "encoder.graph_encoder.final_layer_norm."
 _UNUSED = ("encoder.masked_lm_pooler.", _LAST_NORM)
 COLLATOR_MAX = 20  # `spatial_pos_max` of transformers' collator, which reads no configuration
@@ -55,18 +55,20 @@ def load_huggingface(
 ) -> Graphormer:
     """Convert a published Graphormer: a folder with `config.json` and `model.safetensors`.
 
-    Recognises the keys of Hugging Face `transformers`, of Microsoft's fairseq code and of its v1.0.
-
-    Raises CheckpointError, naming file and key, for anything that does not match; a warning names
-    unused tensors.
+    The keys may be those of Hugging Face `transformers`, of Microsoft's fairseq code or of its
+    v1.0. A warning names unused tensors.
 
     Args:
-        atom_offset: what the training code added to an atom feature's value (3 in
-            `transformers`, 2 in Microsoft's own code).
+        folder: the folder.
+        atom_offset: number that the training code added to the values of atom features: 3 in
+            `transformers`, 2 in Microsoft's own code.
         spatial_pos_max: pairs with distance + 1 of at least this value do not attend, nor do
             unreachable pairs; 1024 means no mask. By default it is 20 for models of
             `transformers`, as in its collator, which does not read the configuration. With
-            `atom_offset=2`, it is the configuration's, as in Microsoft's own code.
+            `atom_offset=2`, it is that of the configuration, as in Microsoft's own code.
+
+    Raises:
+        CheckpointError: something does not match; the message names the file and the key.
     """
     folder = Path(folder)
     content = read_config(folder)
@@ -95,7 +97,7 @@ def load_huggingface(
 
 
 def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
-    """Check unread tensors: more layers than configured are an error, the rest gives a warning."""
+    """Check tensors that were not read. Too many layers are an error, others give a warning."""
     rest = sorted(set(read.tensors) - read.seen)
     for key in rest:
         layer = re.search(r"(?:^|\.)layers\.(\d+)\.", key)
@@ -121,7 +123,7 @@ def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
 
 
 class _Reader:
-    """Tensors by name, with errors that name the key; `seen` are those already read."""
+    """Read tensors by name, with errors that name the key. `seen` holds the keys read so far."""
 
     def __init__(self, tensors: dict[str, Tensor], path: Path) -> None:
         # fairseq saves only the encoder; Hugging Face uses the same names
@@ -160,7 +162,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Names:
-    """Where a layout keeps its tables: key prefixes of node features and of structural bias."""
+    """The keys of a layout's tables, and the key prefixes of node features and structural bias."""
 
     node: str
     bias: str
@@ -224,11 +226,11 @@ def _hops(read: _Reader, key: str, config: GraphormerConfig) -> Tensor:
 
 
 def _padded_hops(no_hop: Tensor, hops: Tensor, num_distances: int) -> Tensor:
-    """Return what hops beyond the end of a path add, by distance, (num_distances, H).
+    """Return the bias that hops beyond the end of a path add, by distance, (num_distances, H).
 
     The published sum runs over all hops and uses row 0 once the path has ended. Row 0 is zero in
-    most checkpoints; v1.0 leaves it at its initial values. As it depends only on the distance, it
-    is added to the spatial bias.
+    most checkpoints, but v1.0 leaves it at its initial values. This bias depends only on the
+    distance, so it is added to the spatial bias.
     """
     constant = no_hop @ hops  # (K, H)
     num_hops = len(hops)
@@ -268,7 +270,7 @@ def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
 
 
 def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) -> dict[str, str]:
-    """Map our names of the layers' parameters to theirs."""
+    """Map our names for the parameters of the layers to the published ones."""
     return _both(
         {
             f"layers.{index}.{ours}": f"{prefix}layers.{index}.{theirs}"
@@ -279,7 +281,7 @@ def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) ->
 
 
 def _both(modules: dict[str, str]) -> dict[str, str]:
-    """Map weight and bias of modules, our names to theirs."""
+    """Map our names for the weights and biases of modules to the published ones."""
     return {
         f"{ours}.{kind}": f"{theirs}.{kind}"
         for ours, theirs in modules.items()
@@ -297,7 +299,7 @@ _FAIRSEQ_NAMES = _Names(
 
 
 def _fairseq_head(read: _Reader) -> tuple[str, str]:
-    """Return the keys of the last linear map and its scalar bias: fairseq's or Hugging Face's."""
+    """Return the keys of the last linear map and its scalar bias, fairseq's or Hugging Face's."""
     if "encoder.embed_out.weight" in read or "encoder.lm_output_learned_bias" in read:
         return "encoder.embed_out.weight", "encoder.lm_output_learned_bias"
     return "classifier.classifier.weight", "classifier.lm_output_learned_bias"

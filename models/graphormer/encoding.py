@@ -1,7 +1,7 @@
 """Encode a graph's structure as tensors: degrees, shortest-path distances, edges along the paths.
 
 `StructureEncoding` (a PyG transform) adds to each graph what Graphormer's structural bias needs.
-For every ordered pair of nodes it makes one *bag* of weighted codes; the bias of the pair is the
+For every ordered pair of nodes it makes one *bag* of weighted codes. The bias of the pair is the
 weighted sum of the table rows with these codes (see `layers.StructuralBias`):
 
 * one code for the shortest-path distance d, weight 1 (Ying 2021, eq. 6);
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 AnyGraph = TypeVar("AnyGraph", "Data", Graph)
 
-# Node pairs encoded in one process after which compiled code pays: loading it took 1 s on a machine
-# where it saved 2.2 ms on a drug molecule of 1,200 pairs.
+# Compiled code pays after so many node pairs in one process. Loading it took 1 s on a machine where
+# it saved 2.2 ms on a drug molecule of 1,200 pairs.
 COMPILED_FROM = 600_000
 
 MAX_NODES = 4_000  # attention between them takes some 5 GB
@@ -52,10 +52,15 @@ class StructureEncoding:
     Args:
         edge_cardinalities: number of values of each categorical edge feature in `edge_attr` (E,
             F).
-        num_edge_features: number of continuous features instead, of which `edge_offsets` are
-            subtracted and which are then divided by `edge_scales`. Without either, edges have
-            no features and bags contain only the distance. A graph that already has an encoding
-            with the same settings (`structure`) is returned unchanged.
+        max_distance: longer shortest paths share the code of this distance.
+        num_hops: number of edges of a shortest path that have codes.
+        ties: which of several equally short paths count, see above.
+        num_edge_features: number of continuous edge features in `edge_attr` instead. Without
+            either kind, edges have no features and bags contain only the distance.
+        edge_offsets: numbers that are subtracted from continuous features.
+        edge_scales: numbers by which they are then divided.
+
+    A graph that already has an encoding with the same settings (`structure`) is returned unchanged.
     """
 
     def __init__(
@@ -98,11 +103,11 @@ class StructureEncoding:
         return f"StructureEncoding({self.settings})"
 
     def __call__(self, data: AnyGraph) -> AnyGraph:
-        """Return the encoded graph; the given one is left as it is."""
+        """Return the encoded graph, and leave the given one as it is."""
         return self.forward(copy(data))
 
     def forward(self, data: AnyGraph) -> AnyGraph:
-        """Encode one graph."""
+        """Encode one graph in place."""
         if data.get("structure") == self.settings:
             return data
         n = int(data.num_nodes or 0)
@@ -168,7 +173,7 @@ class StructureEncoding:
 
 
 def _averaged_bags(pairs: int) -> Callable[..., Bags]:
-    """Return the function for a graph with this many node pairs: compiled as soon as that pays."""
+    """Return the function for a graph with this many node pairs, compiled as soon as that pays."""
     global _encoded
     _encoded += pairs
     return compiled_bags() if _encoded >= COMPILED_FROM else averaged_bags
@@ -191,6 +196,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
     """Pad encoded graphs (see `StructureEncoding`) to one dense batch.
 
     Args:
+        graphs: the encoded graphs.
         pad_to: number of nodes to pad to, if more than the largest graph has.
     """
     if not graphs:
@@ -228,7 +234,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the parts; a single one, which may be large, is not copied."""
+    """Concatenate the parts. A single part, which may be large, is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

@@ -50,9 +50,10 @@ class Ensemble(nn.Module):
     """The mean of its members' outputs, (B, num_outputs).
 
     Args:
-        members: Graphormers of one configuration. Explainers explain each member and take the
-            mean, so that every score has a spread over the members; `embed` and `encode` see
-            the members' tokens side by side.
+        members: Graphormers of one configuration.
+
+    Explainers explain each member and take the mean, so that every score has a spread over the
+    members. `embed` and `encode` have the members' tokens side by side.
     """
 
     collate = staticmethod(collate)
@@ -85,7 +86,7 @@ class Ensemble(nn.Module):
         return self.members[0].prepare(value)
 
     def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
-        """Encode inputs as its members do, whose molecules are featurised together."""
+        """Encode inputs as its members do, featurising all molecules together."""
         return self.members[0].prepare_group(values)
 
     def embed(self, batch: GraphBatch) -> Tensor:
@@ -93,7 +94,7 @@ class Ensemble(nn.Module):
         return torch.cat([member.embed(batch) for member in self.members], dim=-1)
 
     def encode(self, tokens: Tensor, batch: GraphBatch, keep: Tensor | None = None) -> Tensor:
-        """Return outputs (B, num_outputs) for tokens (B, T, members D); keep as in a Graphormer."""
+        """Return outputs (B, num_outputs) for tokens (B, T, members D); see `Graphormer`."""
         each = zip(self.members, tokens.chunk(len(self._members), dim=-1), strict=True)
         return torch.stack([member.encode(part, batch, keep) for member, part in each]).mean(0)
 
@@ -119,14 +120,14 @@ LoadedModel = Graphormer | Ensemble
 
 
 def members_of(model: LoadedModel) -> list[Graphormer]:
-    """The members of an ensemble; of a single model itself."""
+    """Return the members of an ensemble. A single model is its own only member."""
     return model.members if isinstance(model, Ensemble) else [model]
 
 
 def save_ensemble(
     model: Ensemble, folder: str | Path, *, card: str = "", metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write the members to `folder/members/0` and so on, and beside them what belongs to all."""
+    """Write the members to `folder/members/0` and so on, and what belongs to all to `folder`."""
     folder = folder_at(folder)
     places = [folder / MEMBERS / str(k) for k in range(len(model.members))]
     for member, place in zip(model.members, places, strict=True):
@@ -147,12 +148,16 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def is_ensemble(folder: Path) -> bool:
-    """Whether a checkpoint folder holds an ensemble."""
+    """Return whether a checkpoint folder holds an ensemble."""
     return read_config(folder).get("format") == ENSEMBLE
 
 
 def load_ensemble(folder: str | Path) -> Ensemble:
-    """Read an ensemble; return it on the CPU, in eval mode. Errors as for `load_checkpoint`."""
+    """Return the ensemble in a folder, on the CPU and in eval mode.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
+    """
     folder = Path(folder)
     content = read_config(folder)
     count = content.get(MEMBERS)
@@ -174,5 +179,5 @@ def load_ensemble(folder: str | Path) -> Ensemble:
 
 
 def _joined(digests: Iterable[str]) -> str:
-    """One SHA-256 for those of all members."""
+    """Return one SHA-256 for those of all members."""
     return hashlib.sha256("".join(digests).encode()).hexdigest()

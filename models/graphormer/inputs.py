@@ -24,10 +24,13 @@ CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is writ
 def prepare(config: GraphormerConfig, value: Any) -> Input:
     """Encode one input for a model with this configuration.
 
-    Raises InputError, or the ValueError of the data set's reader, if the input cannot be used.
-
     Args:
-        value: what `explain` takes, or a molecule's `Graph`, which is not checked again.
+        config: the model's configuration.
+        value: an input of `explain`, or a molecule's `Graph`, which is not checked again.
+
+    Raises:
+        InputError: the input cannot be used.
+        ValueError: the reader of the data set cannot read the input.
     """
     (encoded,) = prepare_group(config, [value])
     if isinstance(encoded, Exception):
@@ -36,7 +39,7 @@ def prepare(config: GraphormerConfig, value: Any) -> Input:
 
 
 def prepare_group(config: GraphormerConfig, values: list[Any]) -> Iterator[Input | Exception]:
-    """Encode inputs, whose molecules are featurised together; an unusable one gives its error."""
+    """Encode inputs, featurising all molecules together. An unusable input gives its error."""
     graphs = _molecular_graphs(config, values)
     for position, value in enumerate(values):
         try:
@@ -48,7 +51,7 @@ def prepare_group(config: GraphormerConfig, values: list[Any]) -> Iterator[Input
 
 
 def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, Any]:
-    """By position, the graph of each SMILES or RDKit molecule, or the error that it gives."""
+    """Return the graph of each SMILES or RDKit molecule, or its error, by position."""
     if not config.reads_molecules:
         return {}
     from rdkit import Chem
@@ -64,7 +67,9 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     """Encode one input.
 
     Args:
-        graph: that of a molecule, or its error.
+        config: the model's configuration.
+        value: the input.
+        graph: the graph of a molecule, or its error; None for other inputs.
     """
     encode = StructureEncoding.from_config(config)
     if isinstance(graph, Exception):
@@ -77,21 +82,23 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
         return _from_data(config, value, encode)
     if config.reads == "digits":
         return _from_image(value, encode)
-    wanted = "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
-    raise InputError(f"this model takes {wanted}, not {type(value).__name__}.")
+    inputs_text = (
+        "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
+    )
+    raise InputError(f"this model takes {inputs_text}, not {type(value).__name__}.")
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:
-    """Whether features must not depend on how a SMILES is written.
+    """Return whether features must not depend on how a SMILES is written.
 
-    True for models whose structure encoding does not depend on it either; published models get
-    OGB's features unchanged.
+    This is true for models whose structure encoding does not depend on it either. Published models
+    get OGB's features unchanged.
     """
     return config.ties == "average"
 
 
 def reading_of(config: GraphormerConfig) -> dict[str, bool]:
-    """The options of `molecule_graphs` for a model: it predicts molecules as it learned them."""
+    """Return the options of `molecule_graphs` with which a model learned its molecules."""
     standardise = bool(config.extra.get("standardise"))
     return {"canonical": writes_canonically(config), "standardise": standardise}
 
@@ -153,7 +160,7 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
 
 
 def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
-    """Return the graph with single features as columns, and with an `x` if nodes look alike."""
+    """Return the graph with a single feature as a column, and with an `x` if nodes look alike."""
     data = copy(data)
     if data.x is None and config.node_cardinalities == (1,):
         data.x = torch.zeros(int(data.num_nodes or 0), 1, dtype=torch.long)
@@ -189,7 +196,7 @@ def _check_superpixels(data: "Data") -> None:
 
 
 def _check_smiles(data: "Data", smiles: str) -> None:
-    """Refuse features that are not the molecule's: other encodings have the same shape."""
+    """Refuse features that are not those of the molecule, as other encodings have their shape."""
     from graphxai.datasets.molecules import MoleculeError, molecule_graph
 
     if data.get("vocabulary") == "ogb":

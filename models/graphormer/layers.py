@@ -19,7 +19,7 @@ _PAIRS = 2**20  # pairs of nodes whose bias is looked up at once
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm whose scale the rule LN can treat as constant."""
+    """A LayerNorm whose scale the rule LN can treat as constant."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class LayerNorm(nn.Module):
 
 
 class Linear(nn.Linear):
-    """Affine map whose bias gets its own share in the ledger."""
+    """An affine map whose bias gets its own share in the ledger."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (..., D_in) to (..., D_out)."""
@@ -41,11 +41,11 @@ class Linear(nn.Linear):
 
 
 class StructuralBias(nn.Module):
-    """What Graphormer adds to `q k^T`: spatial, edge and graph-token bias (Ying 2021, eq. 6, 7).
+    """The bias that Graphormer adds to `q k^T`: spatial, edge, graph token (Ying 2021, eq. 6, 7).
 
-    All rows that a pair of nodes can use are in one table, rebuilt from the parameters at each
-    pass: first the distances, then every bond at every hop, or every number of a bond. One fused
-    look-up sums them.
+    All rows that a pair of nodes can use are in one table, which every pass builds from the
+    parameters. First come the distances, then for every hop all bonds, or all continuous features
+    of a bond. One fused look-up sums the rows of a pair.
     """
 
     bond_rows: Tensor
@@ -78,17 +78,17 @@ class StructuralBias(nn.Module):
         return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
 
     def table(self) -> Tensor:
-        """Return all rows: (max_distance + 2 + num_hops * rows per hop, H)."""
+        """Return the table of all rows, (max_distance + 2 + num_hops * rows per hop, H)."""
         if not self.has_edges:
             return self.spatial
-        of_hop: Tensor = self.bond  # (F, H): a bag has a feature's value as the weight of its row
+        bonds: Tensor = self.bond  # (F, H): a bag has a feature's value as the weight of its row
         if self.cardinalities:
-            of_hop = of_hop[self.bond_rows].mean(dim=1)  # (C, H), one for each combination
-        hops = of_hop @ self.hop  # (K, C, H)
+            bonds = bonds[self.bond_rows].mean(dim=1)  # (C, H), a row for each combination
+        hops = bonds @ self.hop  # (K, C, H)
         return torch.cat([self.spatial, hops.flatten(0, 1)])
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Return the bias (B, H, T, T), graph token first; -inf at keys that are padding."""
+        """Return the bias (B, H, T, T), graph token first. It is -inf at keys that are padding."""
         b, n = batch.mask.shape
         table, token, position = self.table(), self.graph_token[:, None], None
         if self.position is not None:
@@ -110,7 +110,7 @@ class StructuralBias(nn.Module):
         return bias.add_(excluded[:, None, None, :])
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the terms of the bias by name, (B, H, T, T) each; zero where it is -inf."""
+        """Return the terms of the bias by name, (B, H, T, T), with zeros where the bias is -inf."""
         table, distances = self.table(), len(self.spatial)
         is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
         every = slice(0, batch.mask.shape[0]), slice(0, batch.mask.shape[1])
@@ -129,22 +129,26 @@ class StructuralBias(nn.Module):
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return `sum_ij t_ij g_ij` for every term t of the bias by name, (B,) each.
 
-        bias (B, H, T, T): the result of `forward`; gradient (B, H, T, T): g, zero where bias is
-        -inf. The values are those of `terms`; but the share of the edges, the dearest to compute,
-        is what the others leave of the total.
+        The terms t are those of `terms`. The share of the edges would be the dearest to compute, so
+        it is what the other shares leave of the total.
+
+        Args:
+            batch: the graphs.
+            bias: the result of `forward`, (B, H, T, T).
+            gradient: g (B, H, T, T), which is zero where the bias is -inf.
         """
         weighted = (bias * gradient).masked_fill(bias.isinf(), 0.0)
-        of_nodes = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
+        node_share = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
         shares = {"spatial": _per_graph(self._spatial(batch), gradient)}
         if self.position is not None and batch.pos is not None:
             shares["position"] = _per_graph(self.position(batch.pos), gradient)
         if self.has_edges:
-            shares["edge"] = of_nodes - sum(shares.values(), torch.zeros_like(of_nodes))
-        shares["graph token distance"] = weighted.flatten(1).sum(-1) - of_nodes
+            shares["edge"] = node_share - sum(shares.values(), torch.zeros_like(node_share))
+        shares["graph token distance"] = weighted.flatten(1).sum(-1) - node_share
         return shares
 
     def _spatial(self, batch: GraphBatch) -> Tensor:
-        """Return the distance term (B, H, N, N); arbitrary where there is padding."""
+        """Return the distance term (B, H, N, N), with arbitrary values at padding."""
         codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
         return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
 
@@ -155,10 +159,10 @@ def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
-    """Cut B graphs of N nodes into blocks to look up at once: graphs, and rows of their pairs.
+    """Cut B graphs of N nodes into blocks that are looked up at once: graphs, and rows of pairs.
 
-    There is one block unless that needs much memory. With autograd there is always one: its
-    backward pass would copy the whole gradient for each block.
+    There is one block unless that needs much memory. With autograd there is always one block,
+    because the backward pass would copy the whole gradient for each.
     """
     if b * n * n <= _PAIRS or torch.is_grad_enabled():
         return [(slice(0, b), slice(0, n))]
@@ -174,8 +178,10 @@ def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> T
     """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
 
     Args:
-        graphs, rows: which graphs, and which first nodes of their pairs; several graphs need
-            all rows.
+        batch: the graphs.
+        table: the table.
+        graphs: the graphs to look up.
+        rows: the first nodes of their pairs. Several graphs need all rows.
     """
     n = batch.mask.shape[1]
     start = (graphs.start * n + rows.start) * n
@@ -227,7 +233,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, GELU, linear."""
+    """A linear map, GELU and a linear map."""
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
@@ -240,7 +246,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward with residuals, LayerNorm before (pre-LN) or after (post-LN)."""
+    """Attention and feed-forward with residuals, and LayerNorm before (pre-LN) or after them."""
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()

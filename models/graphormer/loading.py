@@ -12,7 +12,10 @@ def load_model(name_or_folder: str | Path) -> LoadedModel:
     """Return a bundled model by name, or the model in a checkpoint folder.
 
     A folder holds a Graphormer, an ensemble of several, or a published Graphormer, which is
-    converted. Raises CheckpointError, which names the file and the key, for anything else.
+    converted.
+
+    Raises:
+        CheckpointError: the folder holds anything else; the message names the file and the key.
     """
     folder = locate(name_or_folder)
     with torch.inference_mode(False):  # weights made in inference mode could never be explained

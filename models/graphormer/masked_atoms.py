@@ -2,9 +2,9 @@
 
 An atom's type is the whole row of its features, so that they agree with each other. The network
 reads the visible types, the degrees of all atoms, and distances and bonds as Graphormer's
-structural bias does (Ying 2021), and gives each hidden atom a distribution over the types seen in
-training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, each given those
-drawn before.
+structural bias does (Ying 2021). It gives each hidden atom a distribution over the types seen in
+training (masked attributes, Hu 2020). Hidden atoms are drawn in `ROUNDS` groups, and each group is
+drawn given the groups before it.
 
 `masked_atoms.safetensors` holds the network, `masked_atoms.json` says what it was trained on.
 """
@@ -40,17 +40,17 @@ FORMAT = "graphxai-masked-atoms"
 LAYERS, WIDTH, HEADS = 3, 64, 8
 ROUNDS = 4
 FIT = "gx.fit_masked_atoms(model, graphs).save(folder), or graphxai fit-masked-atoms --model FOLDER"
-STRUCTURE = (  # what a network and the model it draws for must share
+STRUCTURE = (  # fields that a network and the model for which it draws atoms must share
     "node_cardinalities", "edge_cardinalities", "max_degree", "max_distance", "num_hops", "ties"
 )  # fmt: skip
 
 
 class Network(nn.Module):
-    """Logits (B, N, V) of V types for every atom, from the visible ones.
+    """A network that predicts logits (B, N, V) of V types for every atom from the visible atoms.
 
     Args:
-        types (V, F): the rows of features seen in training.
-        config: of the structure, and the sizes.
+        config: the structure that the network reads, and its sizes.
+        types: the rows of features seen in training (V, F).
     """
 
     types: Tensor
@@ -72,12 +72,19 @@ class Network(nn.Module):
         self.output = nn.Linear(dim, len(types))
 
     def between_atoms(self, batch: GraphBatch) -> Tensor:
-        """Structural bias (B, H, N, N) between atoms, -inf at keys that are padding."""
+        """Return the structural bias (B, H, N, N) between atoms, -inf at keys that are padding."""
         bias: Tensor = self.bias(batch)
         return bias[:, :, 1:, 1:]
 
     def forward(self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor) -> Tensor:
-        """Logits for features x (B, N, F), degrees (2, B, N), hidden (B, N), bias (B, H, N, N)."""
+        """Return the logits (B, N, V).
+
+        Args:
+            x: features of the atoms (B, N, F).
+            degrees: their in-degrees and out-degrees (2, B, N).
+            hidden: which atoms are hidden (B, N).
+            bias: structural bias between atoms (B, H, N, N).
+        """
         rows = (x.long() + self.starts).flatten(0, 1)
         shown = F.embedding_bag(rows, self.features, mode="sum").unflatten(0, x.shape[:2])
         tokens = torch.where(hidden[..., None], self.hidden, shown)
@@ -97,12 +104,15 @@ class Network(nn.Module):
         chance: Tensor,
         turn: Tensor,
     ) -> Tensor:
-        """Return the features (B, N, F) with hidden atoms drawn; see `forward` for the arguments.
-
-        chance (B, N), in [0, 1): decides the type.
+        """Return the features (B, N, F) with hidden atoms drawn.
 
         Args:
-            turn (B, N): the round it is drawn in.
+            x: as in `forward`.
+            degrees: as in `forward`.
+            hidden: as in `forward`.
+            bias: as in `forward`.
+            chance: for each atom a number in [0, 1) that decides the type (B, N).
+            turn: the round in which each atom is drawn (B, N).
         """
         x = x.clone()
         for now in range(int(turn.max()) + 1 if turn.numel() else 0):
@@ -114,9 +124,9 @@ class Network(nn.Module):
             logits = self(x[rows], degrees[:, rows], left[rows], bias[rows])[chosen]
             below = logits.double().softmax(-1).cumsum(-1) < chance[rows][chosen][:, None]
             place = below.sum(-1).clamp(max=len(self.types) - 1)
-            some = x[rows]
-            some[chosen] = self.types[place].to(x)
-            x[rows] = some
+            redrawn = x[rows]
+            redrawn[chosen] = self.types[place].to(x)
+            x[rows] = redrawn
         return x
 
 
@@ -125,6 +135,7 @@ class MaskedAtoms:
     """A network that draws atoms, for models with the same atoms, bonds and structural encoding.
 
     Args:
+        network: the network.
         card: data, number of graphs, seed, epochs, processor time in seconds, and for held-out
             graphs how often the most probable type is the true one.
     """
@@ -150,7 +161,7 @@ class MaskedAtoms:
         self, batch: GraphBatch, graphs: "Sequence[Data]", draws: int, seed: int,
         rounds: int = ROUNDS,
     ) -> "Sampler":  # fmt: skip
-        """Return the sampler of atoms for encoded graphs; it draws the same for the same seed."""
+        """Return the sampler of atoms for encoded graphs. Equal seeds draw equal atoms."""
         device, n = batch.x.device, batch.x.shape[1]
         self.network.to(device)
         chance = torch.zeros(draws, len(graphs), n, dtype=torch.double)
@@ -187,7 +198,7 @@ class MaskedAtoms:
 
     @classmethod
     def load(cls, folder: str | Path) -> "MaskedAtoms":
-        """Read both files of a folder; ValueError names the file and what is wrong with it."""
+        """Read both files of a folder, or raise a ValueError that names what is wrong with one."""
         card, path = Path(folder) / CARD, Path(folder) / NETWORK
         try:
             content = json.loads(small_file(card).decode("utf-8"))
@@ -215,7 +226,15 @@ class MaskedAtoms:
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Draws atoms of the graphs of one batch; chance, turn (draws, G, N); bias (G, H, N, N)."""
+    """Draws the atoms of the graphs in one batch.
+
+    Args:
+        network: the network that predicts them.
+        batch: the graphs.
+        bias: structural bias between atoms (G, H, N, N).
+        chance: for each draw and atom a number in [0, 1) that decides the type (draws, G, N).
+        turn: the round in which each atom is drawn (draws, G, N).
+    """
 
     network: Network
     batch: GraphBatch
@@ -227,13 +246,16 @@ class Sampler:
     def __call__(self, owner: Tensor, keep: Tensor) -> tuple[GraphBatch, Tensor, Tensor]:
         """Return the graphs with their removed atoms drawn anew, each distinct graph once.
 
-        Returns R graphs to embed, without structure; their owners (R,); and which of them each draw
-        is, (draws, K). A graph's atoms are drawn from the same random numbers whatever stays, so
-        that choices differ by what stays, not by chance.
+        A graph's atoms are drawn from the same random numbers whatever stays, so that choices
+        differ by what stays and not by chance.
 
         Args:
-            owner (K,): index of the graph; keep (K, N), True at atoms that stay and False at
-                padding.
+            owner: index of the graph that each choice belongs to (K,).
+            keep: True at atoms that stay, False at those removed and at padding (K, N).
+
+        Returns:
+            R graphs to embed, without structure; the index of the graph that each belongs to (R,);
+            and for each draw the position of its graph among the R (draws, K).
         """
         n = keep.shape[1]
         mask = self.batch.mask[owner, :n]
@@ -261,13 +283,13 @@ class Sampler:
 
 
 def small_config(config: GraphormerConfig) -> GraphormerConfig:
-    """Return the configuration of a new network for graphs of a model with this one."""
+    """Return the configuration of a new network that draws atoms for a model with this one."""
     sizes = (LAYERS, WIDTH, 2 * WIDTH, HEADS)
     return _config({name: getattr(config, name) for name in STRUCTURE}, *sizes)
 
 
 def stored_masked_atoms(model: Any) -> MaskedAtoms:
-    """Read the masked atoms beside the model's checkpoint; ValueError says how to fit them."""
+    """Read the masked atoms beside a checkpoint. A ValueError says how to fit them."""
     if not has_masked_atoms(model):
         raise ValueError(
             f"no masked atoms are fitted to model {model.origin.name!r}: fit them with {FIT}."
@@ -276,7 +298,7 @@ def stored_masked_atoms(model: Any) -> MaskedAtoms:
 
 
 def has_masked_atoms(model: Any) -> bool:
-    """Whether masked atoms lie beside the model's checkpoint."""
+    """Return whether masked atoms lie beside the model's checkpoint."""
     folder = getattr(getattr(model, "origin", None), "folder", None)
     return folder is not None and (Path(folder) / CARD).is_file()
 
@@ -297,7 +319,7 @@ def _config(
 
 
 def _checksum(graph: Any, seed: int) -> int:
-    """Return a seed for one graph, of 32 bits: a generator on the CPU reads no more."""
+    """Return a seed of 32 bits for one graph. A generator on the CPU reads no more bits."""
     checksum = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
     if graph.edge_index is not None:
         checksum = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), checksum)
@@ -307,7 +329,7 @@ def _checksum(graph: Any, seed: int) -> int:
 def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
     """Return the network with these tensors, after checking their names, shapes and values.
 
-    All sizes are those of the tensors, which were read from a small file.
+    All sizes are taken from the tensors, which were read from a small file.
     """
     if not isinstance(structure, dict) or set(structure) != set(STRUCTURE):
         raise ValueError(f"{CARD} does not say what the structure is")

@@ -20,8 +20,11 @@ def measure_mean_node(model: Graphormer, graphs: "Sequence[Data]") -> Tensor:
     """Set `model.mean_node` to the mean over all nodes of encoded graphs, and return it, (F, D).
 
     Row f is the mean embedding of feature f (`model.feature_names`), so the rows sum to the mean
-    token; with `embedding_layernorm` there is one row, the mean token itself. `save_checkpoint`
-    stores it. Raises ValueError if there are no nodes.
+    token. With `embedding_layernorm` there is a single row, the mean token itself.
+    `save_checkpoint` stores the mean node.
+
+    Raises:
+        ValueError: there are no nodes.
     """
     total, nodes = None, 0
     for start in range(0, len(graphs), BATCH):

@@ -69,10 +69,10 @@ class NodeEmbedding(nn.Module):
     def split(self, batch: GraphBatch, direction: Tensor) -> Tensor:
         """Return each feature's part of `embedding . direction`, (B, N, len(feature_names)).
 
-        direction (B, N, D). A node's parts sum to the full product.
+        The direction is (B, N, D). A node's parts sum to the full product.
         """
         if self.cardinalities:
-            # every row of the table against the direction is less work than gathering the rows
+            # multiplying the direction with the whole table is less work than gathering the rows
             parts = (direction @ self.table.T).gather(2, self._rows(batch))
         else:
             columns = self.continuous.features(batch.x, batch.pos) * (
@@ -109,7 +109,7 @@ class NodeEmbedding(nn.Module):
 
 
 class TransformHead(nn.Module):
-    """Linear, GELU, LayerNorm, linear with one bias for all outputs (fairseq, Hugging Face)."""
+    """A linear map, GELU, LayerNorm, and a linear map with one bias (fairseq, Hugging Face)."""
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__()
@@ -125,11 +125,11 @@ class TransformHead(nn.Module):
 
 
 class Graphormer(nn.Module):
-    """Graph transformer with a graph token; outputs (B, num_outputs), the tasks in order.
+    """A graph transformer with a graph token. Its outputs (B, num_outputs) are in order of tasks.
 
-    `embed` and `encode` are the two halves of `forward`; explainers read the relevance between
-    them. With `embedding_layernorm` that is after the LayerNorm: before it, Gradient x Input
-    vanishes, because LayerNorm does not depend on the scale of its input.
+    `embed` and `encode` are the two halves of `forward`. Explainers read the relevance between the
+    two. With `embedding_layernorm` that is after the LayerNorm, because before it, Gradient x Input
+    vanishes: LayerNorm does not depend on the scale of its input.
     """
 
     collate = staticmethod(collate)
@@ -163,7 +163,7 @@ class Graphormer(nn.Module):
         return inputs.prepare(self.config, value)
 
     def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
-        """Encode inputs, whose molecules are featurised together; see `inputs.prepare_group`."""
+        """Encode inputs, featurising all molecules together; see `inputs.prepare_group`."""
         return inputs.prepare_group(self.config, values)
 
     def embed(self, batch: GraphBatch) -> Tensor:
@@ -183,9 +183,10 @@ class Graphormer(nn.Module):
         """Return outputs (B, num_outputs) for tokens (B, T, D).
 
         Args:
-            keep (B, N): False hides a node from all attention, as padding is.
-            bias (B, H, T, T): this batch's structural bias, if already computed
-                (`self.bias(batch)`).
+            tokens: the tokens that enter the first layer.
+            batch: the graphs.
+            keep: False hides a node from all attention, as padding is hidden (B, N).
+            bias: the structural bias (B, H, T, T), if `self.bias(batch)` was already computed.
         """
         bias = self.bias(batch) if bias is None else bias
         if keep is not None:
@@ -210,7 +211,7 @@ class Graphormer(nn.Module):
     def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
         """Return the outputs (1, num_outputs) of a graph with no nodes, the same for all batches.
 
-        They are those of `encode` with every node hidden: one pass of the graph token.
+        `encode` gives the same outputs if every node is hidden. Here only the graph token passes.
         """
         token = self.graph_token.expand(1, 1, -1)
         token = token if self.embedding_norm is None else self.embedding_norm(token)
@@ -220,8 +221,8 @@ class Graphormer(nn.Module):
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Split each node's `embedding . gradient` exactly by feature, (B, N, features).
 
-        gradient (B, N, D). None with `embedding_layernorm`, after which a token is no longer the
-        sum of its features.
+        The gradient is (B, N, D). The result is None with `embedding_layernorm`, after which a
+        token is no longer the sum of its features.
         """
         if self.embedding_norm is not None:
             return None
@@ -230,7 +231,7 @@ class Graphormer(nn.Module):
     def sum_by_feature(self, batch: GraphBatch) -> Tensor:
         """Return the sum over all nodes of each feature's embedding, (F, D).
 
-        With `embedding_layernorm`, after which features are mixed, one row: the sum of the tokens.
+        With `embedding_layernorm`, which mixes features, there is one row, the sum of the tokens.
         """
         if self.embedding_norm is not None:
             return self.embed(batch)[:, 1:][batch.mask].sum(dim=0, keepdim=True)

@@ -9,7 +9,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
 
-# The modules of an encoder, with their parts.
+# The types of the modules of an encoder, each with the names and types of its parts.
 _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
     EncoderLayer: {
         "attention_norm": LayerNorm,
@@ -32,10 +32,10 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
-    """Whether a model is a Graphormer whose encoder computes what this package wrote.
+    """Return whether a model is a Graphormer whose encoder computes what this package wrote.
 
-    It is in eval mode and in single or double precision, without autocast. No module of the encoder
-    was replaced, or has hooks, another `forward` or parametrized weights.
+    The model must be in eval mode and in single or double precision, without autocast. No module of
+    its encoder may have been replaced, or have hooks, another `forward` or parametrized weights.
     """
     if type(model) is not Graphormer or model.training or _has_any_global_hook():
         return False
@@ -57,7 +57,7 @@ def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
 
 
 def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
-    """Whether a module of the encoder, with its parts, is as this package wrote it."""
+    """Return whether a module of the encoder, with its parts, is as this package wrote it."""
     if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in vars(module):
         return False
     if module.training or any(getattr(module, name) for name in _HOOKS):

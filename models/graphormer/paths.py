@@ -40,7 +40,7 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Entries sorted by pair: codes, weights (M,), and the number of entries per pair (N, N)."""
+    """The bags of all pairs: codes and weights (M,) sorted by pair, and sizes (N, N)."""
 
     codes: NDArray[np.int16]
     weights: NDArray[np.float32]
@@ -58,8 +58,8 @@ def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, co
     """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
 
     Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
-    d(i, v) + d(v, j) = d(i, j); it lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag has
-    its edges in their order in the graph.
+    d(i, v) + d(v, j) = d(i, j). It then lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag
+    has its edges in their order in the graph.
     """
     distance, paths = shortest_paths(n, source, target)
     edge, hop = _edges_away(distance, source, target, codes.num_hops)  # (N, W)
@@ -98,10 +98,15 @@ def continuous_bags(
 ) -> Bags:
     """Make bags whose weights are the numbers of the edges at hops 1..num_hops.
 
+    For each hop and feature, a bag has one code. Its weight is the mean of the feature over all
+    shortest paths, divided by min(d, num_hops).
+
     Args:
-        values: (E, F), the features of each edge. For each hop and feature, a bag has one code.
-            Its weight is the mean of the feature over all shortest paths, divided by min(d,
-            num_hops).
+        n: number of nodes.
+        source: first node of each edge (E,).
+        target: second node of each edge (E,).
+        values: features of each edge (E, F).
+        codes: numbering of the codes.
     """
     distance, paths = shortest_paths(n, source, target)
     means = _hop_means(distance, paths, source, target, values, codes.num_hops)  # (N, N, K, F)
@@ -128,8 +133,9 @@ def _hop_means(
 ) -> NDArray[np.float32]:
     """Return the mean of values (E, F) at each hop over all shortest paths, (N, N, K, F).
 
-    Edge (u, v) begins a shortest path from u to j when d(v, j) = d(u, j) - 1, and begins
-    paths(v, j) of the paths(u, j). What follows is the mean from v to j, one hop earlier.
+    Edge (u, v) begins a shortest path from u to j when d(v, j) = d(u, j) - 1. It then begins
+    paths(v, j) of the paths(u, j). The rest of such a path has the mean from v to j, one hop
+    earlier.
     """
     n, (num_edges, num_features) = len(distance), values.shape
     means = np.zeros((n, n, num_hops, num_features), np.float32)
@@ -156,7 +162,7 @@ def _edges_away(
 ) -> tuple[IntArray, IntArray]:
     """Return the edges that lead away from each node within `num_hops`, and their hops, (N, W).
 
-    Hops count from 1. Rows are filled up with edge 0 at hop N, which no shortest path has.
+    Hops count from 1. Rows are padded with edge 0 at hop N, which no shortest path has.
     """
     n = len(distance)
     hop = distance[:, target]  # (N, E)
@@ -173,7 +179,7 @@ def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes
     """Make bags with the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
 
     The path kept from i to j goes through the last k that strictly shortened it, with k in the
-    outer loop; both of its halves are kept paths too.
+    outer loop. Both of its halves are kept paths too.
     """
     num_hops = codes.num_hops
     distance, _ = shortest_paths(n, source, target)

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 def frequencies(bands: int) -> Tensor:
     """Return wave vectors (F, 2) on a half plane of the integer grid up to `bands`, without zero.
 
-    They are multiples of pi, for positions from -1 to 1: the longest wave spans the image once.
+    They are multiples of pi. For positions from -1 to 1, the longest wave spans the image once.
     """
     grid = [(u, v) for u in range(bands + 1) for v in range(-bands, bands + 1) if (u, v) > (0, 0)]
     return torch.tensor(grid, dtype=torch.float32).reshape(-1, 2) * math.pi
 
 
 class ContinuousEmbedding(nn.Module):
-    """Node features times one matrix, without bias, so that the embedding is a sum over features.
+    """Multiply node features by a matrix, without bias, so that an embedding sums over features.
 
     The features are x (N, F), standardised if `offsets` and `scales` are given, the position with
     its Fourier features, and the products of these with each column of x.
@@ -53,7 +53,9 @@ class ContinuousEmbedding(nn.Module):
     def features(self, x: Tensor, pos: Tensor | None) -> Tensor:
         """Return the features (B, N, K), in the order of `groups`.
 
-        x (B, N, F); pos (B, N, 2) in [0, 1].
+        Args:
+            x: node features (B, N, F).
+            pos: positions (B, N, 2) in [0, 1].
         """
         x = x.to(self.weight.dtype)
         if self.offsets is not None:
@@ -76,20 +78,20 @@ class ContinuousEmbedding(nn.Module):
 
 
 class RelativePositionBias(nn.Module):
-    """Attention bias from the displacement between two nodes, learned per head.
+    """An attention bias from the displacement between two nodes, learned for each head.
 
     With d = p_j - p_i for query i and key j, and wave vectors w,
 
         b_h(i, j) = s_h |c_h|^2 - s_h |d - c_h|^2 + sum_f a_hf cos(w_f d) + e_hf sin(w_f d)
 
-    The first two terms focus head h on the displacement c_h with sharpness s_h: initially, the
-    heads attend to a node's neighbours, each head in its own direction (Cordonnier et al., ICLR
-    2020, eq. 9). The Fourier series adds other shapes; it starts at zero. Everything factorises
-    into one matrix product of per-node features.
+    The first two terms focus head h on the displacement c_h with sharpness s_h. At the start of
+    training, the heads attend to a node's neighbours, each head in its own direction (Cordonnier et
+    al., ICLR 2020, eq. 9). The Fourier series adds other shapes and starts at zero. The whole bias
+    factorises into one matrix product of per-node features.
     """
 
     waves: Tensor
-    radius = 0.12  # initial distance of the neighbours and unit of `centre`: about one superpixel
+    radius = 0.12  # initial distance of the neighbours, about a superpixel, and unit of `centre`
     sharpness = 100.0  # initial s_h and unit of `log_sharpness`
 
     def __init__(self, bands: int, num_heads: int) -> None:
@@ -116,8 +118,8 @@ class RelativePositionBias(nn.Module):
         pull = 2 * s * (self.radius * self.centre)[:, None, :]  # (H, 1, 2)
         square = (p * p).sum(-1, keepdim=True)
         ones = torch.ones_like(square)
-        of_query = -(pull * p).sum(-1, keepdim=True) - s * square
-        return torch.cat([pull + 2 * s * p, -s * ones, of_query], dim=-1), torch.cat(
+        query_term = -(pull * p).sum(-1, keepdim=True) - s * square
+        return torch.cat([pull + 2 * s * p, -s * ones, query_term], dim=-1), torch.cat(
             [p, square, ones], -1
         )
 

@@ -1,4 +1,4 @@
-"""Models with an output for every node or for every pair of nodes, in every function."""
+"""Models with an output for every node or every pair of nodes work in every function."""
 
 import pytest
 import torch
@@ -68,16 +68,16 @@ def test_the_score_of_a_pair_is_explained(kind, pair):
 @pytest.mark.parametrize("pairs", [[(0, 1), (2, 3), (4, 0)], torch.tensor([[0, 1], [2, 3]])])
 def test_several_pairs_of_one_graph_are_a_list(pairs):
     model = gx.wrap(Links().eval(), kind="regression")
-    found = gx.explain(model, GRAPH, pair=pairs)
-    for pair, explanation in zip(torch.as_tensor(pairs).tolist(), found, strict=True):
+    explanations = gx.explain(model, GRAPH, pair=pairs)
+    for pair, explanation in zip(torch.as_tensor(pairs).tolist(), explanations, strict=True):
         alone = gx.explain(model, GRAPH, pair=tuple(pair))
         assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
 
 
 def test_several_nodes_of_one_graph_are_a_list(nodes):
     for chosen in ([0, 2, 4], range(0, 5, 2), torch.tensor([0, 2, 4])):
-        found = gx.explain(nodes, GRAPH, node=chosen)
-        for node, explanation in zip((0, 2, 4), found, strict=True):
+        explanations = gx.explain(nodes, GRAPH, node=chosen)
+        for node, explanation in zip((0, 2, 4), explanations, strict=True):
             alone = gx.explain(nodes, GRAPH, node=node)
             assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
 
@@ -86,8 +86,8 @@ def test_a_chosen_node_is_predicted(nodes):
     with torch.no_grad():
         expected = LAYER(GRAPH.x, EDGES).softmax(-1)
     for node, predictions in zip((0, 3), gx.predict(nodes, GRAPH, node=[0, 3]), strict=True):
-        found = list(predictions["output"].probabilities.values())
-        assert found == pytest.approx(expected[node].tolist(), abs=1e-6)
+        probabilities = list(predictions["output"].probabilities.values())
+        assert probabilities == pytest.approx(expected[node].tolist(), abs=1e-6)
 
 
 def test_pairs_of_a_chosen_node_sum_to_what_it_read(nodes):
@@ -116,13 +116,13 @@ def test_an_evaluation_without_a_node_says_to_choose_one(nodes):
 @pytest.mark.parametrize("of", ["nodes", "edges"])
 def test_a_counterfactual_keeps_the_chosen_node(nodes, of):
     for node in range(5):
-        found = gx.counterfactual_set(nodes, GRAPH, node=node, of=of)
-        assert of == "edges" or node not in found.members
-        if found:
-            assert found.after.label != found.before.label
+        counterfactual = gx.counterfactual_set(nodes, GRAPH, node=node, of=of)
+        assert of == "edges" or node not in counterfactual.members
+        if counterfactual:
+            assert counterfactual.after.label != counterfactual.before.label
         with torch.no_grad():
             expected = LAYER(GRAPH.x, EDGES)[node].argmax()
-        assert found.before.label == str(int(expected))
+        assert counterfactual.before.label == str(int(expected))
 
 
 def test_a_pair_needs_a_model_that_scores_pairs(nodes):
@@ -172,13 +172,13 @@ def test_edges_of_a_heterogeneous_graph_have_relevance_by_type():
     data["paper", "cites", "paper"].edge_attr = torch.randn(2, 3, generator=draw)
     module = Typed().eval()
     model = gx.wrap(module, kind="regression")
-    found = gx.explain(model, data, "gradient_input", wrt=("x", "edge_attr"))
+    explanation = gx.explain(model, data, "gradient_input", wrt=("x", "edge_attr"))
     attributes = {k: v.clone().requires_grad_() for k, v in data.edge_attr_dict.items()}
     output = module(data.x_dict, data.edge_index_dict, attributes, None)
     gradients = torch.autograd.grad(output.sum(), list(attributes.values()))
     for (kind, values), gradient in zip(attributes.items(), gradients, strict=True):
         expected = (values * gradient).sum(-1).detach().numpy()
-        assert found.relevance_of[" ".join(kind)] == pytest.approx(expected, abs=1e-6)
+        assert explanation.relevance_of[" ".join(kind)] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_forward_that_ignores_the_pair_is_refused():
@@ -219,7 +219,7 @@ def test_a_forward_that_scores_the_pair_is_explained(kind):
 
 
 class Counted(Layer):
-    """Count the passes of a model without a batch vector."""
+    """A model without a batch vector, which counts its passes."""
 
     passes = 0
 
@@ -229,7 +229,7 @@ class Counted(Layer):
 
 
 class OverAll(Counted):
-    """Subtract the mean over all rows that the model gets."""
+    """A model that subtracts the mean over all rows that it gets."""
 
     def forward(self, x, edge_index):
         rows = super().forward(x, edge_index)
@@ -237,7 +237,7 @@ class OverAll(Counted):
 
 
 class ByNumber(Counted):
-    """Divide by the number of rows that the model gets."""
+    """A model that divides by the number of rows that it gets."""
 
     def forward(self, x, edge_index):
         return super().forward(x, edge_index) / len(x)

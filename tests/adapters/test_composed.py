@@ -1,4 +1,4 @@
-"""The models that `make fuzz` composes: their references compute what they compute.
+"""The models that `make fuzz` composes compute the same as their references.
 
 What explanations of them must say is in helpers/hostile.py; what once was a fault, in
 data/hostile.jsonl.
@@ -13,7 +13,7 @@ from graphxai.evaluation.testing import check_all, check_batching
 
 
 def assert_alike(blocks: list[list[str]], pool: str) -> None:
-    """The output of the model and of its reference, and the shares, which sum to it."""
+    """Check that a model has its reference's output and shares, and that shares sum to it."""
     model, data = Composed(blocks, pool), graph(5)
     wanted = expected(model, data)
     batch = torch.zeros(5, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""A pass that is explained while it runs, by what is known of an earlier one."""
+"""A pass is explained while it runs, with the program that an earlier pass left."""
 
 import gc
 import threading
@@ -19,15 +19,17 @@ DIM = 8
 
 @pytest.fixture(autouse=True)
 def second_tier():
-    """Record every pass: these tests are about passes that follow a recorded program."""
+    """Record every pass, because these tests are about passes that follow a recorded program."""
     with recorded_only():
         yield
 
 
 def ring(nodes: int, seed: int = 0, scale: float = 1.0) -> Data:
     draw = torch.Generator().manual_seed(seed)
-    one = torch.arange(nodes)
-    edges = torch.cat([torch.stack([one, one.roll(k)]) for k in (1, -1)], dim=1)
+    nodes_in_order = torch.arange(nodes)
+    edges = torch.cat(
+        [torch.stack([nodes_in_order, nodes_in_order.roll(k)]) for k in (1, -1)], dim=1
+    )
     return Data(x=scale * torch.randn(nodes, DIM, generator=draw), edge_index=edges)
 
 
@@ -47,7 +49,7 @@ class Gps(nn.Module):
 
 
 class Function(nn.Module):
-    """Two linear maps and what is between them."""
+    """Two linear maps with a function between them."""
 
     def __init__(self, between):
         super().__init__()
@@ -87,8 +89,8 @@ def in_place(m, h, edge_index, batch):
 
 
 def attention_by_size(m, h, edge_index, batch):
-    own = batch[:, None] == batch
-    scores = (h @ m.other(h).T).masked_fill(~own, -torch.inf)
+    in_same_graph = batch[:, None] == batch
+    scores = (h @ m.other(h).T).masked_fill(~in_same_graph, -torch.inf)
     return (scores.softmax(-1) if len(h) < 9 else scores.sigmoid()) @ h
 
 
@@ -102,8 +104,8 @@ def through_memory(m, h, edge_index, batch):
 
 def without_gradients_if_small(m, h, edge_index, batch):
     with torch.set_grad_enabled(len(h) >= 9):
-        found = m.other(h)
-    return found + h
+        mapped = m.other(h)
+    return mapped + h
 
 
 def slices(m, h, edge_index, batch):
@@ -113,10 +115,10 @@ def slices(m, h, edge_index, batch):
 
 
 def with_a_hook(m, h, edge_index, batch):
-    found = m.other(h)
-    if len(h) != 4 and found.requires_grad:
-        found.register_hook(lambda gradient: 3 * gradient)
-    return found.relu()
+    mapped = m.other(h)
+    if len(h) != 4 and mapped.requires_grad:
+        mapped.register_hook(lambda gradient: 3 * gradient)
+    return mapped.relu()
 
 
 BETWEEN = [
@@ -135,11 +137,11 @@ def batches():
     ]  # fmt: skip
 
 
-def same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.relevance, other.relevance, rtol=1e-5, atol=1e-6)
-        assert one.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-5)
-        assert one.ledger.others == pytest.approx(other.ledger.others, abs=1e-5)
+def same(explanations, expected):
+    for explanation, other in zip(explanations, expected, strict=True):
+        torch.testing.assert_close(explanation.relevance, other.relevance, rtol=1e-5, atol=1e-6)
+        assert explanation.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-5)
+        assert explanation.ledger.others == pytest.approx(other.ledger.others, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -161,7 +163,7 @@ def test_the_model_runs_once_for_a_batch_and_once_without_nodes():
 
 
 class WithConstants(Gps):
-    """The same with attributes of edges, a number and a cut-off signal, all of which are added."""
+    """Two linear maps, to which edge attributes, a number and a cut-off signal are added."""
 
     def __init__(self):
         super().__init__()
@@ -185,13 +187,13 @@ def test_shares_that_are_carried_along_are_the_directional_derivatives(method, m
     monkeypatch.setattr("graphxai.adapters.engine.pass_plans.find_additions", lambda *_: None)
     plain = gx.wrap(WithConstants().double().eval(), kind="regression")
     derived = gx.explain(plain, graphs, method)
-    for one, lone, other in zip(carried, alone, derived, strict=True):
+    for explanation, lone, other in zip(carried, alone, derived, strict=True):
         assert other.ledger.others.keys() == {"edge_attr", "constants", "cut off"}
-        for found in (one.ledger, lone.ledger):
-            assert found.others == pytest.approx(other.ledger.others, rel=1e-9)
-            assert found.biases == pytest.approx(other.ledger.biases, rel=1e-9)
+        for ledger in (explanation.ledger, lone.ledger):
+            assert ledger.others == pytest.approx(other.ledger.others, rel=1e-9)
+            assert ledger.biases == pytest.approx(other.ledger.biases, rel=1e-9)
             if method == "lrp":  # relevance is single precision
-                assert found.unexplained == pytest.approx(0, abs=1e-6)
+                assert ledger.unexplained == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["gradient_input", "lrp_ln"])
@@ -262,40 +264,40 @@ def test_dropout_that_comes_later_is_one_draw():
 
 
 def test_nothing_of_a_batch_is_kept_alive():
-    found = []
+    references = []
 
     def between(m, h, *_):
-        found.append(weakref.ref(h))
+        references.append(weakref.ref(h))
         return m.other(h).relu()
 
     model = gx.wrap(Function(between).eval(), kind="regression")
     for seed in range(3):
         gx.explain(model, ring(5, seed))
     gc.collect()
-    assert not [one for one in found if one() is not None]
+    assert not [reference for reference in references if reference() is not None]
 
 
 def test_threads_explain_one_model():
     model = gx.wrap(Gps().eval(), kind="regression")
     graphs = [[ring(3 + k, k)] for k in range(4)]
-    alone = [gx.explain(gx.wrap(Gps().eval(), kind="regression"), one) for one in graphs]
-    found = [None] * len(graphs)
+    alone = [gx.explain(gx.wrap(Gps().eval(), kind="regression"), graph) for graph in graphs]
+    explanations = [None] * len(graphs)
 
     def work(k):
         for _ in range(2):
-            found[k] = gx.explain(model, graphs[k])
+            explanations[k] = gx.explain(model, graphs[k])
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(len(graphs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one, other in zip(found, alone, strict=True):
-        same(one, other)
+    for explanation, other in zip(explanations, alone, strict=True):
+        same(explanation, other)
 
 
 class _Doubled(torch.autograd.Function):
-    """A function with a backward pass of its own, which keeps a weight for it."""
+    """A function that has its own backward pass and keeps a weight for it."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -312,13 +314,13 @@ def test_what_a_custom_function_does_is_explained_wherever_it_stands():
     )
     model = gx.wrap(module.eval(), kind="regression")
     for graphs in ([ring(4), ring(6, 1)], [ring(5, 2), ring(3, 3), ring(7, 4)]):
-        for found in gx.explain(model, graphs):
-            assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
-            assert not found.ledger.others
+        for explanation in gx.explain(model, graphs):
+            assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-5)
+            assert not explanation.ledger.others
 
 
 class WithEdges(nn.Module):
-    """Attributes of edges and nodes that pass through layers of their own."""
+    """A model in which attributes of edges and nodes pass through their own layers."""
 
     def __init__(self):
         super().__init__()
@@ -344,8 +346,8 @@ def test_shares_of_each_graph_are_those_that_it_has_alone():
         alone = [
             gx.explain(gx.wrap(WithEdges().eval(), kind="multiclass", classes=2), g) for g in graphs
         ]
-        for one in gx.explain(model, graphs, target=1):
-            assert one.ledger.others.keys() == {"edge_attr", "pe"}
+        for explanation in gx.explain(model, graphs, target=1):
+            assert explanation.ledger.others.keys() == {"edge_attr", "pe"}
         same(gx.explain(model, graphs), alone)
 
 
@@ -368,13 +370,13 @@ def test_shares_are_derived_again_where_rows_are_no_longer_whose_they_were(monke
     gx.explain(model, [ascending(4, 1), ascending(6, 5)])
     assert not given_up
     graphs = [ring(4), ring(6, 1, 5.0), ring(5, 2)]
-    found = gx.explain(model, graphs)
+    explanations = gx.explain(model, graphs)
     assert given_up
-    same(found, [gx.explain(gx.wrap(module, kind="regression"), graph) for graph in graphs])
+    same(explanations, [gx.explain(gx.wrap(module, kind="regression"), graph) for graph in graphs])
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer over the embeddings of tokens, and the mean over them."""
+    """A recurrent layer over the embeddings of tokens, followed by their mean."""
 
     def __init__(self, kind, batch_first, both_ways):
         super().__init__()
@@ -402,14 +404,14 @@ def test_sequences_of_another_length_are_explained_as_alone(kind, batch_first, b
     )  # fmt: skip
     sequences = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([6, 7, 8, 9])]
     together = gx.explain(model, sequences)
-    for sequence, found in zip(sequences, together, strict=True):
+    for sequence, explanation in zip(sequences, together, strict=True):
         alone = gx.explain(model, sequence)
-        torch.testing.assert_close(found.relevance, alone.relevance, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(explanation.relevance, alone.relevance, atol=1e-6, rtol=1e-5)
         assert abs(alone.ledger.unexplained) < 1e-6
 
 
 class InPlace(nn.Module):
-    """Turns and raises a signal in place."""
+    """A model that turns and raises a signal in place."""
 
     def __init__(self):
         super().__init__()
@@ -426,7 +428,7 @@ class InPlace(nn.Module):
 def test_operations_in_place_whose_other_variant_has_another_name():
     model, graphs = gx.wrap(InPlace().eval(), kind="regression"), [ring(4), ring(5, seed=1)]
     for _ in range(2):
-        for graph, found in zip(graphs, gx.explain(model, graphs), strict=True):
+        for graph, explanation in zip(graphs, gx.explain(model, graphs), strict=True):
             with torch.no_grad():
                 x = model.module.first(graph.x) @ model.module.head.weight.T
-            torch.testing.assert_close(torch.from_numpy(found.relevance), x[:, 0])
+            torch.testing.assert_close(torch.from_numpy(explanation.relevance), x[:, 0])

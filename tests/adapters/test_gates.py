@@ -1,4 +1,4 @@
-"""Gates and linear attention: against passes with the gate constant, PyG's outputs, the ledger."""
+"""Gates and linear attention agree with passes whose gate is constant, and with PyG's outputs."""
 
 import warnings
 
@@ -34,7 +34,7 @@ def _no_warning():
 
 @pytest.fixture(autouse=True)
 def _double_precision():
-    """PyG's SGFormer creates constants of the default type."""
+    """Let PyG's SGFormer create its constants in double precision, which is then the default."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -51,13 +51,13 @@ def gradient_input(f: Tensor, x: Tensor) -> Tensor:
 
 
 def relevance(model: nn.Module, x: Tensor, *args: Tensor, **rules: object) -> Tensor:
-    """Gradient x Input in the context; all rules if none is named."""
+    """Return Gradient x Input in the context, under all rules if none is named."""
     with gx.conservative(**NOTHING | (rules or ALL), model=model):
         return gradient_input(model(x, *args), x)
 
 
 def seeded(model: nn.Module) -> nn.Module:
-    """The model in double precision, biases far from zero."""
+    """Return the model in double precision, with biases far from zero."""
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -140,11 +140,11 @@ def test_relevance_goes_to_the_value_and_not_to_its_gate(spelling):
     model, x = seeded(Written(written)), nodes()
     expected = by_hand(*(lin(x) for lin in model.maps))
     torch.testing.assert_close(model(x), expected)
-    found = relevance(model, x, attention=True)
-    torch.testing.assert_close(found, gradient_input(expected, x))
+    scores = relevance(model, x, attention=True)
+    torch.testing.assert_close(scores, gradient_input(expected, x))
     ordinary = gradient_input(model(x), x)
     torch.testing.assert_close(relevance(model, x, layernorm=True), ordinary)  # the rule is off
-    assert spelling == "lerp between constants" or not torch.allclose(found, ordinary)
+    assert spelling == "lerp between constants" or not torch.allclose(scores, ordinary)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_relevance_goes_to_the_value_and_not_to_its_gate(spelling):
     ],
 )
 def test_a_gate_of_the_value_itself_is_an_activation(function):
-    """f(x) = x sigmoid(a x): its ratio f(x) / x is held by the activation rule, not by AH."""
+    """In f(x) = x sigmoid(a x), the rule for activations holds f(x) / x constant, and not AH."""
     model, x = seeded(Written(function)), nodes()
     v = model.maps[0](x)
     ratio = (function(v) / v).detach()
@@ -169,7 +169,7 @@ def test_a_gate_of_the_value_itself_is_an_activation(function):
 
 
 def test_half_of_a_tensor_may_be_the_gate_of_the_other_half():
-    """Both are cut from one tensor; that does not make it a gate of the value itself."""
+    """Both halves are cut from one tensor, but this does not make it a gate of the value itself."""
     model, x = seeded(Written(lambda v, *_: v[:, :4] * σ(v[:, 4:]))), nodes()
     v = model.maps[0](x)
     expected = gradient_input(v[:, :4] * σ(v[:, 4:]).detach(), x)
@@ -189,18 +189,18 @@ def test_a_sigmoid_that_lets_nothing_through_is_named(function):
     model, x = seeded(Written(function)), nodes()
     warnings.simplefilter("default")
     with pytest.warns(UserWarning, match=": sigmoid"):
-        found = relevance(model, x)
-    torch.testing.assert_close(found, gradient_input(model(x), x))
-    assert found.any()
+        scores = relevance(model, x)
+    torch.testing.assert_close(scores, gradient_input(model(x), x))
+    assert scores.any()
 
 
 def test_two_gates_that_multiply_each_other_get_half_of_the_relevance_each():
     model, x = seeded(Written(lambda v, g, _: σ(v) * σ(g))), nodes()
     with pytest.warns(UserWarning, match=": sigmoid"):
-        found = relevance(model, x)
+        scores = relevance(model, x)
     v, g = σ(model.maps[0](x)), σ(model.maps[1](x))
     expected = (gradient_input(v * g.detach(), x) + gradient_input(v.detach() * g, x)) / 2
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(scores, expected)
 
 
 def test_log_probabilities_have_the_relevance_of_logits():
@@ -232,9 +232,9 @@ def test_a_number_that_is_added_is_a_share_of_the_output(function):
     graphs = [
         Data(x=torch.randn(n, 8, generator=generator), edge_index=EDGES[:, :0]) for n in (3, 5)
     ]
-    for found in gx.explain(wrapped, graphs):
-        assert abs(found.ledger.unexplained) < 1e-6 * abs(found.ledger.output)
-        assert abs(found.ledger.others["constants"]) > 0.01
+    for explanation in gx.explain(wrapped, graphs):
+        assert abs(explanation.ledger.unexplained) < 1e-6 * abs(explanation.ledger.output)
+        assert abs(explanation.ledger.others["constants"]) > 0.01
 
 
 # -- PyG's layers ------------------------------------------------------------------------------
@@ -250,8 +250,8 @@ def test_a_transformer_layer_with_a_gated_skip_connection():
     beta = σ(conv.lin_beta(torch.cat([mixed, skip, mixed - skip], dim=-1))).detach()
     expected = beta * skip + (1 - beta) * mixed
     torch.testing.assert_close(conv(x, EDGES), expected)
-    found = relevance(conv, x, EDGES, attention=True)
-    torch.testing.assert_close(found, gradient_input(expected, x))
+    scores = relevance(conv, x, EDGES, attention=True)
+    torch.testing.assert_close(scores, gradient_input(expected, x))
 
 
 def test_a_gated_graph_convolution():
@@ -262,8 +262,8 @@ def test_a_gated_graph_convolution():
     summed = torch.zeros(5, 6, dtype=x.dtype).index_add(0, target, messages)
     expected = summed + conv.lin_skip(x) + conv.bias
     torch.testing.assert_close(conv(x, EDGES), expected)
-    found = relevance(conv, x, EDGES, attention=True)
-    torch.testing.assert_close(found, gradient_input(expected, x))
+    scores = relevance(conv, x, EDGES, attention=True)
+    torch.testing.assert_close(scores, gradient_input(expected, x))
 
 
 def test_sgformer_attention_is_a_matrix_held_constant():
@@ -275,8 +275,8 @@ def test_sgformer_attention_is_a_matrix_held_constant():
     expected = torch.einsum("hij,jhd->ihd", weights, v).mean(1)
     torch.testing.assert_close(module(x[None])[0], expected)
     with gx.conservative(layernorm=False, model=module), gx.record() as tape:
-        found = gradient_input(module(x[None])[0], x)
-    torch.testing.assert_close(found, gradient_input(expected, x))
+        product = gradient_input(module(x[None])[0], x)
+    torch.testing.assert_close(product, gradient_input(expected, x))
     torch.testing.assert_close(tape.attention[0][0], weights)
 
 
@@ -296,8 +296,8 @@ def test_polynormer_attention_is_a_matrix_and_a_product_of_equals(shared):
     torch.testing.assert_close(module(x[None])[0], out)
     expected = gradient_input(out, x) / 2 + gradient_input(out, y) / 2
     with gx.conservative(activation="ratio", model=module), gx.record() as tape:
-        found = gradient_input(module(x[None])[0], x)
-    torch.testing.assert_close(found, expected)
+        product = gradient_input(module(x[None])[0], x)
+    torch.testing.assert_close(product, expected)
     torch.testing.assert_close(tape.attention[0][0], weights)
 
 
@@ -306,8 +306,8 @@ def test_rules_that_are_off_leave_linear_attention_as_it_is():
         x = nodes()
         ordinary = gradient_input(seeded(module)(x[None]), x)
         with gx.conservative(**NOTHING, model=module):
-            found = gradient_input(module(x[None]), x)
-        torch.testing.assert_close(found, ordinary)
+            product = gradient_input(module(x[None]), x)
+        torch.testing.assert_close(product, ordinary)
 
 
 # -- whole models ------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Convolutions(nn.Module):
 
 
 class SwitchedOn(Polynormer):
-    """With its global attention, which its authors switch on after some epochs."""
+    """A model with its global attention on, which its authors switch on after some epochs."""
 
     def __init__(self, **options) -> None:
         super().__init__(9, 8, 2, local_layers=2, global_layers=2, **options)
@@ -336,7 +336,7 @@ class SwitchedOn(Polynormer):
 
 
 class Pooled(nn.Module):
-    """A model of nodes and the mean over them."""
+    """A model of nodes, followed by the mean over them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -362,21 +362,21 @@ def whole(name: str):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_ledger_closes(name):
-    """To 1e-4 of the output, bias terms included, alone and in a batch with padding."""
+    """The ledger closes to 1e-4 of the output, bias terms included, alone and in a padded batch."""
     model = whole(name)
     check_ledger(model, GRAPHS)
     for target in (0, 1):
         together = gx.explain(model, GRAPHS, target=target)
-        for graph, found in zip(GRAPHS, together, strict=True):
+        for graph, explanation in zip(GRAPHS, together, strict=True):
             alone = gx.explain(model, graph, target=target)
-            np.testing.assert_allclose(alone.relevance, found.relevance, rtol=1e-4, atol=1e-6)
-            for ledger in (alone.ledger, found.ledger):
+            np.testing.assert_allclose(alone.relevance, explanation.relevance, rtol=1e-4, atol=1e-6)
+            for ledger in (alone.ledger, explanation.ledger):
                 assert abs(ledger.unexplained) < 1e-4 * abs(ledger.output)
             data, zeros = graph.x.double(), torch.zeros(int(graph.num_nodes)).long()
             args = (graph.edge_attr.double(),) if name.startswith("gated") else ()
             with torch.no_grad():
                 out = model.module(data, graph.edge_index, *args, zeros)[0, target]
-            assert found.ledger.output == pytest.approx(out.item(), rel=1e-5)
+            assert explanation.ledger.output == pytest.approx(out.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sgformer", "polynormer"])
@@ -401,7 +401,7 @@ def test_linear_attention_is_read_by_every_method_that_reads_attention(name):
 
 @pytest.mark.parametrize("attention", ["performer", "sgformer", "polynormer"])
 def test_predictions_do_not_count_padding_as_keys(attention):
-    """Also for models that are explained at an inner module."""
+    """This also holds for models that are explained at an inner module."""
     if attention == "performer":
         torch.manual_seed(0)
         model = GpsModel("layer_norm", "silu", "performer").eval()
@@ -428,13 +428,13 @@ class Chain(nn.Module):
 
 
 def ring(nodes: int) -> Data:
-    one = torch.arange(nodes)
-    edges = torch.stack([one, one.roll(1)])
+    nodes_in_order = torch.arange(nodes)
+    edges = torch.stack([nodes_in_order, nodes_in_order.roll(1)])
     return Data(x=torch.randn(nodes, 9), edge_index=torch.cat([edges, edges.flip(0)], 1))
 
 
 def test_padding_is_not_counted_whatever_was_explained_before():
-    """A large graph alone may show too little of what a small one meets in padding."""
+    """A pass over a large graph alone cannot show what padding does to a small one."""
     for seed in (3, 4):
         torch.manual_seed(seed)
         attention = SGFormer(16, 16, 16, trans_num_heads=1, trans_num_layers=2)
@@ -456,5 +456,7 @@ def test_a_transform_that_fails_on_small_graphs_does_not_stop_an_explanation():
     plain = gx.wrap(module, kind="multiclass", classes=2)
     wrapped = gx.wrap(module, kind="multiclass", classes=2, transform=large_only)
     graph = ring(8)
-    found, wanted = (gx.explain(w, graph, "gradient_input", target=1) for w in (wrapped, plain))
-    assert np.array_equal(found.relevance, wanted.relevance)
+    explanation, wanted = (
+        gx.explain(w, graph, "gradient_input", target=1) for w in (wrapped, plain)
+    )
+    assert np.array_equal(explanation.relevance, wanted.relevance)

@@ -1,4 +1,4 @@
-"""Relevance of inputs beside the nodes' features, and of graphs that a model mixes."""
+"""Inputs beside the nodes' features have relevance, also in models that mix graphs."""
 
 import json
 import warnings
@@ -30,29 +30,29 @@ def model():
 @pytest.mark.parametrize("method", [*IN_UNITS, "integrated_gradients"])
 def test_the_relevance_of_every_input_sums_to_its_line_alone_and_in_a_batch(model, method):
     together = gx.explain(model, GRAPHS, method, wrt=ALL)
-    for data, found in zip(GRAPHS, together, strict=True):
+    for data, explanation in zip(GRAPHS, together, strict=True):
         alone = gx.explain(model, data, method, wrt=ALL)
-        assert list(found.relevance_of) == list(ALL)
-        assert np.array_equal(found.relevance_of["x"], found.relevance)
+        assert list(explanation.relevance_of) == list(ALL)
+        assert np.array_equal(explanation.relevance_of["x"], explanation.relevance)
         for name in ("edge_attr", "pe"):
-            rows, parts = found.relevance_of[name], found.features_of[name]
+            rows, parts = explanation.relevance_of[name], explanation.features_of[name]
             assert parts.shape == data[name].shape
             assert rows == pytest.approx(parts.sum(-1))
-            assert rows.sum() == pytest.approx(found.ledger.others[name], abs=1e-5)
+            assert rows.sum() == pytest.approx(explanation.ledger.others[name], abs=1e-5)
             assert rows == pytest.approx(alone.relevance_of[name], abs=1e-6)
-        assert abs(found.ledger.unexplained) < 1e-5
+        assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
     data, module = GRAPHS[0], model.module
-    found = gx.explain(model, data, wrt=ALL)
+    explanation = gx.explain(model, data, wrt=ALL)
     with torch.no_grad():
         weight = module.head.weight[0]
         edges = data.edge_attr * (weight @ module.edge.weight)
         scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
         places = data.pe * ((weight * scale) @ module.place.weight)
-    assert found.features_of["edge_attr"] == pytest.approx(edges.numpy(), abs=1e-6)
-    assert found.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
+    assert explanation.features_of["edge_attr"] == pytest.approx(edges.numpy(), abs=1e-6)
+    assert explanation.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
@@ -61,10 +61,10 @@ def test_edges_of_a_gps_sum_to_their_line(method):
     torch.manual_seed(0)
     gps, graphs = gx.wrap(GpsModel().eval(), kind="regression"), molecules()[1:4]
     together = gx.explain(gps, graphs, method, wrt=("x", "edge_attr"))
-    for data, found in zip(graphs, together, strict=True):
-        rows = found.relevance_of["edge_attr"]
+    for data, explanation in zip(graphs, together, strict=True):
+        rows = explanation.relevance_of["edge_attr"]
         assert rows.shape == (data.num_edges,)
-        assert rows.sum() == pytest.approx(found.ledger.others["edge_attr"], abs=1e-5)
+        assert rows.sum() == pytest.approx(explanation.ledger.others["edge_attr"], abs=1e-5)
         alone = gx.explain(gps, data, method, wrt=("edge_attr",)).relevance_of["edge_attr"]
         assert rows == pytest.approx(alone, abs=1e-5)
 
@@ -72,12 +72,14 @@ def test_edges_of_a_gps_sum_to_their_line(method):
 @pytest.mark.parametrize("method", IN_UNITS)
 def test_types_have_relevance_by_row_although_they_are_integers(model, method):
     module = model.module
-    for data, found in zip(GRAPHS, gx.explain(model, GRAPHS, method, wrt=["kind"]), strict=True):
+    for data, explanation in zip(
+        GRAPHS, gx.explain(model, GRAPHS, method, wrt=["kind"]), strict=True
+    ):
         scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of messages
         with torch.no_grad():
             expected = (module.kind(data.kind) * scale) @ module.head.weight[0]
-        assert found.relevance_of["kind"] == pytest.approx(expected.numpy(), abs=1e-6)
-        assert found.ledger.others["kind"] == pytest.approx(expected.sum().item(), abs=1e-5)
+        assert explanation.relevance_of["kind"] == pytest.approx(expected.numpy(), abs=1e-6)
+        assert explanation.ledger.others["kind"] == pytest.approx(expected.sum().item(), abs=1e-5)
 
 
 def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
@@ -86,13 +88,13 @@ def test_saliency_of_an_input_is_the_length_of_its_gradient(model):
     zeros = torch.zeros(len(data.x), dtype=torch.long)
     output = model.module(data.x, data.edge_index, edges, data.pe, data.kind, zeros)
     (gradient,) = torch.autograd.grad(output.sum(), edges)
-    found = gx.explain(model, GRAPHS, "saliency", wrt="edge_attr")[0]
-    assert found.relevance_of["edge_attr"] == pytest.approx(gradient.norm(dim=-1).numpy())
-    assert not found.features_of
+    explanation = gx.explain(model, GRAPHS, "saliency", wrt="edge_attr")[0]
+    assert explanation.relevance_of["edge_attr"] == pytest.approx(gradient.norm(dim=-1).numpy())
+    assert not explanation.features_of
 
 
 def test_integrated_gradients_move_all_inputs_together(model):
-    """So that they and the output for zeros sum to the output."""
+    """All inputs and the output for zeros then sum to the output."""
     data = GRAPHS[0]
     ledger = gx.explain(model, data, "integrated_gradients", wrt=ALL).ledger
     zeros = torch.zeros(4, dtype=torch.long)
@@ -105,10 +107,10 @@ def test_integrated_gradients_move_all_inputs_together(model):
 
 
 def test_by_default_only_the_nodes_features_are_explained(model):
-    found = gx.explain(model, GRAPHS[0])
-    assert not found.relevance_of
+    explanation = gx.explain(model, GRAPHS[0])
+    assert not explanation.relevance_of
     same = gx.explain(model, GRAPHS[0], wrt=ALL).relevance
-    assert same == pytest.approx(found.relevance, abs=1e-7)
+    assert same == pytest.approx(explanation.relevance, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_graphormer_and_tokens_have_no_further_inputs():
 
 
 class Tokens(nn.Module):
-    """Mixes its inputs: the mean is over the batch, too."""
+    """A model that mixes its inputs, because its mean is over the batch too."""
 
     def __init__(self):
         super().__init__()
@@ -157,12 +159,12 @@ class Centre(nn.Module):
 
 
 def test_files_keep_the_relevance_of_inputs(model, tmp_path):
-    found = gx.explain(model, GRAPHS[0], wrt=ALL)
-    stored = json.loads(found.save(tmp_path / "e.json").read_text())
+    explanation = gx.explain(model, GRAPHS[0], wrt=ALL)
+    stored = json.loads(explanation.save(tmp_path / "e.json").read_text())
     for name in ALL:
-        assert stored["relevance_of"][name] == found.relevance_of[name].tolist()
-    assert stored["features_of"]["pe"] == found.features_of["pe"].tolist()
-    assert found.to_pyg().edge_mask.tolist() == found.relevance_of["edge_attr"].tolist()
+        assert stored["relevance_of"][name] == explanation.relevance_of[name].tolist()
+    assert stored["features_of"]["pe"] == explanation.features_of["pe"].tolist()
+    assert explanation.to_pyg().edge_mask.tolist() == explanation.relevance_of["edge_attr"].tolist()
 
 
 def test_pyg_gets_a_mask_of_edges(model):
@@ -177,9 +179,11 @@ def test_pyg_gets_a_mask_of_edges(model):
         )(data.x, data.edge_index, **inputs)  # fmt: skip
 
     expected = gx.explain(model, data, wrt=ALL)
-    found = masks(algorithms.Lrp(), batch=torch.zeros(4, dtype=torch.long), **rest)
-    assert found.edge_mask.numpy() == pytest.approx(expected.relevance_of["edge_attr"], abs=1e-6)
-    assert found.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
+    explanation = masks(algorithms.Lrp(), batch=torch.zeros(4, dtype=torch.long), **rest)
+    assert explanation.edge_mask.numpy() == pytest.approx(
+        expected.relevance_of["edge_attr"], abs=1e-6
+    )
+    assert explanation.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
     with pytest.raises(ValueError, match="does not support"):
         masks(algorithms.Occlusion(), batch=None, **rest)
 
@@ -189,7 +193,7 @@ def test_edges_of_a_batch_keep_their_order_in_pyg_masks(model):
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     edges = torch.cat([EDGES, EDGES + 4], 1)[:, order]
     attr = torch.cat([first.edge_attr, second.edge_attr])[order]
-    found = PygExplainer(
+    explanation = PygExplainer(
         model.module, algorithms.Lrp(), explanation_type="model", edge_mask_type="object",
         model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
     )(
@@ -199,7 +203,7 @@ def test_edges_of_a_batch_keep_their_order_in_pyg_masks(model):
     expected = np.concatenate(
         [gx.explain(model, data, wrt=ALL).relevance_of["edge_attr"] for data in (first, second)]
     )
-    assert found.edge_mask.numpy() == pytest.approx(expected[order], abs=1e-6)
+    assert explanation.edge_mask.numpy() == pytest.approx(expected[order], abs=1e-6)
 
 
 # -- graphs that a model mixes -------------------------------------------------------------------
@@ -240,10 +244,10 @@ def test_every_method_names_the_module_that_mixes_graphs_and_keeps_them_apart(me
     model, explainer = gx.wrap(module, kind="regression"), quick_explainer(method)
     with pytest.warns(UserWarning, match="Mixing mixes the graphs of a batch in mix.attention"):
         together = gx.explain(model, GRAPHS, explainer)
-    for data, found in zip(GRAPHS, together, strict=True):
+    for data, explanation in zip(GRAPHS, together, strict=True):
         alone = gx.explain(gx.wrap(module, kind="regression"), data, explainer)
-        assert found.relevance == pytest.approx(alone.relevance, abs=1e-6)
-        assert found.ledger.output == pytest.approx(alone.ledger.output, abs=1e-6)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert explanation.ledger.output == pytest.approx(alone.ledger.output, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules on models that are unaware of them, against forward passes written out by hand."""
+"""Rules act on models that are unaware of them as in forward passes written out by hand."""
 
 import math
 import threading
@@ -33,7 +33,7 @@ def nodes() -> Tensor:
 
 
 def lrp(model: nn.Module, x: Tensor, *args: Tensor, **rules: object) -> Tensor:
-    """Gradient x Input in the context; all rules if none is named."""
+    """Return Gradient x Input in the context, under all rules if none is named."""
     rules = rules or {"attention": True, "layernorm": True, "activation": "ratio"}
     with gx.conservative(**{"attention": False, "layernorm": False} | rules, model=model):
         out = model(x, *args)
@@ -49,7 +49,7 @@ def gradient_input(f: Tensor, x: Tensor) -> Tensor:
 
 
 def encoder_by_hand(model: nn.TransformerEncoder, x: Tensor) -> Tensor:
-    """The encoder's forward pass with the constants of AH, LN and the activation ratio."""
+    """Run the encoder with the constants of AH, LN and the activation ratio."""
 
     def norm(z: Tensor, layer: nn.LayerNorm) -> Tensor:
         scale = (z.var(-1, correction=0, keepdim=True) + layer.eps).sqrt().detach()
@@ -94,9 +94,9 @@ def test_padding_mask_and_fast_path_agree_with_the_shorter_sequence():
     long = x.clone().requires_grad_()
     with gx.conservative(activation="ratio", model=model):
         out = model(long, src_key_padding_mask=padding)[:, :4]
-    found = gradient_input(out, long)
-    assert torch.allclose(found[:, :4], expected, atol=1e-10)
-    assert not found[:, 4:].any()
+    product = gradient_input(out, long)
+    assert torch.allclose(product[:, :4], expected, atol=1e-10)
+    assert not product[:, 4:].any()
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_scaled_dot_product_attention_written_out_is_pytorchs():
         expected = F.scaled_dot_product_attention(*args, **kwargs)
         model = Model()
         with gx.conservative(model=model):
-            found = model(args, kwargs)
-        assert torch.allclose(found, expected)
+            output = model(args, kwargs)
+        assert torch.allclose(output, expected)
 
 
 def edge_softmax(scores: Tensor, target: Tensor) -> Tensor:
@@ -181,8 +181,8 @@ def test_attention_along_edges_is_held_constant(conv, by_hand):
     torch.manual_seed(0)
     model, x = conv(8, 4, heads=2).double().eval(), nodes()
     nn.init.normal_(model.lin_key.bias if conv is TransformerConv else model.bias)
-    found = lrp(model, x, EDGES, attention=True)
-    assert torch.allclose(found, gradient_input(by_hand(model, x), x), atol=1e-12)
+    product = lrp(model, x, EDGES, attention=True)
+    assert torch.allclose(product, gradient_input(by_hand(model, x), x), atol=1e-12)
 
 
 def test_performer_is_linear_attention_with_a_constant_matrix():
@@ -203,8 +203,8 @@ def test_performer_is_linear_attention_with_a_constant_matrix():
         graph = graph + attn.attn_out(torch.cat(mixed, dim=-1))
         return graph + model.mlp(graph)
 
-    found = lrp(model, x, EDGES, GROUPS[:5] * 0, attention=True)
-    assert torch.allclose(found, gradient_input(by_hand(x), x), atol=1e-12)
+    product = lrp(model, x, EDGES, GROUPS[:5] * 0, attention=True)
+    assert torch.allclose(product, gradient_input(by_hand(x), x), atol=1e-12)
 
 
 # -- normalisation and activation --------------------------------------------------------------
@@ -215,51 +215,51 @@ def norm_cases() -> list[tuple[nn.Module, tuple[Tensor, ...], object]]:
         return lambda x: torch.cat([f(x[g == GROUPS]) for g in (0, 1)])
 
     def graph_norm(m):
-        def one(z):
+        def normalise_graph(z):
             z = z - z.mean(0) * m.mean_scale
             return m.weight * z / (z.square().mean(0) + m.eps).sqrt().detach() + m.bias
 
-        return by_graph(one)
+        return by_graph(normalise_graph)
 
     def graph_layer_norm(m):
-        def one(z):
+        def normalise_graph(z):
             z = z - z.mean()
             return z / (z.square().mean() + m.eps).sqrt().detach() * m.weight + m.bias
 
-        return by_graph(one)
+        return by_graph(normalise_graph)
 
     def instance_norm(m):
-        def one(z):
+        def normalise_graph(z):
             z = z - z.mean(0)
             return z / (z.square().mean(0) + m.eps).sqrt().detach()
 
-        return by_graph(one)
+        return by_graph(normalise_graph)
 
     def pair_norm(m):
-        def one(z):
+        def normalise_graph(z):
             z = z - z.mean(0)
             return z / (z.square().sum(-1).mean() + m.eps).sqrt().detach()
 
-        return by_graph(one)
+        return by_graph(normalise_graph)
 
     def group_norm(m):
-        def one(x):
+        def normalise(x):
             z = x.view(5, 2, 4)
             z = z - z.mean(-1, keepdim=True)
             z = z / (z.square().mean(-1, keepdim=True) + m.eps).sqrt().detach()
             return z.view(5, 8) * m.weight + m.bias
 
-        return one
+        return normalise
 
     def rms_norm(m):
         return lambda x: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt().detach() * m.weight
 
     def layer_norm(m):
-        def one(x):
+        def normalise(x):
             z = x - x.mean(-1, keepdim=True)
             return z / (z.square().mean(-1, keepdim=True) + m.eps).sqrt().detach()
 
-        return one
+        return normalise
 
     return [
         (GraphNorm(8), (GROUPS,), graph_norm),
@@ -327,7 +327,7 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
     batch = collate([model.prepare(s).data for s in smiles[:4]])
     with gx.conservative(**rules):
         tokens = model.embed(batch).detach().requires_grad_()
-        own = torch.autograd.grad(model.encode(tokens, batch).sum(), tokens)[0]
+        by_hooks = torch.autograd.grad(model.encode(tokens, batch).sum(), tokens)[0]
 
     class Plain:  # what the layers call is PyTorch's, as in anybody's model
         gelu, linear = staticmethod(F.gelu), staticmethod(F.linear)
@@ -354,8 +354,10 @@ def test_graphormer_has_the_same_relevance_by_interception_as_by_its_own_hooks(
 
     with gx.conservative(**rules, model=(rest := Rest())):
         out = rest(tokens)
-    found = torch.autograd.grad(out.sum(), tokens)[0]
-    assert torch.allclose(found, own, rtol=1e-4, atol=1e-5 * own.abs().max().item())
+    by_interception = torch.autograd.grad(out.sum(), tokens)[0]
+    assert torch.allclose(
+        by_interception, by_hooks, rtol=1e-4, atol=1e-5 * by_hooks.abs().max().item()
+    )
 
 
 def test_inputs_by_keyword_and_by_position_are_equal():
@@ -417,8 +419,8 @@ def test_the_model_is_bit_for_bit_as_before_and_no_hook_stays():
         raise KeyError("left early")
     with pytest.raises((RuntimeError, AssertionError)), gx.conservative(model=model):
         model(torch.randn(2, 6, 15))
-    for one, two in zip(before, outputs_and_gradients(), strict=True):
-        assert torch.equal(one, two)
+    for first, second in zip(before, outputs_and_gradients(), strict=True):
+        assert torch.equal(first, second)
     for name, parameter in model.named_parameters():
         assert parameters[name][0] == id(parameter)
         assert torch.equal(parameters[name][1], parameter)
@@ -436,8 +438,8 @@ def test_an_error_inside_the_model_leaves_the_context_usable():
     with gx.conservative(activation="ratio", model=model):
         with pytest.raises((RuntimeError, AssertionError)):
             model(torch.randn(2, 6, 15))
-        found = gradient_input(model(x), x)
-    assert torch.equal(found, expected)
+        product = gradient_input(model(x), x)
+    assert torch.equal(product, expected)
 
 
 def test_another_thread_sees_nothing_of_the_context():
@@ -452,14 +454,14 @@ def test_another_thread_sees_nothing_of_the_context():
         with torch.no_grad():
             return model(x)
 
-    before, found = (gradient(), fast()), []
+    before, in_thread = (gradient(), fast()), []
     with gx.conservative(activation="ratio", model=model):
-        thread = threading.Thread(target=lambda: found.extend([gradient(), fast()]))
+        thread = threading.Thread(target=lambda: in_thread.extend([gradient(), fast()]))
         thread.start()
         thread.join()
         inside = gradient()
-    assert torch.equal(found[0], before[0])
-    assert torch.equal(found[1], before[1])
+    assert torch.equal(in_thread[0], before[0])
+    assert torch.equal(in_thread[1], before[1])
     assert not torch.allclose(inside, before[0])
 
 
@@ -469,8 +471,8 @@ def test_the_rules_act_on_this_model_only():
     named, other = (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).double() for _ in range(2))
     expected = torch.autograd.grad(other(x).square().sum(), x)[0]
     with gx.conservative(model=named):
-        found = torch.autograd.grad(other(x).square().sum(), x)[0]
-    assert torch.equal(found, expected)
+        gradient = torch.autograd.grad(other(x).square().sum(), x)[0]
+    assert torch.equal(gradient, expected)
 
 
 # -- what the rules do not know ----------------------------------------------------------------
@@ -508,7 +510,7 @@ def test_an_unforeseen_operation_is_named():
 
 
 def gru_by_hand(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
-    """The gates take no relevance: `(1 - z) n + z h` and `r (U h)` pass it to n, h and U h."""
+    """Run a GRU whose gates take no relevance: `(1 - z) n + z h` and `r (U h)` pass it on."""
     from_x = (x @ cell.weight_ih.T + cell.bias_ih).chunk(3, -1)
     from_h = (h @ cell.weight_hh.T + cell.bias_hh).chunk(3, -1)
     r, z = ((a + b).sigmoid().detach() for a, b in zip(from_x[:2], from_h[:2], strict=True))
@@ -526,7 +528,7 @@ def lstm_by_hand(cell: nn.LSTMCell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Te
 
 
 class Twice(nn.Module):
-    """A recurrent cell on the same input, two steps long."""
+    """A recurrent cell that reads the same input in two steps."""
 
     def __init__(self, cell: nn.Module):
         super().__init__()
@@ -539,7 +541,7 @@ class Twice(nn.Module):
 
 
 def test_gates_of_recurrent_cells_take_no_relevance():
-    """Arras et al. 2017, 2019, for LSTMs."""
+    """The rule is that of Arras et al. 2017 and 2019 for LSTMs."""
     torch.manual_seed(0)
     x = nodes()
     gru, lstm = Twice(nn.GRUCell(8, 8)).double(), Twice(nn.LSTMCell(8, 8)).double()
@@ -565,11 +567,11 @@ def test_recurrent_layers_are_their_cells_step_by_step(layer):
             self.cell = cell
 
         def forward(self, x):
-            found, state = [], None
+            states, state = [], None
             for row in x:
                 state = self.cell(row[None], state)
-                found.append(state[0] if isinstance(state, tuple) else state)
-            return torch.cat(found)
+                states.append(state[0] if isinstance(state, tuple) else state)
+            return torch.cat(states)
 
     steps = Steps()
     torch.testing.assert_close(model(x)[0], steps(x))

@@ -1,4 +1,4 @@
-"""Models and inputs as users have them: wrapped, exported, quantised, heterogeneous, per node."""
+"""Models and inputs are taken as users have them: wrapped, exported, quantised, heterogeneous."""
 
 import pickle
 import threading
@@ -22,7 +22,7 @@ GRAPHS = [graph(seed) for seed in (1, 2, 3)]
 
 
 class Pooled(nn.Module):
-    """Two layers and a mean; dropout in training mode."""
+    """Two layers and a mean, left in training mode with dropout."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ class Pooled(nn.Module):
 
 
 def check_as(other, module, **options):
-    """`other` has the relevance of `module`, alone and in a batch."""
+    """Check that `other` has the relevance of `module`, alone and in a batch."""
     expected = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, **options)
     model = gx.wrap(other, kind="regression")
     for data, a, b in zip(GRAPHS, gx.explain(model, GRAPHS, **options), expected, strict=True):
@@ -46,7 +46,7 @@ def check_as(other, module, **options):
 
 
 class Passing(nn.Module):
-    """Hands its arguments on, as logging and timing wrappers do."""
+    """A module that hands its arguments on, as wrappers for logging and timing do."""
 
     def __init__(self, inner):
         super().__init__()
@@ -102,19 +102,19 @@ def test_8_bit_integer_weights_are_refused_by_gradients_and_explained_by_hiding(
     for method in ("lrp", "saliency", "gnn_explainer"):
         with pytest.raises(ValueError, match="8-bit integer weights in first, which pass no grad"):
             gx.explain(model, GRAPHS, method)
-    found = gx.explain(model, GRAPHS, "occlusion")
+    explanations = gx.explain(model, GRAPHS, "occlusion")
     with torch.no_grad():
         whole = quantised(GRAPHS[0].x, EDGES, torch.zeros(4, dtype=torch.long))
-    assert found[0].ledger.output == pytest.approx(whole.item(), abs=1e-6)
+    assert explanations[0].ledger.output == pytest.approx(whole.item(), abs=1e-6)
 
 
 def test_a_loader_counts_as_the_list_of_its_graphs():
     model = gx.wrap(Pooled().eval(), kind="regression")
     expected = gx.explain(model, GRAPHS)
     for loader in (DataLoader(GRAPHS, batch_size=2), list(DataLoader(GRAPHS, batch_size=2))):
-        found = gx.explain(model, loader)
-        assert len(found) == 3
-        for a, b in zip(found, expected, strict=True):
+        explanations = gx.explain(model, loader)
+        assert len(explanations) == 3
+        for a, b in zip(explanations, expected, strict=True):
             assert a.relevance == pytest.approx(b.relevance, abs=1e-7)
 
 
@@ -126,10 +126,10 @@ def test_a_loader_of_tensors_counts_as_the_list_of_its_rows():
     model = gx.wrap(Mean(DIM, 1).eval(), kind="regression", inputs="tokens")
     rows = torch.randn(3, 4, DIM)
     loader = torch.utils.data.DataLoader(TensorDataset(rows, torch.zeros(3)), batch_size=2)
-    found = gx.explain(model, loader)
+    explanations = gx.explain(model, loader)
     expected = gx.explain(model, list(rows))
-    assert [len(e) for e in found] == [4, 4, 4]
-    for a, b in zip(found, expected, strict=True):
+    assert [len(e) for e in explanations] == [4, 4, 4]
+    for a, b in zip(explanations, expected, strict=True):
         assert a.relevance == pytest.approx(b.relevance, abs=1e-7)
 
 
@@ -151,25 +151,27 @@ def test_the_output_of_a_chosen_node_is_explained():
     model = gx.wrap(module, kind="multiclass", classes=2)
     nodes = [0, 3, 2]
     together = gx.explain(model, GRAPHS, "gradient_input", node=nodes, target="1")
-    for data, node, found in zip(GRAPHS, nodes, together, strict=True):
+    for data, node, explanation in zip(GRAPHS, nodes, together, strict=True):
         x = data.x.clone().requires_grad_()
         output = module(x, data.edge_index, None)[node, 1]
         (gradient,) = torch.autograd.grad(output, x)
-        assert found.relevance == pytest.approx((x * gradient).sum(-1).detach().numpy(), abs=1e-6)
-        assert found.ledger.output == pytest.approx(output.item(), abs=1e-6)
+        assert explanation.relevance == pytest.approx(
+            (x * gradient).sum(-1).detach().numpy(), abs=1e-6
+        )
+        assert explanation.ledger.output == pytest.approx(output.item(), abs=1e-6)
         alone = gx.explain(model, data, "gradient_input", node=node, target="1")
-        assert found.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
 
 
 def test_hiding_nodes_explains_a_chosen_node_too():
     module = PerNode().eval()
     model, data = gx.wrap(module, kind="multiclass", classes=2), GRAPHS[0]
-    found = gx.explain(model, data, "occlusion", node=0, target="1")
+    explanation = gx.explain(model, data, "occlusion", node=0, target="1")
     keep = torch.tensor([True, False, True, True])
     rest = data.subgraph(keep)
     with torch.no_grad():
         whole, without = (module(d.x, d.edge_index, None)[0, 1] for d in (data, rest))
-    assert found.relevance[1] == pytest.approx((whole - without).item(), abs=1e-6)
+    assert explanation.relevance[1] == pytest.approx((whole - without).item(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def typed(seed: int) -> HeteroData:
 
 
 class Hgt(nn.Module):
-    """PyG's example: HGT, with an output per author, or per graph."""
+    """PyG's example of HGT, with an output for each author or for each graph."""
 
     def __init__(self, pooled: bool):
         super().__init__()
@@ -238,19 +240,19 @@ def test_relevance_of_a_heterogeneous_graph_is_by_type(pooled):
     model, graphs = gx.wrap(module, kind="regression"), [typed(0), typed(1)]
     node = {} if pooled else {"node": ("author", 2)}
     together = gx.explain(model, graphs, "gradient_input", **node)
-    for data, found in zip(graphs, together, strict=True):
+    for data, explanation in zip(graphs, together, strict=True):
         xs = {kind: data[kind].x.clone().requires_grad_() for kind in ("author", "paper")}
         batch = {kind: torch.zeros(len(x), dtype=torch.long) for kind, x in xs.items()}
         output = module(xs, data.edge_index_dict, batch)
         output = output[0, 0] if pooled else output[2, 0]
         gradients = torch.autograd.grad(output, list(xs.values()))
-        assert list(found.relevance_of) == ["author", "paper"]
+        assert list(explanation.relevance_of) == ["author", "paper"]
         for (kind, x), gradient in zip(xs.items(), gradients, strict=True):
             expected = (x * gradient).sum(-1).detach().numpy()
-            assert found.relevance_of[kind] == pytest.approx(expected, abs=1e-6)
-        assert found.ledger.output == pytest.approx(output.item(), abs=1e-6)
+            assert explanation.relevance_of[kind] == pytest.approx(expected, abs=1e-6)
+        assert explanation.ledger.output == pytest.approx(output.item(), abs=1e-6)
         alone = gx.explain(model, data, "gradient_input", **node)
-        assert found.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
         lrp = gx.explain(model, data, **node)
         assert abs(lrp.ledger.unexplained) < 1e-5
         assert sum(map(np.sum, lrp.relevance_of.values())) == pytest.approx(
@@ -290,17 +292,17 @@ def test_a_wrapped_model_can_be_used_as_its_module():
 def test_pyg_algorithms_can_be_pickled():
     algorithm = pickle.loads(pickle.dumps(algorithms.LRP()))
     data, module = GRAPHS[0], Pooled().eval()
-    found = PygExplainer(
+    explanation = PygExplainer(
         module, algorithm, explanation_type="model", node_mask_type="object",
         model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
     )(data.x, data.edge_index, batch=torch.zeros(4, dtype=torch.long))  # fmt: skip
     expected = gx.explain(gx.wrap(module, kind="regression"), data)
-    assert found.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
+    assert explanation.node_mask[:, 0].numpy() == pytest.approx(expected.relevance, abs=1e-6)
     pickle.loads(pickle.dumps(algorithm))
 
 
 class Watched(Pooled):
-    """Waits within its pass until another thread has looked at the modes."""
+    """A model that waits within its pass until another thread has looked at the modes."""
 
     def forward(self, x, edge_index, batch):
         if watching.is_set():
@@ -329,14 +331,14 @@ def test_other_threads_never_see_the_model_in_another_mode(method):
     watching.set()
     try:
         options = {"steps": 2} if method == "integrated_gradients" else {}
-        found = gx.explain(model, GRAPHS, method, **options)
+        explanations = gx.explain(model, GRAPHS, method, **options)
     finally:
         watching.clear()
         stop.set()
         thread.join()
     assert seen == {tuple(modes)}
     expected = gx.explain(gx.wrap(Pooled().eval(), kind="regression"), GRAPHS, method, **options)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(explanations, expected, strict=True):
         assert a.relevance == pytest.approx(b.relevance, abs=1e-6)
 
 
@@ -359,10 +361,10 @@ def test_references_past_the_tree_lead_to_eval_mode_too(refer):
     module = Pooled()
     refer(module)
     model = gx.wrap(module, kind="regression")
-    found = gx.explain(model, GRAPHS[0], "gradient_input")
+    explanation = gx.explain(model, GRAPHS[0], "gradient_input")
     assert module.drop.training
     expected = gx.explain(gx.wrap(module.eval(), kind="regression"), GRAPHS[0], "gradient_input")
-    assert np.array_equal(found.relevance, expected.relevance)
+    assert np.array_equal(explanation.relevance, expected.relevance)
 
 
 def test_hooks_tied_weights_and_later_changes_are_those_of_the_module():
@@ -390,8 +392,8 @@ def test_a_model_without_a_replica_says_that_its_mode_is_switched():
     module.helper = Helper(module)
     model = gx.wrap(module, kind="regression")
     with pytest.warns(UserWarning, match="is in eval mode while it is explained, in other threads"):
-        found = gx.explain(model, GRAPHS[0])
+        explanation = gx.explain(model, GRAPHS[0])
     assert module.training
     assert module.drop.training
     expected = gx.explain(gx.wrap(Pooled().eval(), kind="regression"), GRAPHS[0])
-    assert np.array_equal(found.relevance, expected.relevance)
+    assert np.array_equal(explanation.relevance, expected.relevance)

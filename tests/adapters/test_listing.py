@@ -1,4 +1,4 @@
-"""A recorded pass as text: its operations in order, and the roles that were found in it."""
+"""A recorded pass is shown as text, with its operations in order and their roles."""
 
 import re
 
@@ -46,7 +46,7 @@ class Gated(nn.Module):
 
 
 class Names(TorchDispatchMode):
-    """The names of all operations that PyTorch's dispatcher runs."""
+    """A mode that collects the names of all operations that PyTorch's dispatcher runs."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model whose output for a graph depends on the graphs beside it is noticed by every method."""
+"""Every method notices a model whose output for a graph depends on the graphs beside it."""
 
 import warnings
 
@@ -36,10 +36,10 @@ def test_a_model_that_mixes_graphs_is_named_and_explained_graph_by_graph(method)
     model = wrapped(started(Attending(mixes=True)))
     with pytest.warns(UserWarning, match="Attending mixes the graphs of a batch"):
         together = gx.explain(model, GRAPHS, method)
-    for found, one in zip(together, GRAPHS, strict=True):
-        alone = gx.explain(wrapped(started(Attending(mixes=True))), one, method)
-        np.testing.assert_allclose(found.relevance, alone.relevance, rtol=1e-4, atol=1e-6)
-        assert found.ledger.output == pytest.approx(alone.ledger.output, rel=1e-5)
+    for explanation, data in zip(together, GRAPHS, strict=True):
+        alone = gx.explain(wrapped(started(Attending(mixes=True))), data, method)
+        np.testing.assert_allclose(explanation.relevance, alone.relevance, rtol=1e-4, atol=1e-6)
+        assert explanation.ledger.output == pytest.approx(alone.ledger.output, rel=1e-5)
 
 
 def test_a_model_that_keeps_graphs_apart_is_not_named():

@@ -1,4 +1,4 @@
-"""Passes that several methods look at are recorded once, and give what they give one by one."""
+"""A pass that several methods look at is recorded once, and they give the same results as alone."""
 
 import warnings
 
@@ -17,7 +17,7 @@ METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_l
 
 @pytest.fixture
 def recorded(monkeypatch) -> list[str]:
-    """The types of the rows of every pass that is recorded."""
+    """Collect the types of the rows of every pass that is recorded."""
     seen: list[str] = []
     record = attention_pass.record_pass
 
@@ -54,9 +54,9 @@ def test_methods_in_a_block_record_once_and_give_what_they_give_alone(recorded, 
     recorded.clear()
     with cached_passes(most=4):
         for name, wanted in zip(METHODS, alone, strict=True):
-            found = get_explainer(name).attribute(model, batch)
-            assert torch.equal(found.relevance, wanted.relevance), name
-            assert torch.equal(found.output, wanted.output), name
+            attribution = get_explainer(name).attribute(model, batch)
+            assert torch.equal(attribution.relevance, wanted.relevance), name
+            assert torch.equal(attribution.output, wanted.output), name
     assert sorted(recorded) == ["torch.float32", "torch.float64"]
     recorded.clear()
     get_explainer("gae").attribute(model, batch)

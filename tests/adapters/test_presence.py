@@ -47,7 +47,7 @@ GRAPHS = [graph(5, 0), graph(7, 1)]
 
 
 class Sums(MessagePassing):
-    """Sums of neighbours by PyG, or written out with `index_add`."""
+    """A model that sums over neighbours by PyG, or written out with `index_add`."""
 
     def __init__(self, aggr: str) -> None:
         super().__init__(aggr="add" if aggr == "index_add" else aggr)

@@ -1,4 +1,4 @@
-"""Small models built as Graphormer, EGT, TokenGT and Uni-Mol are published, without a change.
+"""Small models built as Graphormer, EGT, TokenGT and Uni-Mol were published can be explained.
 
 The reference is the gradient of PyTorch, with the softmax, the gates, the square root of LayerNorm
 and the ratio of the activation written out as constants.
@@ -20,7 +20,7 @@ DIM, HEADS, CODES = 12, 3, 9
 
 
 class Functions:
-    """The functions that the rules of LRP change: in the models as they are."""
+    """The functions that the rules of LRP change, as the models call them."""
 
     softmax = staticmethod(F.softmax)
     layer_norm = staticmethod(F.layer_norm)
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
 
 
 def heads_of(x):
-    """(B, T, D) -> (B, H, T, D / H)"""
+    """Split rows (B, T, D) into heads (B, H, T, D / H)."""
     return x.unflatten(-1, (HEADS, DIM // HEADS)).transpose(1, 2)
 
 
@@ -92,7 +92,7 @@ class Layer(nn.Module):
 
 
 class MicrosoftGraphormer(nn.Module):
-    """Ying 2021: atoms and degrees are looked up and added, after a graph token."""
+    """The Graphormer of Ying 2021, which adds atoms and degrees after a graph token."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +124,7 @@ class MicrosoftGraphormer(nn.Module):
 
 
 class EGT(nn.Module):
-    """Hussain 2022: nodes (B, N, F, D), channels of edges that bias and gate the attention."""
+    """The EGT of Hussain 2022, in which channels of edges bias and gate the attention of nodes."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ class EGT(nn.Module):
 
 
 class TokenGT(nn.Module):
-    """Kim 2022: a token for every node and every edge, after a graph token and a null token."""
+    """The TokenGT of Kim 2022: a graph token, a null token, and one for each node and edge."""
 
     def __init__(self):
         super().__init__()
@@ -213,7 +213,7 @@ class TokenGT(nn.Module):
 
 
 class UniMol(nn.Module):
-    """Zhou 2023: [CLS] atoms [SEP], and a bias of pairs that takes in every layer's scores."""
+    """The Uni-Mol of Zhou 2023, with a bias of pairs that takes in every layer's scores."""
 
     def __init__(self):
         super().__init__()
@@ -258,7 +258,7 @@ def distances(graph: Data) -> torch.Tensor:
 
 
 def padded(batch) -> dict:
-    """x + 1, degrees + 1 and distances + 1, with zero at padding, as Graphormer's collator."""
+    """Return x, degrees and distances plus 1, with zeros at padding, as Graphormer does."""
     graphs = batch.to_data_list()
     x, mask = to_dense_batch(batch.x + 1, batch.batch)
     degree = torch.zeros(mask.shape, dtype=torch.long)
@@ -310,7 +310,7 @@ LOOKUPS = {
 
 
 def molecule(nodes: int) -> Data:
-    """A chain with a ring, with three codes a node (Uni-Mol reads the first)."""
+    """Return a chain with a ring, whose nodes have three codes; Uni-Mol reads the first."""
     draw = torch.Generator().manual_seed(nodes)
     chain = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
     edge_index = torch.cat([chain, chain.flip(0)], dim=1)
@@ -327,7 +327,7 @@ GRAPHS = [molecule(4), molecule(7), molecule(1), molecule(2)]
 
 
 def by_hand(name: str, module: nn.Module, graph: Data, rules: bool) -> torch.Tensor:
-    """Compute the relevance (N,) of the nodes: what is looked up times its gradient, added up."""
+    """Compute the relevance (N,) of the nodes: the sum of what is looked up times its gradient."""
     _, run = MODELS[name]
     looked_up, handles = [], []
     for path in LOOKUPS[name]:
@@ -383,9 +383,9 @@ def test_published_models_get_the_relevance_written_out_by_hand(modules, name, m
 @pytest.mark.parametrize("name", MODELS)
 def test_naming_the_embeddings_changes_nothing(modules, name):
     options = {"kind": "regression", "forward": MODELS[name][1]}
-    found = gx.explain(gx.wrap(modules[name], **options), GRAPHS)
+    explanations = gx.explain(gx.wrap(modules[name], **options), GRAPHS)
     named = gx.explain(gx.wrap(modules[name], embedding=LOOKUPS[name], **options), GRAPHS)
-    for a, b in zip(found, named, strict=True):
+    for a, b in zip(explanations, named, strict=True):
         assert a.relevance == pytest.approx(b.relevance, abs=1e-6)
 
 

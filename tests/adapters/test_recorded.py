@@ -1,4 +1,4 @@
-"""What a recorded pass shows: signals that are cut, shares of other inputs, new spellings."""
+"""A recorded pass shows signals that are cut, shares of other inputs, and new spellings."""
 
 import warnings
 
@@ -17,7 +17,7 @@ from other_models import GpsModel, SparseModel, encoder
 
 
 class Cut(nn.Module):
-    """A network without a single bias, part of whose signal leaves the gradient."""
+    """A network without a single bias, in which part of the signal leaves the gradient."""
 
     def __init__(self, how):
         super().__init__()
@@ -37,8 +37,8 @@ def without_gradients(m: Cut, h: Tensor) -> Tensor:
 
 def in_inference_mode(m: Cut, h: Tensor) -> Tensor:
     with torch.inference_mode():
-        found = m.other(h)
-    return found.clone()
+        mapped = m.other(h)
+    return mapped.clone()
 
 
 CUTS = {
@@ -79,9 +79,9 @@ def test_an_encoder_without_gradients_is_all_cut_off():
     module = Cut(lambda m, h: 0 * h).eval()
     module.first.forward = torch.no_grad()(module.first.forward)
     with pytest.warns(UserWarning, match="without their gradient"):
-        found = gx.explain(gx.wrap(module, kind="regression"), graph())
-    assert not found.relevance.any()
-    assert found.ledger.others == {"cut off": pytest.approx(found.ledger.output)}
+        explanation = gx.explain(gx.wrap(module, kind="regression"), graph())
+    assert not explanation.relevance.any()
+    assert explanation.ledger.others == {"cut off": pytest.approx(explanation.ledger.output)}
 
 
 def test_what_only_selects_or_hides_is_not_cut_off():
@@ -130,7 +130,7 @@ def test_a_shift_of_other_groups_than_those_of_the_softmax_is_cut_off():
 def test_every_input_has_a_line_and_biases_are_additive_parameters():
     module = Inputs().eval()
     graphs = [graph(seed) for seed in (1, 2)]
-    for data, found in zip(
+    for data, explanation in zip(
         graphs, gx.explain(gx.wrap(module, kind="regression"), graphs), strict=True
     ):
         scale = torch.zeros(4, DIM).index_add(0, EDGES[0], data.edge_attr) + 1  # of each node's row
@@ -143,7 +143,7 @@ def test_every_input_has_a_line_and_biases_are_additive_parameters():
                 "constants": (0.25 * scale @ weight).sum(),
             }
             biases = (len(EDGES[0]) * module.edge.bias @ weight).item()
-        ledger = found.ledger
+        ledger = explanation.ledger
         assert set(ledger.others) == set(expected)
         for name, value in expected.items():
             assert ledger.others[name] == pytest.approx(value.item(), abs=1e-5), name
@@ -158,14 +158,14 @@ def test_every_input_has_a_line_and_biases_are_additive_parameters():
 
 
 def renamed(model: nn.Module) -> nn.Module:
-    """The same model, every class of a module called otherwise."""
+    """Return the same model with another name for every class of a module."""
     for k, module in enumerate(list(model.modules())):
         module.__class__ = type(f"Norm{k}Gelu", (type(module),), {})
     return model
 
 
 class NormGatedConv(nn.Module):
-    """A product of two maps in a module whose name says otherwise."""
+    """A product of two maps in a module that is named as if it were something else."""
 
     def __init__(self):
         super().__init__()
@@ -222,12 +222,12 @@ def softmax(q: Tensor, k: Tensor) -> Tensor:
 
 
 def gates(z: Tensor) -> Tensor:
-    """An activation as a constant factor."""
+    """Apply an activation as a constant factor."""
     return (F.silu(z) / z).detach() * z
 
 
 def halves(a: Tensor, b: Tensor) -> Tensor:
-    """A product of which either factor gets half of the relevance."""
+    """Multiply two factors so that either gets half of the relevance."""
     return (a * b.detach() + a.detach() * b) / 2 + (a * b).detach() * 0
 
 
@@ -271,13 +271,13 @@ def rows() -> Tensor:
 
 
 def check(function, by_hand) -> None:
-    """LRP of a function is Gradient x Input of the one by hand, with the same values."""
+    """Check that LRP of a function is Gradient x Input of the one by hand, with the same values."""
     model, x = Function(function).double(), rows()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = relevance(model, x)
+        scores = relevance(model, x)
     expected = by_hand(model.q(x), model.k(x), model.v(x))
-    torch.testing.assert_close(found, gradient_input(expected, x))
+    torch.testing.assert_close(scores, gradient_input(expected, x))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -286,7 +286,7 @@ def test_a_softmax_is_attention_however_it_is_spelt(spelling):
 
 
 def test_differential_attention_is_held_as_one():
-    """Ye et al. 2024: `(A1 - lambda A2) v`."""
+    """Ye et al. 2024 define it as `(A1 - lambda A2) v`."""
     check(
         lambda q, k, v: (softmax(q, k) - 0.3 * softmax(k, q)) @ v,
         lambda q, k, v: (softmax(q, k) - 0.3 * softmax(k, q)).detach() @ v,
@@ -298,7 +298,7 @@ def test_differential_attention_is_held_as_one():
 
 
 def test_both_branches_of_a_swiglu_get_half():
-    """Shazeer 2020; the uniform rule of Achtibat 2024."""
+    """SwiGLU is from Shazeer 2020, and the uniform rule from Achtibat 2024."""
     check(lambda q, k, v: F.silu(q) * k, lambda q, k, v: halves(gates(q), k))
 
     def gelu(z: Tensor) -> Tensor:
@@ -318,5 +318,5 @@ def test_norms_written_out_inside_another_module_keep_their_scale():
 def test_the_output_is_the_models_own():
     model, x = encoder(), torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
     with gx.conservative(activation="ratio", model=model):
-        found = model(x)
-    torch.testing.assert_close(found, model(x))
+        output = model(x)
+    torch.testing.assert_close(output, model(x))

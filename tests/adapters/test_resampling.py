@@ -1,4 +1,4 @@
-"""The removal operator `resample`: atoms drawn from a model that learned an obvious rule."""
+"""The removal operator `resample` draws atoms from a model that learned an obvious rule."""
 
 import json
 
@@ -39,22 +39,22 @@ def encoded(model, smiles):
 
 
 def drawn(atoms, model, smiles, keep, draws=6, seed=0):
-    """The elements (draws, N) after the atoms that do not stay were drawn."""
+    """Return the elements (draws, N) after the atoms that do not stay were drawn."""
     data = encoded(model, smiles)
     batch = collate([data])
     sampler = atoms.sampler(batch, [data], draws, seed)
-    found, _, place = sampler(torch.zeros(1, dtype=torch.long), keep[None])
-    return found.x[place[:, 0], :, 0] + 1
+    redrawn, _, place = sampler(torch.zeros(1, dtype=torch.long), keep[None])
+    return redrawn.x[place[:, 0], :, 0] + 1
 
 
 def test_atoms_are_drawn_that_suit_those_that_stay(model, atoms):
-    """Between carbons that alternate with sulfur stands sulfur, and oxygen next to oxygen."""
+    """Sulfur belongs between carbons that alternate with it, and oxygen next to oxygen."""
     keep = torch.ones(8, dtype=torch.bool)
     keep[4:6] = False
     for smiles, elements in (("CSCSCSCS", [6, 16]), ("COCOCOCO", [6, 8])):
-        found = drawn(atoms, model, smiles, keep)
-        assert (found[:, keep] == found[0, keep]).all()
-        share = (found[:, 4:6] == torch.tensor(elements)).float().mean()
+        elements_drawn = drawn(atoms, model, smiles, keep)
+        assert (elements_drawn[:, keep] == elements_drawn[0, keep]).all()
+        share = (elements_drawn[:, 4:6] == torch.tensor(elements)).float().mean()
         assert share > 0.8
 
 
@@ -70,8 +70,8 @@ def test_one_seed_draws_the_same_and_another_does_not(model, atoms):
 def test_the_output_is_the_mean_over_the_molecules_drawn(model, atoms):
     data = encoded(model, "CSCSCSC")
     keep = torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
-    found = outputs_of_parts(model, data, keep, "resample", Resampling(atoms, draws=5))
-    torch.testing.assert_close(found[:1], model(collate([data])).detach(), atol=1e-5, rtol=1e-5)
+    actual = outputs_of_parts(model, data, keep, "resample", Resampling(atoms, draws=5))
+    torch.testing.assert_close(actual[:1], model(collate([data])).detach(), atol=1e-5, rtol=1e-5)
     sampler = atoms.sampler(collate([data]), [data], 5, 0)
     batch, _, place = sampler(torch.zeros(1, dtype=torch.long), keep[1:])
     outputs = []
@@ -79,7 +79,7 @@ def test_the_output_is_the_mean_over_the_molecules_drawn(model, atoms):
         other = data.clone()
         other.x = batch.x[row]
         outputs.append(model(collate([other])).detach())
-    torch.testing.assert_close(found[1:], torch.stack(outputs).mean(0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual[1:], torch.stack(outputs).mean(0), atol=1e-5, rtol=1e-5)
 
 
 def test_a_graph_in_a_batch_is_measured_as_it_is_alone(model, atoms, monkeypatch):
@@ -89,9 +89,9 @@ def test_a_graph_in_a_batch_is_measured_as_it_is_alone(model, atoms, monkeypatch
     how = Resampling(atoms, draws=3)
     together = outputs_of_many(model, graphs, keeps, "resample", how)
     monkeypatch.setattr("graphxai.adapters.removal.MAX_PAIRS", 1)
-    for data, keep, found in zip(graphs, keeps, together, strict=True):
+    for data, keep, outputs in zip(graphs, keeps, together, strict=True):
         alone = outputs_of_parts(model, data, keep, "resample", how)
-        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(outputs, alone, atol=1e-5, rtol=1e-4)
     both = Ensemble([model, model])
     of_both = outputs_of_many(both, graphs, keeps, "resample", how)
     torch.testing.assert_close(of_both[0], together[0], atol=1e-5, rtol=1e-4)
@@ -115,18 +115,18 @@ def test_a_benchmark_takes_the_operator_from_beside_the_checkpoint(model, atoms,
         masked.values("srg")["gradient_input"].tolist(), abs=1e-6
     )
     again = gx.evaluate(loaded, CHAINS[:3][::-1], ["gradient_input"], **options)
-    first, second = (one.values("auac", "resample")["gradient_input"] for one in (report, again))
+    first, second = (run.values("auac", "resample")["gradient_input"] for run in (report, again))
     assert first.tolist() == pytest.approx(second[::-1].tolist(), abs=1e-6)
 
 
 def test_the_files_are_read_back_and_others_are_refused(model, atoms, tmp_path):
     atoms.save(tmp_path)
-    found = MaskedAtoms.load(tmp_path)
-    assert found.card == atoms.card
-    assert found.digest == atoms.digest
+    loaded = MaskedAtoms.load(tmp_path)
+    assert loaded.card == atoms.card
+    assert loaded.digest == atoms.digest
     nothing = torch.zeros(8, dtype=torch.bool)
     expected = drawn(atoms, model, "CSCSCSCS", nothing)
-    assert torch.equal(expected, drawn(found, model, "CSCSCSCS", nothing))
+    assert torch.equal(expected, drawn(loaded, model, "CSCSCSCS", nothing))
     card = tmp_path / "masked_atoms.json"
     content = json.loads(card.read_text())
     for structure in ({}, content["structure"] | {"node_cardinalities": [10**9]}):

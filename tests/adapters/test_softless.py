@@ -1,4 +1,4 @@
-"""Attention without a softmax is named by methods that read attention; nothing else is."""
+"""Methods that read attention name attention without a softmax, and nothing else."""
 
 import warnings
 
@@ -31,7 +31,7 @@ DIM = 8
 
 
 def sparsemax(scores):
-    """Martins and Astudillo 2016, algorithm 1, along the last axis."""
+    """Compute the sparsemax of Martins and Astudillo 2016, algorithm 1, along the last axis."""
     ordered = scores.sort(dim=-1, descending=True).values
     count = torch.arange(1, scores.shape[-1] + 1)
     sums = ordered.cumsum(-1)
@@ -72,7 +72,7 @@ def _distances(q, k, v, mask):
 
 
 def _heads_that_talk(q, k, v, mask):
-    """Shazeer 2020, with squares in place of the softmax."""
+    """Attend as in Shazeer 2020, with squares in place of the softmax."""
     q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (q, k, v))
     weights = F.conv2d(q @ k.mT, torch.tensor([[1.0, 0.5], [-0.5, 1.0]])[..., None, None])
     out = (weights.square() * mask[:, None, None]) @ v
@@ -86,7 +86,7 @@ DENSE = [
 
 
 class Mixing(nn.Module):
-    """A graph attention, then `mix` of queries, keys and values."""
+    """A graph attention, followed by `mix` of queries, keys and values."""
 
     def __init__(self, mix):
         super().__init__()
@@ -96,7 +96,7 @@ class Mixing(nn.Module):
 
 
 class Dense(Mixing):
-    """Of all nodes of each graph, (B, N, D)."""
+    """A model that mixes all nodes of each graph, (B, N, D)."""
 
     def forward(self, x, edge_index, batch):
         h = self.first(self.embed(x), edge_index)
@@ -121,7 +121,7 @@ def _flat_moments(q, k, v, source, target, batch):
 
 
 class Sparse(Mixing):
-    """Of all nodes of a batch, (n, D), along edges."""
+    """A model that mixes all nodes of a batch, (n, D), along edges."""
 
     def forward(self, x, edge_index, batch):
         h = self.first(self.embed(x), edge_index)
@@ -143,7 +143,7 @@ def test_attention_without_a_softmax_is_named(model, sizes, method):
 
 
 def _bilinear(q, k, v, mask):
-    """An attention by softmax whose logits are scaled by the query and go through functions."""
+    """Attend by a softmax whose logits are scaled by the query and go through functions."""
     logits = (q @ k.mT).tanh() * k.mean(-1, keepdim=True).abs() + (q[:, :, None] - k[:, None]).sum(
         -1
     )
@@ -158,7 +158,7 @@ def _without_projections(q, k, v, mask):
 
 
 def _second_order(q, k, v, mask):
-    """A factor for the channels, computed from their covariance."""
+    """Scale the channels by a factor that is computed from their covariance."""
     v = v * mask[..., None]
     return v * (v.mT @ k).sum(-1).sigmoid()[:, None]
 
@@ -177,7 +177,7 @@ def _gates_of_channels(q, k, v, mask):
 
 
 class Convs(nn.Module):
-    """Attention, and convolutions of other kinds."""
+    """A model of attention and convolutions of other kinds."""
 
     def __init__(self, *convs):
         super().__init__()
@@ -303,18 +303,18 @@ def test_weights_that_sum_to_one_are_read(mix, sizes):
     with torch.no_grad(), gx.record() as tape:
         model.encode(model.embed(batch), batch)
     dense = tape.attention[-1][:, 0]  # the first is of the graph attention
-    for found, one in zip(dense, graphs, strict=True):
+    for attention, data in zip(dense, graphs, strict=True):
         with torch.no_grad():
-            h = module.first(module.embed(one.x), one.edge_index)
+            h = module.first(module.embed(data.x), data.edge_index)
             weights = WEIGHTS[mix](*module.qkv(h).chunk(3, -1)[:2])
-        n = len(one.x)
+        n = len(data.x)
         expected = weights / weights.sum(-1, keepdim=True)
-        torch.testing.assert_close(found[1 : n + 1, 1 : n + 1], expected)
-        assert not found[n + 1 :].any()
+        torch.testing.assert_close(attention[1 : n + 1, 1 : n + 1], expected)
+        assert not attention[n + 1 :].any()
 
 
 class Narrow(nn.Module):
-    """Linear attention whose keys and values differ in width."""
+    """Linear attention with keys and values of different widths."""
 
     def __init__(self, width, heads=2):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Wrapped models in two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
+"""Wrapped models have two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
 
 import warnings
 
@@ -114,7 +114,7 @@ def test_both_tiers_say_what_the_rules_written_out_by_hand_say(blocks, pool):
 
 
 def test_most_spellings_need_no_recording():
-    """Those that do are named, each by what its graph does not say."""
+    """The others are named, each by what its autograd graph does not say."""
     recorded = {}
     for blocks in RECIPES:
         model = composed(blocks, "mean")
@@ -132,7 +132,7 @@ def test_most_spellings_need_no_recording():
 
 
 def explained_twice(module: nn.Module, data=None):
-    """By the first tier where it serves, and by the second."""
+    """Explain a model by the first tier where it serves, and by the second."""
     model, data = gx.wrap(module, kind="regression"), data or graph()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -219,7 +219,7 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
 
 
 class Gps(nn.Module):
-    """A GPS whose encoder of edges has a bias."""
+    """A GPS that has an encoder of edges with a bias."""
 
     def __init__(self, width: int = 16, layers: int = 2):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Wrapped models: explained, evaluated, refused with clear errors."""
+"""Wrapped models are explained and evaluated, or refused with clear errors."""
 
 import copy
 import threading
@@ -41,14 +41,14 @@ def graphs() -> list[Data]:
 @pytest.fixture(scope="module")
 def models(graphs) -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    found = {
+    untrained = {
         "gps": GpsModel(),
         "gps graph_norm": GpsModel("graph_norm", "relu"),
         "performer": GpsModel("layer_norm", "silu", "performer"),
         "transformer": SparseModel(),
         "gat": SparseModel("gat"),
     }
-    return {name: trained(model, graphs, 10) for name, model in found.items()}
+    return {name: trained(model, graphs, 10) for name, model in untrained.items()}
 
 
 def wrapped(model: nn.Module, **options) -> WrappedModel:
@@ -70,7 +70,7 @@ def ratio(f, z: Tensor) -> Tensor:
 
 
 def sparse_model_by_hand(model: SparseModel, graph: Data, x: Tensor) -> Tensor:
-    """The forward pass of one graph with every constant of `lrp` detached."""
+    """Run the forward pass of one graph with every constant of `lrp` detached."""
 
     def conv(m, h: Tensor) -> Tensor:
         source, target = graph.edge_index
@@ -88,7 +88,7 @@ def sparse_model_by_hand(model: SparseModel, graph: Data, x: Tensor) -> Tensor:
 
 
 def gps_by_hand(model: GpsModel, graph: Data, x: Tensor) -> Tensor:
-    """As above, for GPS with BatchNorm."""
+    """Run the forward pass of a GPS with BatchNorm with every constant of `lrp` detached."""
 
     def norm(m, h: Tensor) -> Tensor:
         bn = m.module
@@ -123,14 +123,14 @@ def gps_by_hand(model: GpsModel, graph: Data, x: Tensor) -> Tensor:
 )
 def test_lrp_is_that_of_the_forward_pass_by_hand(models, graphs, name, by_hand):
     model = copy.deepcopy(models[name]).double()
-    for graph, found in zip(graphs, gx.explain(wrapped(model), graphs), strict=True):
+    for graph, explanation in zip(graphs, gx.explain(wrapped(model), graphs), strict=True):
         double = graph.clone().apply(lambda t: t.double() if t.is_floating_point() else t)
         x = double.x.requires_grad_()
         out = by_hand(model, double, x)
         plain = model(x, double.edge_index, double.edge_attr, torch.zeros(len(x)).long())
         assert torch.allclose(out, plain[0])
         expected = (x * torch.autograd.grad(out.sum(), x)[0]).sum(-1)
-        assert np.allclose(found.relevance, expected.numpy(force=True), atol=1e-6)
+        assert np.allclose(explanation.relevance, expected.numpy(force=True), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gps", "transformer"])
@@ -143,8 +143,8 @@ def test_gradient_input_is_captums(models, graphs, name):
         return model(x, batch.edge_index, batch.edge_attr, batch.batch).sum().reshape(1)
 
     expected = captum.InputXGradient(run).attribute(batch.x).sum(-1).detach().numpy()
-    found = gx.explain(wrapped(model), graphs, "gradient_input")
-    assert np.allclose(np.concatenate([e.relevance for e in found]), expected, atol=1e-5)
+    explanations = gx.explain(wrapped(model), graphs, "gradient_input")
+    assert np.allclose(np.concatenate([e.relevance for e in explanations]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -183,8 +183,8 @@ def test_bias_shares_are_bias_times_gradient(models, graphs, name):
         expected += sum(hooked.values())
     plain = graph.clone()
     plain.edge_attr = graph.edge_attr * 0
-    found = gx.explain(wrapped(model), plain).ledger.biases
-    assert found == pytest.approx(expected, abs=1e-4)
+    explanation = gx.explain(wrapped(model), plain).ledger.biases
+    assert explanation == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -206,27 +206,27 @@ def without_smiles(graph: Data) -> Data:
 def test_three_threads_may_explain_one_model(models, graphs):
     model = wrapped(models["gps"])
     expected = [e.relevance for e in gx.explain(model, graphs)]
-    found: dict[int, list] = {}
+    by_thread: dict[int, list] = {}
     threads = [
-        threading.Thread(target=lambda k=k: found.update({k: gx.explain(model, graphs)}))
+        threading.Thread(target=lambda k=k: by_thread.update({k: gx.explain(model, graphs)}))
         for k in range(3)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for results in found.values():
-        for one, two in zip(results, expected, strict=True):
-            assert np.array_equal(one.relevance, two)
-    assert len(found) == 3
+    for results in by_thread.values():
+        for explanation, expected_relevance in zip(results, expected, strict=True):
+            assert np.array_equal(explanation.relevance, expected_relevance)
+    assert len(by_thread) == 3
 
 
 def test_a_pyg_batch_is_a_list_of_graphs(models, graphs):
     model = wrapped(models["transformer"])
     plain = [Data(x=g.x, edge_index=g.edge_index, edge_attr=g.edge_attr) for g in graphs[:3]]
-    found = gx.explain(model, Batch.from_data_list(plain))
-    for one, two in zip(found, gx.explain(model, graphs[:3]), strict=True):
-        assert np.array_equal(one.relevance, two.relevance)
+    explanations = gx.explain(model, Batch.from_data_list(plain))
+    for explanation, expected in zip(explanations, gx.explain(model, graphs[:3]), strict=True):
+        assert np.array_equal(explanation.relevance, expected.relevance)
 
 
 def test_pooling_weights_are_not_attention_between_nodes(graphs):
@@ -267,9 +267,9 @@ def test_nothing_is_left_behind(models, graphs):
         return [out.detach(), *(p.grad.clone() for p in model.parameters())]
 
     before = run()
-    own = wrapped(model)
+    wrapped_model = wrapped(model)
     for explainer in explainers():
-        gx.explain(own, graphs[:2], explainer)
+        gx.explain(wrapped_model, graphs[:2], explainer)
     assert all(torch.equal(a, b) for a, b in zip(before, run(), strict=True))
     assert not batch.x.requires_grad
 
@@ -293,7 +293,7 @@ def test_rollout_starts_from_the_mean_over_nodes(models, graphs):
 
 
 def test_a_node_that_attends_to_none_keeps_its_path(graphs):
-    """Its row of `A + I` sums to one and not to two: an atom without a bond beside two with one."""
+    """An atom without a bond has a row of `A + I` that sums to one, and not to two."""
     edges = torch.tensor([[1, 2], [2, 1]])
     graph = Data(graphs[0].x[:3], edges, torch.zeros(2, 3))
     model = wrapped(SparseModel())
@@ -313,14 +313,14 @@ def test_a_hidden_node_is_gone_from_messages_attention_and_pooling(models, graph
     keep = torch.rand(5, n, generator=torch.Generator().manual_seed(0)) > 0.4
     keep[0], keep[1] = True, False
     with torch.no_grad():
-        found = outputs_of_parts(wrapped(model), graph, keep)
-    for choice, output in zip(keep[[0, 2, 3, 4]], found[[0, 2, 3, 4]], strict=True):
+        outputs = outputs_of_parts(wrapped(model), graph, keep)
+    for choice, output in zip(keep[[0, 2, 3, 4]], outputs[[0, 2, 3, 4]], strict=True):
         part = graph.subgraph(choice)
         zeros = torch.zeros(int(choice.sum()), dtype=torch.long)
         with torch.no_grad():
             expected = model(part.x, part.edge_index, part.edge_attr, zeros)[0]
         assert torch.allclose(output, expected, atol=1e-5)
-    assert torch.allclose(found[1], model.head.bias)  # the mean over no nodes is zero
+    assert torch.allclose(outputs[1], model.head.bias)  # the mean over no nodes is zero
 
 
 def test_evaluate_measures_a_wrapped_model(models, graphs):
@@ -357,8 +357,8 @@ def test_rows_of_tokens_of_different_length_are_explained_together():
     for explainer in explainers():
         check_batching(model, rows, explainer)
     check_ledger(model, rows)
-    found = gx.explain(model, rows, target=1)
-    assert [len(e.relevance) for e in found] == [3, 7, 5]
+    explanations = gx.explain(model, rows, target=1)
+    assert [len(e.relevance) for e in explanations] == [3, 7, 5]
     keep = torch.tensor([[True, True, False]])
     hidden = outputs_of_parts(model, model.prepare(rows[0]).data, keep)
     short = model.module(rows[0][None, :2], torch.zeros(1, 2, dtype=torch.bool))
@@ -469,7 +469,7 @@ def test_categorical_inputs_are_explained_at_the_embedding_from_smiles():
 
 
 class Tables(nn.Module):
-    """Two columns of x, each with an embedding of its own."""
+    """Two columns of x, each with its own embedding."""
 
     def __init__(self):
         super().__init__()
@@ -500,7 +500,7 @@ def test_what_other_embeddings_make_of_x_is_a_line_of_its_own():
 
 
 class Positions(nn.Module):
-    """Reads positions of the nodes, which may be left out, and pairs with a weight each."""
+    """A model that reads positions of the nodes, which may be left out, and weighted pairs."""
 
     def __init__(self):
         super().__init__()
@@ -532,7 +532,7 @@ def test_renumbering_moves_whatever_a_graph_has():
 
 
 class Distances(nn.Module):
-    """Adds a function of the bonds' lengths, which no rule covers, to the atoms."""
+    """A model that adds a function of the bonds' lengths, which no rule covers, to the atoms."""
 
     def __init__(self):
         super().__init__()
@@ -565,12 +565,12 @@ def test_the_look_ups_of_codes_are_found_and_added_up():
     torch.manual_seed(0)
     for module in (Categorical().eval(), Tables().eval()):
         names = [n for n, part in module.named_modules() if isinstance(part, nn.Embedding)]
-        found, *apart = (
+        usual, *apart = (
             gx.explain(gx.wrap(module, kind="binary", embedding=name), categorical("CCO"))
             for name in (None, *names)
         )
         expected = sum(explanation.relevance for explanation in apart)
-        assert found.relevance == pytest.approx(expected, abs=1e-6)
+        assert usual.relevance == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_module_that_does_not_exist_is_named_with_its_neighbours():
@@ -596,8 +596,8 @@ def test_training_mode_and_dropout_are_switched_off_and_restored(models, graphs)
     model.layers[0].norm1.eval()  # frozen by its user
     modes = [m.training for m in model.modules()]
     buffers = [b.clone() for b in model.buffers()]
-    found = gx.explain(wrapped(model), graphs[0]).relevance
-    assert np.array_equal(found, expected)
+    relevance = gx.explain(wrapped(model), graphs[0]).relevance
+    assert np.array_equal(relevance, expected)
     assert [m.training for m in model.modules()] == modes
     for before, after in zip(buffers, model.buffers(), strict=True):
         assert torch.equal(before, after)
@@ -608,16 +608,16 @@ def test_explanations_do_not_need_gradients_to_be_on(models, graphs, mode):
     model = wrapped(models["transformer"])
     expected = gx.explain(model, graphs[0]).relevance
     with mode():
-        found = gx.explain(model, graphs[0].clone()).relevance
-    assert np.array_equal(found, expected)
+        relevance = gx.explain(model, graphs[0].clone()).relevance
+    assert np.array_equal(relevance, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_inputs_take_the_type_of_the_model(models, graphs, dtype):
     model = copy.deepcopy(models["transformer"]).to(dtype)
-    found = gx.explain(wrapped(model), graphs[0]).relevance
+    relevance = gx.explain(wrapped(model), graphs[0]).relevance
     expected = gx.explain(wrapped(models["transformer"]), graphs[0]).relevance
-    assert np.corrcoef(found, expected)[0, 1] > 0.98
+    assert np.corrcoef(relevance, expected)[0, 1] > 0.98
 
 
 def test_a_target_out_of_range_is_refused(graphs):
@@ -645,8 +645,8 @@ def test_unusable_graphs_are_refused(models, graphs, change, message):
 
 def test_a_bad_graph_in_a_list_is_left_out_with_a_warning(models, graphs):
     with pytest.warns(UserWarning, match="input 1 was left out"):
-        found = gx.explain(wrapped(models["gps"]), [graphs[0], Data(num_nodes=0), graphs[1]])
-    assert [e is None for e in found] == [False, True, False]
+        explanations = gx.explain(wrapped(models["gps"]), [graphs[0], Data(num_nodes=0), graphs[1]])
+    assert [e is None for e in explanations] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which attention of other people's models is recorded, and where: against the models' own."""
+"""The attention of other people's models is recorded where it is, and as they compute it."""
 
 import warnings
 
@@ -50,8 +50,8 @@ def wrapped(model: nn.Module):
 
 
 def recorded(model, graphs: list[Data], layer: int = 0) -> list[np.ndarray]:
-    """Attention (H, N, N) between the nodes of each graph, of one layer recorded."""
-    batch = model.collate([model.prepare(one).data for one in graphs])
+    """Return the attention (H, N, N) between the nodes of each graph in one recorded layer."""
+    batch = model.collate([model.prepare(graph).data for graph in graphs])
     with record() as tape:
         model.encode(model.embed(batch), batch)
     first = tape.attention[layer].detach().numpy()
@@ -62,9 +62,11 @@ def assert_alone_as_together(module: nn.Module, graphs: list[Data], methods=READ
     of_all, of_one = wrapped(module), wrapped(module)
     for method in methods:
         together = gx.explain(of_all, graphs, method)
-        for one, found in zip(graphs, together, strict=True):
-            alone = gx.explain(of_one, one, method).relevance
-            np.testing.assert_allclose(found.relevance, alone, rtol=1e-4, atol=1e-6, err_msg=method)
+        for data, explanation in zip(graphs, together, strict=True):
+            alone = gx.explain(of_one, data, method).relevance
+            np.testing.assert_allclose(
+                explanation.relevance, alone, rtol=1e-4, atol=1e-6, err_msg=method
+            )
 
 
 class Sparse(nn.Module):
@@ -94,28 +96,28 @@ class Relational(nn.Module):
 
 @pytest.mark.parametrize("types", [3, 5])  # as many as there are nodes
 def test_edge_types_are_not_edge_ends(types):
-    module, one = drawn(Sparse(types)), GRAPHS[0]
-    found = recorded(wrapped(module), [one])[0][0]
-    module(one.x, one.edge_index, one.edge_type, torch.zeros(5).long())
+    module, data = drawn(Sparse(types)), GRAPHS[0]
+    attention = recorded(wrapped(module), [data])[0][0]
+    module(data.x, data.edge_index, data.edge_type, torch.zeros(5).long())
     wanted = torch.zeros(5, 5)
-    wanted[one.edge_index[1], one.edge_index[0]] = module.weights.detach()
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    wanted[data.edge_index[1], data.edge_index[0]] = module.weights.detach()
+    np.testing.assert_allclose(attention, wanted, rtol=1e-5)
 
 
 def test_attention_of_rgat_is_what_pyg_returns():
-    module, one = drawn(Relational()), GRAPHS[0]
-    found = recorded(wrapped(module), [one])[0][0]
+    module, data = drawn(Relational()), GRAPHS[0]
+    attention = recorded(wrapped(module), [data])[0][0]
     with torch.no_grad():
         _, (edges, weights) = module.conv(
-            one.x, one.edge_index, one.edge_type, return_attention_weights=True
+            data.x, data.edge_index, data.edge_type, return_attention_weights=True
         )
     wanted = torch.zeros(5, 5)
     wanted[edges[1], edges[0]] = weights[:, 0]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    np.testing.assert_allclose(attention, wanted, rtol=1e-5)
 
 
 class Dense(nn.Module):
-    """Two heads of attention over all nodes, in the layout that its name says."""
+    """Two heads of attention over all nodes, in the layout that `how` names."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -183,14 +185,14 @@ class Dense(nn.Module):
             weights = weights * (q @ v.mT)
         return (weights @ v).transpose(1, 2).flatten(2)
 
-    def true_attention(self, one: Data) -> np.ndarray:
-        """(H, N, N) of one graph, by loops."""
+    def true_attention(self, data: Data) -> np.ndarray:
+        """Compute the attention (H, N, N) of one graph by loops."""
         with torch.no_grad():
-            q, k, v = (z.unflatten(-1, (2, 4)) for z in self.qkv(self.embed(one.x)).chunk(3, -1))
-        linked = to_dense_adj(one.edge_index, max_num_nodes=one.num_nodes)[0]
-        found = torch.zeros(2, one.num_nodes, one.num_nodes)
+            q, k, v = (z.unflatten(-1, (2, 4)) for z in self.qkv(self.embed(data.x)).chunk(3, -1))
+        linked = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0]
+        attention = torch.zeros(2, data.num_nodes, data.num_nodes)
         for head in range(2):
-            for i in range(one.num_nodes):
+            for i in range(data.num_nodes):
                 row = (k[:, head] @ q[i, head]).softmax(0)
                 if self.how == "times a gate":
                     row = row * torch.sigmoid(v[:, head] @ q[i, head])
@@ -198,8 +200,8 @@ class Dense(nn.Module):
                     row = row * (v[:, head] @ q[i, head])
                 if "adjacency" in self.how or self.how in ("filled with zeros", WHERE):
                     row = row * linked[i]
-                found[head, i] = row
-        return found.numpy()
+                attention[head, i] = row
+        return attention.numpy()
 
 
 WHERE = "where there is an edge"
@@ -228,15 +230,15 @@ SCALED = [
 @pytest.mark.parametrize("how", [*LAYOUTS, BACK, *SCALED])
 def test_attention_is_recorded_as_a_loop_over_pairs_has_it(how, graphs):
     module = drawn(Dense(how))
-    for found, one in zip(recorded(wrapped(module), graphs), graphs, strict=True):
-        np.testing.assert_allclose(found, module.true_attention(one), rtol=1e-4, atol=1e-6)
+    for attention, data in zip(recorded(wrapped(module), graphs), graphs, strict=True):
+        np.testing.assert_allclose(attention, module.true_attention(data), rtol=1e-4, atol=1e-6)
 
 
 def test_restored_nodes_are_where_they_were():
-    module, one, seen = drawn(Dense(BACK)), GRAPHS[1], []
+    module, data, seen = drawn(Dense(BACK)), GRAPHS[1], []
     module.qkv.register_forward_hook(lambda _, args, out: seen.append(out[0]))
     model = wrapped(module)
-    batch = model.collate([model.prepare(one).data])
+    batch = model.collate([model.prepare(data).data])
     with record() as tape:
         model.encode(model.embed(batch), batch)
     q, k, _ = seen[-1].unflatten(-1, (6, 4)).transpose(0, 1).chunk(3)
@@ -254,7 +256,7 @@ def test_a_graph_is_explained_the_same_alone_and_with_others(how, graphs):
 
 
 class Lifted(nn.Module):
-    """Rows get an axis for the batch by adding a constant that has one, or are given it."""
+    """Rows that get an axis for the batch from a constant that has one, or are given it."""
 
     def __init__(self, by_adding: bool) -> None:
         super().__init__()
@@ -273,26 +275,26 @@ class Lifted(nn.Module):
 @pytest.mark.parametrize("method", READERS)
 def test_rows_that_a_constant_gives_another_axis_are_still_those_of_the_nodes(method):
     added, given = (wrapped(drawn(Lifted(by_adding))) for by_adding in (True, False))
-    for one in GRAPHS:
+    for graph in GRAPHS:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*without their gradient")
-            found, expected = (gx.explain(m, one, method).relevance for m in (added, given))
+            relevance, expected = (gx.explain(m, graph, method).relevance for m in (added, given))
         assert abs(expected).max() > 1e-4
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(relevance, expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("how", [*LAYOUTS, "times the adjacency", "times another product"])
 def test_a_gradient_by_attention_is_the_slope_of_the_output(how):
-    """Against differences: every entry of the recorded matrix is changed by hand."""
-    module, one = drawn(Dense(how)).double(), GRAPHS[0].clone()
-    one.x = one.x.double()
+    """The reference changes each entry of the recorded matrix and compares the output."""
+    module, data = drawn(Dense(how)).double(), GRAPHS[0].clone()
+    data.x = data.x.double()
     model = wrapped(module)
-    batch = model.collate([model.prepare(one).data])
+    batch = model.collate([model.prepare(data).data])
     with record() as tape:
         out = model.encode(model.embed(batch), batch)
     (slope,) = torch.autograd.grad(out.sum(), tape.attention)
     with torch.no_grad():
-        z = module.embed(one.x)
+        z = module.embed(data.x)
         v = module.qkv(z).chunk(3, -1)[2].unflatten(-1, (2, 4))  # (N, H, d)
         last = module.head.weight[0].unflatten(0, (2, 4))  # (H, d)
         of_key = torch.einsum("jhd,hd->hj", v, last)
@@ -306,8 +308,8 @@ def test_pairs_and_heads_of_a_graph_are_those_of_the_usual_layout(how):
     usual, other = wrapped(drawn(Dense(LAYOUTS[0]))), drawn(Dense(how))
     if how == "graph by graph":  # which takes the mean over the nodes
         other.head.weight.data *= GRAPHS[1].num_nodes
-    found, wanted = gx.pairs(wrapped(other), GRAPHS, "lrp"), gx.pairs(usual, GRAPHS, "lrp")
-    np.testing.assert_allclose(found[1].by_layer, wanted[1].by_layer, rtol=1e-4, atol=1e-6)
+    pairs, wanted = gx.pairs(wrapped(other), GRAPHS, "lrp"), gx.pairs(usual, GRAPHS, "lrp")
+    np.testing.assert_allclose(pairs[1].by_layer, wanted[1].by_layer, rtol=1e-4, atol=1e-6)
     statistics = [head_statistics(model, GRAPHS) for model in (wrapped(other), usual)]
     np.testing.assert_allclose(statistics[0].distances, statistics[1].distances)
 
@@ -323,12 +325,16 @@ def test_masked_lrp_goes_through_the_same_heads_in_every_layout(head, monkeypatc
     usual, *rest = [wrapped(drawn(Dense(how))) for how in LAYOUTS[:-2]]
     wanted = gx.explain(usual, GRAPHS, "masked_lrp")
     for model in rest:
-        for found, one in zip(gx.explain(model, GRAPHS, "masked_lrp"), wanted, strict=True):
-            np.testing.assert_allclose(found.relevance, one.relevance, rtol=1e-5)
+        for explanation, usual_explanation in zip(
+            gx.explain(model, GRAPHS, "masked_lrp"), wanted, strict=True
+        ):
+            np.testing.assert_allclose(
+                explanation.relevance, usual_explanation.relevance, rtol=1e-5
+            )
 
 
 class Latents(nn.Module):
-    """Nodes are read into 8 latents, which attend to each other; before that, along edges."""
+    """A model that reads nodes into 8 latents, which attend to each other."""
 
     def __init__(self):
         super().__init__()
@@ -371,14 +377,14 @@ def test_latents_are_not_nodes_even_if_there_are_as_many(kind, graphs):
     model = wrapped(module)
     with pytest.warns(UserWarning, match=f"{kind.__name__} weights values in a way that is not"):
         gx.explain(model, graphs, "rollout")
-    batch = model.collate([model.prepare(one).data for one in graphs])
+    batch = model.collate([model.prepare(data).data for data in graphs])
     with record() as tape:
         model.encode(model.embed(batch), batch)
     assert len(tape.attention) == 1  # of the layer along edges
 
 
 class Beside(nn.Module):
-    """Attention along edges, and then another kind of attention."""
+    """Attention along edges, followed by another kind of attention."""
 
     def __init__(self, how: str):
         super().__init__()
@@ -402,13 +408,13 @@ class Beside(nn.Module):
 
 
 def test_attention_that_is_summed_before_it_is_divided_is_read():
-    """As in Exphormer's own code: every node's row sums to one, but for the 1e-6."""
-    (found,) = recorded(wrapped(drawn(Beside("summed first"))), [GRAPHS[0]], layer=1)
+    """As in Exphormer's own code, every node's row sums to one, but for the 1e-6."""
+    (attention,) = recorded(wrapped(drawn(Beside("summed first"))), [GRAPHS[0]], layer=1)
     source, target = GRAPHS[0].edge_index.numpy()
-    no_edge = np.ones(found.shape[1:], dtype=bool)
+    no_edge = np.ones(attention.shape[1:], dtype=bool)
     no_edge[target, source] = False
-    assert not found[:, no_edge].any()
-    np.testing.assert_allclose(found[:, np.unique(target)].sum(-1), 1.0, rtol=1e-4)
+    assert not attention[:, no_edge].any()
+    np.testing.assert_allclose(attention[:, np.unique(target)].sum(-1), 1.0, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("how", "place"), [("a token of its own", r"layer\.self_attn")])
@@ -433,14 +439,14 @@ def test_reading_attention_leaves_random_numbers_and_predictions_as_they_are():
     torch.manual_seed(5)
     before, next_draw = module(batch.x, batch.edge_index, batch.batch), torch.rand(1)
     torch.manual_seed(5)
-    found = gx.explain(wrapped(module), GRAPHS, "rollout")
+    explanations = gx.explain(wrapped(module), GRAPHS, "rollout")
     assert torch.rand(1) == next_draw
-    for one, output in zip(found, before, strict=True):
-        assert one.ledger.output == pytest.approx(output.item(), rel=1e-5)
+    for explanation, output in zip(explanations, before, strict=True):
+        assert explanation.ledger.output == pytest.approx(output.item(), rel=1e-5)
 
 
 class RowsOfTokens(nn.Module):
-    """Heads and inputs on one axis; all inputs are of one length, so that none is padded."""
+    """A model with heads and inputs on one axis, for inputs of one length, so without padding."""
 
     def __init__(self):
         super().__init__()
@@ -460,12 +466,12 @@ def test_heads_and_inputs_on_one_axis_are_told_apart():
         warnings.simplefilter("error")
         together = gx.explain(model, rows, "rollout")
         alone = [gx.explain(model, row, "rollout") for row in rows]
-    for found, wanted in zip(together, alone, strict=True):
-        np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-5)
+    for explanation, wanted in zip(together, alone, strict=True):
+        np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-5)
 
 
 class HeadsBeforeTokens(RowsOfTokens):
-    """Heads have an axis of their own, before that of the inputs."""
+    """A model whose heads have their own axis, before that of the inputs."""
 
     def forward(self, x):
         parts = self.qkv(x).chunk(3, -1)
@@ -479,9 +485,11 @@ def test_as_many_inputs_as_heads_are_distinguished_from_them():
     rows = list(torch.randn(2, 5, D, generator=torch.Generator().manual_seed(4)))
     for method in ("rollout", "gae", "transformer_attribution"):
         together = gx.explain(model, rows, method)
-        for found, row in zip(together, rows, strict=True):
+        for explanation, row in zip(together, rows, strict=True):
             wanted = gx.explain(model, row, method)
-            np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(
+                explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-7
+            )
 
 
 def test_a_choice_of_experts_is_not_attention():

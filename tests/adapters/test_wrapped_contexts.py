@@ -1,4 +1,4 @@
-"""What happens out of sight, in nested blocks, and at random."""
+"""Models are explained in what happens out of sight, in nested blocks, and at random."""
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +27,10 @@ def test_a_scripted_function_is_explained_as_it_was_written():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(mixed)
-    one = explained(seeded(Pooled(lambda _, h: scripted(h))))
+    with_script = explained(seeded(Pooled(lambda _, h: scripted(h))))
     other = explained(seeded(Pooled(lambda _, h: mixed(h))))
-    assert abs(one.ledger.unexplained) < 1e-5
-    torch.testing.assert_close(torch.tensor(one.relevance), torch.tensor(other.relevance))
+    assert abs(with_script.ledger.unexplained) < 1e-5
+    torch.testing.assert_close(torch.tensor(with_script.relevance), torch.tensor(other.relevance))
     assert scripted(torch.ones(2, 2)).shape == (2, 2)  # by itself again
     assert type(torch._C.ScriptFunction.__call__).__name__ == "instancemethod"
 
@@ -75,16 +75,16 @@ def test_torchscript_is_explained_as_it_was_written(how):
     written.part = written.inner
     expected = explained(with_part(written))
     part = Scripted(how)
-    found = explained(with_part(part))
-    assert abs(found.ledger.unexplained) < 1e-5
-    np.testing.assert_allclose(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
+    explanation = explained(with_part(part))
+    assert abs(explanation.ledger.unexplained) < 1e-5
+    np.testing.assert_allclose(explanation.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
 
 
 def test_a_traced_function_is_looked_into():
     model = gx.wrap(with_part(Scripted("function")), kind="regression")
     with pytest.warns(UserWarning, match="part: a softmax whose result enters no product"):
-        found = gx.explain(model, graph())
-    assert found.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
+        explanation = gx.explain(model, graph())
+    assert explanation.prediction.value == pytest.approx(answer(model.module, graph()), rel=1e-5)
 
 
 def test_lrp_follows_what_runs_in_another_thread():
@@ -105,11 +105,11 @@ def test_a_recorded_pass_names_what_runs_in_another_thread():
 def test_the_positive_rules_see_torchscript_too(how):
     written, data = Scripted("function"), graph()
     written.part, data.x = written.inner, data.x.double()
-    one, other = (
+    as_written, other = (
         gx.explain(gx.wrap(with_part(part).double(), kind="regression"), data, "lrp_zplus")
         for part in (written, Scripted(how))
     )
-    np.testing.assert_allclose(other.relevance, one.relevance, rtol=1e-6)
+    np.testing.assert_allclose(other.relevance, as_written.relevance, rtol=1e-6)
 
 
 def test_the_positive_rules_name_what_runs_in_another_thread():
@@ -142,9 +142,9 @@ def test_an_explanation_inside_a_block_equals_the_one_outside():
     for method in ("attn_lrp", "lrp", "gradient_input", "saliency", "rollout"):
         expected = gx.explain(wrapped, graph(), method).relevance
         with gx.conservative(products=True, activation="ratio", model=model):
-            found = gx.explain(wrapped, graph(), method).relevance
+            relevance = gx.explain(wrapped, graph(), method).relevance
             assert current_rules() == Rules(True, True, "ratio", True)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=method)
+        np.testing.assert_allclose(relevance, expected, rtol=1e-4, atol=1e-6, err_msg=method)
 
 
 def test_the_inner_of_two_blocks_decides():
@@ -165,13 +165,13 @@ def test_the_inner_of_two_blocks_decides():
 
 
 def test_blocks_of_two_models_act_on_both():
-    one, two = nn.Sequential(nn.GELU()), nn.Sequential(nn.Tanh())
+    first, second = nn.Sequential(nn.GELU()), nn.Sequential(nn.Tanh())
     x = torch.randn(4, requires_grad=True)
     with (
-        gx.conservative(activation="ratio", model=one),
-        gx.conservative(activation="ratio", model=two),
+        gx.conservative(activation="ratio", model=first),
+        gx.conservative(activation="ratio", model=second),
     ):
-        out = two(one(x))
+        out = second(first(x))
     (slope,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(x * slope, out)
 
@@ -189,16 +189,16 @@ def test_generators_closed_in_any_order_leave_nothing_in_force(elsewhere):
             yield
 
     expected = slope()
-    one, two = block(), block()
-    next(one), next(two)
+    first, second = block(), block()
+    next(first), next(second)
     if elsewhere:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(one.close).result()
-            pool.submit(two.close).result()
+            pool.submit(first.close).result()
+            pool.submit(second.close).result()
     else:
-        one.close()
+        first.close()
         assert current_rules() == Rules(True, True, "ratio")
-        two.close()
+        second.close()
         assert torch._C._len_torch_function_stack() == 0
     assert current_rules() == Rules()
     assert torch.equal(slope(), expected)
@@ -234,9 +234,9 @@ DROPPED = {
 def test_numbers_drawn_in_eval_mode_are_named_and_the_same_in_all_passes(name, method):
     model = gx.wrap(seeded(Pooled(lambda _, h: DROPPED[name](h))), kind="regression")
     with pytest.warns(UserWarning, match=f"Pooled draws random numbers: Pooled: {name}"):
-        found = gx.explain(model, graph(), method)
+        explanation = gx.explain(model, graph(), method)
     if method == "lrp":
-        assert abs(found.ledger.unexplained) < 1e-5
+        assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 def test_what_cannot_be_explained_says_why():

@@ -1,4 +1,4 @@
-"""Masks of the most negative number, autocast within a model, and ties of a maximum."""
+"""Masks of the most negative number, autocast in a model and ties of a maximum are explained."""
 
 import warnings
 
@@ -66,8 +66,8 @@ def test_finite_relevance_is_not_refused_for_a_mask_beside_it(kind, method):
 
 def test_gradient_input_beside_such_a_mask_is_that_of_autograd():
     module = PairMask().eval()
-    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, "gradient_input")
-    for data, explanation in zip(GRAPHS, found, strict=True):
+    explanations = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, "gradient_input")
+    for data, explanation in zip(GRAPHS, explanations, strict=True):
         x = data.x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(module(x, torch.zeros(len(x)).long()).sum(), x)
         expected = (x * gradient).sum(-1).detach().numpy()
@@ -90,7 +90,9 @@ class Autocast(nn.Module):
             return self.out((h * mask[..., None]).sum(1)).float()
 
 
-@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "lrp_ah_ln", "lrp_ln", "lrp_path"])
+@pytest.mark.parametrize(
+    "method", ["lrp", "attn_lrp", "lrp_ah_ln", "lrp_ln", "lrp_path", "path_marginals", "gae"]
+)
 def test_autocast_within_a_model_changes_relevance_by_its_rounding(method):
     exact = gx.wrap(Autocast(torch.float32).eval(), kind="regression")
     rounded = gx.wrap(Autocast(torch.bfloat16).eval(), kind="regression")
@@ -124,25 +126,25 @@ class MaxPool(nn.Module):
 @pytest.mark.parametrize("method", ["gradient_input", "lrp", "attn_lrp", "lrp_zplus"])
 def test_six_equal_atoms_share_the_relevance_of_their_maximum(how, method):
     benzene = Data(x=torch.ones(6, DIM), edge_index=EDGES)
-    found = gx.explain(gx.wrap(MaxPool(how).eval(), kind="regression"), benzene, method)
+    explanation = gx.explain(gx.wrap(MaxPool(how).eval(), kind="regression"), benzene, method)
     pooled = gx.explain(gx.wrap(MaxPool("pyg").eval(), kind="regression"), benzene, method)
-    assert found.relevance == pytest.approx([found.relevance[0]] * 6, abs=1e-6)
-    assert found.relevance == pytest.approx(pooled.relevance, abs=1e-6)
-    assert found.relevance[0] != 0
+    assert explanation.relevance == pytest.approx([explanation.relevance[0]] * 6, abs=1e-6)
+    assert explanation.relevance == pytest.approx(pooled.relevance, abs=1e-6)
+    assert explanation.relevance[0] != 0
 
 
 @pytest.mark.parametrize("how", ["method", "function", "minimum"])
 def test_a_maximum_without_ties_is_explained_as_before(how):
     module = MaxPool(how).eval()
-    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS[1], "gradient_input")
+    explanation = gx.explain(gx.wrap(module, kind="regression"), GRAPHS[1], "gradient_input")
     x = GRAPHS[1].x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(module(x, torch.zeros(6).long()).sum(), x)
     expected = (x * gradient).sum(-1).detach().numpy()
-    assert found.relevance == pytest.approx(expected, abs=1e-6)
+    assert explanation.relevance == pytest.approx(expected, abs=1e-6)
 
 
 class Overwritten(nn.Module):
-    """Sums nodes into a tensor that held something else, which does not count."""
+    """A model that sums nodes into a tensor whose earlier content does not count."""
 
     def __init__(self, before):
         super().__init__()
@@ -161,6 +163,8 @@ class Overwritten(nn.Module):
 @pytest.mark.parametrize("before", ["sevens", "nodes"])
 @pytest.mark.parametrize("method", ["lrp_zplus", "lrp", "gradient_input"])
 def test_what_a_sum_overwrites_has_no_relevance(before, method):
-    found = gx.explain(gx.wrap(Overwritten(before).eval(), kind="regression"), GRAPHS[1], method)
+    explanation = gx.explain(
+        gx.wrap(Overwritten(before).eval(), kind="regression"), GRAPHS[1], method
+    )
     plain = gx.explain(gx.wrap(Overwritten("zeros").eval(), kind="regression"), GRAPHS[1], method)
-    assert found.relevance == pytest.approx(plain.relevance, abs=1e-6)
+    assert explanation.relevance == pytest.approx(plain.relevance, abs=1e-6)

@@ -1,4 +1,4 @@
-"""What heads of other people's models attend to, against loops over the attention they report."""
+"""Statistics of heads in other people's models agree with loops over the attention they report."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def model_named(name: str) -> nn.Module:
 
 
 def reported_attention(model: nn.Module, graph: Data) -> list[np.ndarray]:
-    """Attention (H, N, N) of each layer, as the layers themselves report it."""
+    """Return the attention (H, N, N) of each layer, as the layers themselves report it."""
     n, inputs = int(graph.num_nodes), []
     layers = [p.attn for p in model.layers] if isinstance(model, GpsModel) else model.children()
     layers = [
@@ -40,15 +40,15 @@ def reported_attention(model: nn.Module, graph: Data) -> list[np.ndarray]:
         model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(n).long())
     for hook in hooks:
         hook.remove()
-    found = []
+    matrices = []
     for layer, args in zip(layers, inputs, strict=True):
         if isinstance(layer, nn.MultiheadAttention):
-            found.append(layer(*[args[0]] * 3, average_attn_weights=False)[1][0])
+            matrices.append(layer(*[args[0]] * 3, average_attn_weights=False)[1][0])
             continue
         _, (edges, alpha) = layer(*args, return_attention_weights=True)
-        found.append(torch.zeros(alpha.shape[1], n, n))
-        found[-1][:, edges[1], edges[0]] = alpha.T
-    return [attention.detach().double().numpy() for attention in found]
+        matrices.append(torch.zeros(alpha.shape[1], n, n))
+        matrices[-1][:, edges[1], edges[0]] = alpha.T
+    return [attention.detach().double().numpy() for attention in matrices]
 
 
 @pytest.mark.parametrize("name", ["transformer", "gat", "gps"])
@@ -74,13 +74,13 @@ def test_statistics_equal_a_loop_over_all_rows(name):
                     related[layer, head] += relations[:, i, j] / len(best)
                 if not len(best):  # no edge leads to the node
                     distances[layer, head, -2] += 1
-    found = head_statistics(wrapped(model), GRAPHS)
-    assert (found.rows, found.relations) == (rows, RELATIONS)
+    statistics = head_statistics(wrapped(model), GRAPHS)
+    assert (statistics.rows, statistics.relations) == (rows, RELATIONS)
     expected = np.concatenate([distances[..., : far + 1], distances[..., -2:]], -1) / rows
-    np.testing.assert_allclose(found.distances, expected, atol=1e-12)
-    np.testing.assert_allclose(found.related, related / rows, atol=1e-12)
-    np.testing.assert_allclose(found.base_rates, chance.max(-1) / rows, atol=1e-12)
-    assert found.distances.shape[-1] == (4 if name != "gps" else far + 3)
+    np.testing.assert_allclose(statistics.distances, expected, atol=1e-12)
+    np.testing.assert_allclose(statistics.related, related / rows, atol=1e-12)
+    np.testing.assert_allclose(statistics.base_rates, chance.max(-1) / rows, atol=1e-12)
+    assert statistics.distances.shape[-1] == (4 if name != "gps" else far + 3)
     assert far > 3 or name != "gps"
     assert distances[0, 0, -2] >= (name == "transformer")  # sodium; GAT gives it a self-loop
 
@@ -94,21 +94,21 @@ def test_counts_of_a_graph_are_the_same_in_a_batch(name):
         for field in ("distances", "related", "chance", "rows"):
             both = getattr(together, field)[row], getattr(alone, field)[0]
             np.testing.assert_allclose(*both, atol=1e-9)
-        for kinds, own in zip(together.important(), alone.important(), strict=True):
-            np.testing.assert_array_equal(kinds[row], own[0])
+        for kinds, kinds_alone in zip(together.important(), alone.important(), strict=True):
+            np.testing.assert_array_equal(kinds[row], kinds_alone[0])
 
 
 def test_statistics_of_wrapped_models_survive_the_file(tmp_path):
-    found = head_statistics(wrapped(model_named("gat")), GRAPHS, data="drugs")
-    found.save(tmp_path)
+    statistics = head_statistics(wrapped(model_named("gat")), GRAPHS, data="drugs")
+    statistics.save(tmp_path)
     again = HeadStatistics.load(tmp_path)
-    np.testing.assert_allclose(again.distances, found.distances, atol=1e-6)
-    assert (again.mask() == found.mask()).all()
+    np.testing.assert_allclose(again.distances, statistics.distances, atol=1e-6)
+    assert (again.mask() == statistics.mask()).all()
     assert (again.relations, again.data, again.sha256) == (RELATIONS, "drugs", "")
 
 
 class Looking(nn.Module):
-    """Attention by position: head h reads the token `offsets[h]` positions before, or the first."""
+    """Attention by position, in which head h reads the token `offsets[h]` positions before."""
 
     def __init__(self, offsets: tuple[int, ...]):
         super().__init__()
@@ -124,27 +124,27 @@ class Looking(nn.Module):
 
 def test_distances_in_rows_of_tokens_are_between_places():
     model = wrapped(Looking((0, 1, 3)), inputs="tokens")
-    found = head_statistics(model, [torch.randn(n, 4) for n in (10, 7, 10)])
-    assert found.relations == ("bonded",)  # here: the neighbours in the row
-    np.testing.assert_allclose(found.distances[0, 0], [1, 0, 0, 0, 0, 0])
-    np.testing.assert_allclose(found.distances[0, 1, :2], [3 / 27, 24 / 27])
-    np.testing.assert_allclose(found.distances[0, 2, :4], [3 / 27, 3 / 27, 3 / 27, 18 / 27])
-    assert found.positional.tolist() == [[True, True, False]]
-    np.testing.assert_allclose(found.related[0, :, 0], [0, 24 / 27, 3 / 27])
-    assert found.base_rates[0] == pytest.approx(1)  # every place has a neighbour
+    statistics = head_statistics(model, [torch.randn(n, 4) for n in (10, 7, 10)])
+    assert statistics.relations == ("bonded",)  # here: the neighbours in the row
+    np.testing.assert_allclose(statistics.distances[0, 0], [1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(statistics.distances[0, 1, :2], [3 / 27, 24 / 27])
+    np.testing.assert_allclose(statistics.distances[0, 2, :4], [3 / 27, 3 / 27, 3 / 27, 18 / 27])
+    assert statistics.positional.tolist() == [[True, True, False]]
+    np.testing.assert_allclose(statistics.related[0, :, 0], [0, 24 / 27, 3 / 27])
+    assert statistics.base_rates[0] == pytest.approx(1)  # every place has a neighbour
 
 
 def test_keys_farther_than_is_counted_are_not_at_one_distance():
     model = wrapped(Looking((FARTHEST, FARTHEST + 1)), inputs="tokens")
-    found = head_statistics(model, [torch.randn(1000, 4)])
-    assert found.distances.shape[-1] == FARTHEST + 3
-    assert found.distances[0, 0, FARTHEST] == pytest.approx(0.9)
-    assert found.distances[0, 1, -2] == pytest.approx(1 - (FARTHEST + 1) / 1000)
-    assert found.positional.tolist() == [[True, False]]
+    statistics = head_statistics(model, [torch.randn(1000, 4)])
+    assert statistics.distances.shape[-1] == FARTHEST + 3
+    assert statistics.distances[0, 0, FARTHEST] == pytest.approx(0.9)
+    assert statistics.distances[0, 1, -2] == pytest.approx(1 - (FARTHEST + 1) / 1000)
+    assert statistics.positional.tolist() == [[True, False]]
 
 
 class Directed(nn.Module):
-    """Layers with three heads and with one."""
+    """A model of two layers, with three heads and with one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,15 +158,15 @@ class Directed(nn.Module):
 
 
 def test_a_directed_edge_is_read_at_distance_one_and_missing_heads_look_nowhere():
-    """Nodes in a line, each reads the one before; the first of five reads none."""
+    """In a line of nodes, each reads the one before it, so the first of five reads none."""
     torch.manual_seed(0)
     line = Data(x=torch.randn(5, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
-    found = head_statistics(wrapped(Directed()), [line])
-    np.testing.assert_allclose(found.distances[0], [[0, 0.8, 0.2, 0]] * 3)
-    np.testing.assert_allclose(found.distances[1], [[0, 0.8, 0.2, 0]] + [[0, 0, 1, 0]] * 2)
-    np.testing.assert_allclose(found.related[..., 0], [[0.8] * 3, [0.8, 0, 0]])
-    assert found.base_rates[0] == pytest.approx(4 / 5)  # the first reads none
-    assert not found.relational.any()
+    statistics = head_statistics(wrapped(Directed()), [line])
+    np.testing.assert_allclose(statistics.distances[0], [[0, 0.8, 0.2, 0]] * 3)
+    np.testing.assert_allclose(statistics.distances[1], [[0, 0.8, 0.2, 0]] + [[0, 0, 1, 0]] * 2)
+    np.testing.assert_allclose(statistics.related[..., 0], [[0.8] * 3, [0.8, 0, 0]])
+    assert statistics.base_rates[0] == pytest.approx(4 / 5)  # the first reads none
+    assert not statistics.relational.any()
 
 
 def test_a_model_without_attention_has_no_heads():

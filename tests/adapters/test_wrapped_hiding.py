@@ -1,4 +1,4 @@
-"""Hidden nodes: every attribute of a graph follows what it belongs to, in wrapped models."""
+"""If nodes of a wrapped model are hidden, every attribute of a graph follows what it belongs to."""
 
 import itertools
 import math
@@ -26,15 +26,15 @@ from small_graphs import SIZES, graph, random, started, wrapped
 
 
 def renumbered(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries (2, M) among the nodes that stay, with new numbers, and which they are."""
+    """Return the entries (2, M) among the nodes that stay, renumbered, and which they are."""
     new = {old: i for i, old in enumerate(keep.nonzero()[:, 0].tolist())}
     inside = [m for m, pair in enumerate(index.T.tolist()) if all(v in new for v in pair)]
-    found = [[new[v] for v in index[:, m].tolist()] for m in inside]
-    return torch.tensor(found, dtype=torch.long).reshape(-1, 2).T, torch.tensor(inside).long()
+    columns = [[new[v] for v in index[:, m].tolist()] for m in inside]
+    return torch.tensor(columns, dtype=torch.long).reshape(-1, 2).T, torch.tensor(inside).long()
 
 
 class Expander(nn.Module):
-    """Messages along the bonds and along a second index with its own attributes."""
+    """Messages along the bonds, and along a second index that has its own attributes."""
 
     def __init__(self):
         super().__init__()
@@ -104,21 +104,21 @@ def test_occlusion_renumbers_every_index_and_cuts_what_belongs_to_it(expander, g
         warnings.simplefilter("error")
         together = gx.explain(wrapped(expander), graphs, "occlusion")
         alone = [gx.explain(wrapped(expander), data, "occlusion") for data in graphs]
-    for data, one, other in zip(graphs, together, alone, strict=True):
+    for data, explanation, other in zip(graphs, together, alone, strict=True):
         expected = occluded(lambda keep, d=data: expander_of(expander, d, keep), len(data.x))
-        assert np.allclose(one.relevance, expected, atol=1e-5)
+        assert np.allclose(explanation.relevance, expected, atol=1e-5)
         assert np.allclose(other.relevance, expected, atol=1e-5)
 
 
 def test_shapley_values_sum_to_what_hiding_all_nodes_costs(expander, graphs):
     for data in graphs:
-        found = gx.explain(wrapped(expander), data, "shapley_sampling")
-        assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+        explanation = gx.explain(wrapped(expander), data, "shapley_sampling")
+        assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-5)
 
 
 def test_shapley_values_of_a_small_graph_are_near_those_over_all_orders(expander):
     data = with_indices(3)
-    found = gx.explain(wrapped(expander), data, "shapley_sampling", permutations=400)
+    explanation = gx.explain(wrapped(expander), data, "shapley_sampling", permutations=400)
     choices = [c for k in range(4) for c in itertools.combinations(range(3), k)]
     keep = torch.tensor([[i in c for i in range(3)] for c in choices])
     with torch.no_grad():
@@ -132,16 +132,16 @@ def test_shapley_values_of_a_small_graph_are_near_those_over_all_orders(expander
         for choice in (c for c in choices if i not in c):
             weight = math.factorial(len(choice)) * math.factorial(2 - len(choice)) / 6
             value += weight * (outputs[tuple(sorted((*choice, i)))] - outputs[choice])
-        assert found.relevance[i] == pytest.approx(value, abs=0.1 * abs(value) + 0.03)
+        assert explanation.relevance[i] == pytest.approx(value, abs=0.1 * abs(value) + 0.03)
 
 
 def test_evaluation_measures_the_parts_of_the_graph(expander, graphs):
     model = wrapped(expander)
     keep = torch.rand(6, 8, generator=torch.Generator().manual_seed(3)) > 0.4
     for operator in ("mask", "delete"):
-        found = outputs_of_parts(model, graphs[1], keep, operator)
+        outputs = outputs_of_parts(model, graphs[1], keep, operator)
         expected = [expander_of(expander, graphs[1], choice) for choice in keep]
-        assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+        assert outputs[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", ["occlusion", "shapley_sampling", "lrp_path", "lrp"])
@@ -160,10 +160,10 @@ def test_pygs_explainer_splits_a_batch_with_all_its_indices(expander, graphs, me
         node_mask_type="object",
         model_config={"mode": "regression", "task_level": "graph", "return_type": "raw"},
     )
-    found = explainer(batch.x, batch.edge_index, **{name: batch[name] for name in names})
-    own = gx.explain(wrapped(expander), graphs, method)
-    expected = np.concatenate([e.relevance for e in own])
-    assert np.allclose(found.node_mask[:, 0], expected, atol=1e-5)
+    explanation = explainer(batch.x, batch.edge_index, **{name: batch[name] for name in names})
+    explanations = gx.explain(wrapped(expander), graphs, method)
+    expected = np.concatenate([e.relevance for e in explanations])
+    assert np.allclose(explanation.node_mask[:, 0], expected, atol=1e-5)
 
 
 # -- matrices over pairs -----------------------------------------------------------------------
@@ -197,11 +197,11 @@ def test_rows_and_columns_of_a_matrix_over_pairs_go_with_a_node():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = gx.explain(wrapped(model), graphs, "occlusion")
+        explanations = gx.explain(wrapped(model), graphs, "occlusion")
         paths = gx.explain(wrapped(model), graphs, "integrated_gradients")
-    for data, one, path in zip(graphs, found, paths, strict=True):
+    for data, explanation, path in zip(graphs, explanations, paths, strict=True):
         expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
-        assert np.allclose(one.relevance, expected, atol=1e-5)
+        assert np.allclose(explanation.relevance, expected, atol=1e-5)
         assert path.ledger.unexplained == pytest.approx(0, abs=1e-4)
 
 
@@ -209,15 +209,15 @@ def test_the_output_without_nodes_is_that_of_the_model_on_an_empty_graph():
     model, graphs = started(Expander()), [with_indices(n) for n in SIZES]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = gx.explain(wrapped(model), graphs)
+        explanations = gx.explain(wrapped(model), graphs)
     none = torch.zeros(1, max(SIZES), dtype=torch.bool)
-    for data, e in zip(graphs, found, strict=True):
+    for data, e in zip(graphs, explanations, strict=True):
         expected = outputs_of_parts(wrapped(model), data, none[:, : len(e)], "mask")
         assert e.ledger.without_nodes == pytest.approx(expected.item(), abs=1e-5)  # u stays
 
 
 class Alone(nn.Module):
-    """Takes one graph, and no batch vector."""
+    """A model that takes one graph, and no batch vector."""
 
     def __init__(self):
         super().__init__()
@@ -234,22 +234,24 @@ def test_a_model_of_one_graph_is_given_one_at_a_time():
         with torch.no_grad():
             return model(data.x[keep], renumbered(data.edge_index, keep)[0]).item()
 
-    for data, one in zip(graphs, gx.explain(wrapped(model), graphs, "occlusion"), strict=True):
+    for data, explanation in zip(
+        graphs, gx.explain(wrapped(model), graphs, "occlusion"), strict=True
+    ):
         expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
-        assert np.allclose(one.relevance, expected, atol=1e-5)
-    for one in gx.explain(wrapped(model), graphs, "integrated_gradients"):
-        assert one.ledger.unexplained == pytest.approx(0, abs=1e-4)
-        assert one.ledger.without_nodes is None  # the mean over no nodes is not finite
-        assert "without" not in one.caption + str(one.ledger)
+        assert np.allclose(explanation.relevance, expected, atol=1e-5)
+    for explanation in gx.explain(wrapped(model), graphs, "integrated_gradients"):
+        assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-4)
+        assert explanation.ledger.without_nodes is None  # the mean over no nodes is not finite
+        assert "without" not in explanation.caption + str(explanation.ledger)
     assert head_statistics(wrapped(model), graphs).rows == sum(SIZES)
     pairs = gx.pairs(wrapped(model), graphs)
     assert [p.by_layer.shape[-1] for p in pairs] == [n + 1 for n in SIZES]
     with pytest.warns(UserWarning, match="no finite output for a graph without nodes"):
-        found = gx.explain(wrapped(model), graphs[0], "shapley_sampling")
+        explanation = gx.explain(wrapped(model), graphs[0], "shapley_sampling")
     with torch.no_grad():
         at_zero = model(torch.zeros(5, 6), graphs[0].edge_index).item()
-    assert found.ledger.biases == pytest.approx(at_zero, abs=1e-6)
-    assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+    assert explanation.ledger.biases == pytest.approx(at_zero, abs=1e-6)
+    assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Alone has no finite output for a graph without nodes")
@@ -284,18 +286,18 @@ def test_a_sparse_adjacency_loses_rows_and_columns(layout):
         graphs.append(Data(x=graph(n).x, adj_t=dense.to_sparse(layout=layout)))
 
     def output(data, keep):
-        own = data.adj_t.to_dense()[keep][:, keep].to_sparse(layout=layout)
+        kept_adjacency = data.adj_t.to_dense()[keep][:, keep].to_sparse(layout=layout)
         with torch.no_grad():
-            return model(data.x[keep], own, torch.zeros(int(keep.sum())).long()).item()
+            return model(data.x[keep], kept_adjacency, torch.zeros(int(keep.sum())).long()).item()
 
-    found = gx.explain(wrapped(model), graphs, "occlusion")
-    for data, one in zip(graphs, found, strict=True):
+    explanations = gx.explain(wrapped(model), graphs, "occlusion")
+    for data, explanation in zip(graphs, explanations, strict=True):
         expected = occluded(lambda keep, d=data: output(d, keep), len(data.x))
-        assert np.allclose(one.relevance, expected, atol=1e-5)
+        assert np.allclose(explanation.relevance, expected, atol=1e-5)
     batch = wrapped(model).collate(graphs)
     with_edges = [graph(n) for n in SIZES]
-    for one, other in zip(batch.distances(), with_edges, strict=True):
-        assert np.array_equal(one, wrapped(model).collate([other]).distances()[0].T)
+    for distance, data in zip(batch.distances(), with_edges, strict=True):
+        assert np.array_equal(distance, wrapped(model).collate([data]).distances()[0].T)
 
 
 # -- what belongs to what ----------------------------------------------------------------------
@@ -313,20 +315,20 @@ def test_what_belongs_to_the_graph_stays_whole_even_with_one_node_or_edge():
 
 
 def test_lengths_in_other_graphs_show_what_one_graph_cannot():
-    one, two = graph(4), graph(6)
-    for data in (one, two):
+    small, large = graph(4), graph(6)
+    for data in (small, large):
         data.weight = torch.ones(data.num_nodes)
-    count = one.num_edges
-    one.path_index, one.label_of = torch.zeros(2, 4).long(), torch.ones(4)
-    two.path_index, two.label_of = torch.zeros(2, 3).long(), torch.ones(3)
+    count = small.num_edges
+    small.path_index, small.label_of = torch.zeros(2, 4).long(), torch.ones(4)
+    large.path_index, large.label_of = torch.zeros(2, 3).long(), torch.ones(3)
     assert count != 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        roles = attribute_roles([one, two])
+        roles = attribute_roles([small, large])
     assert roles["label_of"].along == "path_index"
     assert roles["weight"].along == "nodes"
     with pytest.warns(UserWarning, match="label_of: as long as nodes and path_index"):
-        attribute_roles([one])
+        attribute_roles([small])
 
 
 def test_an_index_of_edges_follows_the_edges():
@@ -383,7 +385,7 @@ def test_a_node_entry_that_points_to_a_hidden_node_is_named():
 
 
 class MeanOverNodes(nn.Module):
-    """The mean over no nodes is NaN."""
+    """A model whose mean over no nodes is NaN."""
 
     def __init__(self):
         super().__init__()
@@ -417,7 +419,7 @@ def test_curves_of_a_model_that_is_undefined_on_the_empty_graph():
 
 
 class OwnMatrix(nn.Module):
-    """A matrix over pairs of nodes, which PyG cannot batch."""
+    """A model that reads a matrix over pairs of nodes, which PyG cannot batch."""
 
     def __init__(self):
         super().__init__()
@@ -431,25 +433,25 @@ def test_matrices_of_single_nodes_keep_them_apart_too():
     model = wrapped(started(OwnMatrix()))
     graphs = [graph(1), graph(1)]
     graphs[1].x = graphs[0].x.flip(1)
-    for one in graphs:
-        one.dist, one.tag = torch.zeros(1, 1), ["C"]
+    for data in graphs:
+        data.dist, data.tag = torch.zeros(1, 1), ["C"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         together = gx.explain(model, graphs, "lrp")
-        for found, one in zip(together, graphs, strict=True):
-            wanted = gx.explain(model, one, "lrp")
-            assert found.ledger.output == pytest.approx(wanted.ledger.output)
-            np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-5)
+        for explanation, data in zip(together, graphs, strict=True):
+            wanted = gx.explain(model, data, "lrp")
+            assert explanation.ledger.output == pytest.approx(wanted.ledger.output)
+            np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-5)
 
 
 def test_graphs_with_matrices_are_deleted_from_one_at_a_time():
     model, graphs = wrapped(started(OwnMatrix())), [graph(3), graph(4)]
-    for one in graphs:
-        steps = torch.arange(one.num_nodes)
-        one.dist = (steps[:, None] - steps).abs().float()
+    for data in graphs:
+        steps = torch.arange(data.num_nodes)
+        data.dist = (steps[:, None] - steps).abs().float()
     keep = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
-    found = outputs_of_parts(model, graphs[0], keep, "delete")
-    for row, stays in zip(found, keep, strict=True):
+    outputs = outputs_of_parts(model, graphs[0], keep, "delete")
+    for row, stays in zip(outputs, keep, strict=True):
         wanted = gx.explain(model, restricted(graphs[0], stays), "gradient_input").ledger.output
         assert row.item() == pytest.approx(wanted, rel=1e-5)
     result = gx.evaluate(model, graphs, ["lrp"], operators="delete", progress=False)
@@ -461,6 +463,6 @@ def test_graphs_may_have_attributes_that_others_lack():
     for labelled in (0, 1):
         graphs = [graph(5), graph(8)]
         graphs[labelled].y = torch.ones(1)
-        for found, one in zip(gx.explain(model, graphs, "lrp"), graphs, strict=True):
-            wanted = gx.explain(model, one, "lrp").relevance
-            np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-6)
+        for explanation, data in zip(gx.explain(model, graphs, "lrp"), graphs, strict=True):
+            wanted = gx.explain(model, data, "lrp").relevance
+            np.testing.assert_allclose(explanation.relevance, wanted, rtol=1e-4, atol=1e-6)

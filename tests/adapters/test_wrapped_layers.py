@@ -1,4 +1,4 @@
-"""What counts as one layer of attention: heads computed apart, attention side by side."""
+"""Heads that are computed apart count as one layer, and so does attention side by side."""
 
 import warnings
 
@@ -47,19 +47,19 @@ class HeadByHead(nn.Module):
 
 
 class LoopOfHeads(HeadByHead):
-    """Without a module for each."""
+    """Attention that loops over its heads, which have no module each."""
 
     def forward(self, h, mask):
-        found = []
+        heads_out = []
         for head in self.heads:
             q, k, v = (h @ part.weight.T + part.bias for part in (head.q, head.k, head.v))
-            found.append((q @ k.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ v)
-        return torch.cat(found, -1)
+            heads_out.append((q @ k.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ v)
+        return torch.cat(heads_out, -1)
 
 
 class Together(HeadByHead):
     def forward(self, h, mask):
-        q, k, v = (torch.stack([getattr(one, n)(h) for one in self.heads], 1) for n in "qkv")
+        q, k, v = (torch.stack([getattr(parts, n)(h) for parts in self.heads], 1) for n in "qkv")
         logits = (q @ k.mT).masked_fill(~mask[:, None, None], -torch.inf)
         return (logits.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
@@ -84,10 +84,10 @@ def test_heads_computed_one_after_another_are_heads_of_one_layer(kind, method):
     graphs = [graph(n) for n in SIZES]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        found, wanted = (gx.explain(model, graphs, method) for model in (apart, together))
-    for one, other in zip(found, wanted, strict=True):
+        explanations, wanted = (gx.explain(model, graphs, method) for model in (apart, together))
+    for explanation, other in zip(explanations, wanted, strict=True):
         assert abs(other.relevance).max() > 1e-4
-        np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(explanation.relevance, other.relevance, rtol=1e-4, atol=1e-6)
 
 
 def test_important_heads_that_are_computed_apart_are_named():
@@ -152,7 +152,7 @@ def test_layers_are_levels_of_dependence():
 
 
 def test_rollout_of_siblings_by_hand():
-    one, plain, read = graph(7), started(Siblings()), []
+    data, plain, read = graph(7), started(Siblings()), []
 
     def reading(forward):
         def call(x, edge_index):
@@ -165,18 +165,18 @@ def test_rollout_of_siblings_by_hand():
     for conv in (plain.beside, plain.first, plain.second, plain.last):
         conv.forward = reading(conv.forward)
     with torch.no_grad():
-        plain(one.x, one.edge_index, torch.zeros(7, dtype=torch.long))
+        plain(data.x, data.edge_index, torch.zeros(7, dtype=torch.long))
     beside, first, second, last = read
     row, eye = torch.full((1, 7), 1 / 7), torch.eye(7)
     for matrix in (last, second, (beside + first) / 2):
         row = row @ (matrix + eye) / 2
-    found = gx.explain(wrapped(started(Siblings())), one, "rollout").relevance
-    np.testing.assert_allclose(found, row[0], rtol=1e-4)
+    relevance = gx.explain(wrapped(started(Siblings())), data, "rollout").relevance
+    np.testing.assert_allclose(relevance, row[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["rollout", "gae", "partial_lrp"])
 def test_what_a_first_call_of_pygs_explainer_showed_holds_for_the_next(method):
-    model, one = started(Gps(GATConv)), graph(7)
+    model, data = started(Gps(GATConv)), graph(7)
     batch, passes = torch.zeros(7, dtype=torch.long), []
     settings = ModelConfig("regression", "graph", "raw")
     explainer = Explainer(
@@ -187,50 +187,52 @@ def test_what_a_first_call_of_pygs_explainer_showed_holds_for_the_next(method):
         model_config=settings,
     )
     model.register_forward_pre_hook(lambda *_: passes.append(1))
-    found = []
+    calls = []
     for _ in range(2):
         passes.clear()
-        mask = explainer(one.x, one.edge_index, batch=batch).node_mask[:, 0]
-        found.append((len(passes), mask))
-    (first, mask), (second, again) = found
+        mask = explainer(data.x, data.edge_index, batch=batch).node_mask[:, 0]
+        calls.append((len(passes), mask))
+    (first, mask), (second, again) = calls
     assert second < first
     assert torch.equal(mask, again)
-    wanted = gx.explain(wrapped(started(Gps(GATConv))), one, method).relevance
+    wanted = gx.explain(wrapped(started(Gps(GATConv))), data, method).relevance
     np.testing.assert_allclose(again, wanted, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["rollout", "gae", "transformer_attribution"])
 def test_a_part_may_be_put_in_place_of_another(method):
     module = started(Siblings())
-    model, one = wrapped(module), graph(7)
-    before = gx.explain(model, one, method).relevance
+    model, data = wrapped(module), graph(7)
+    before = gx.explain(model, data, method).relevance
     fresh = started(Siblings())
     for edited in (module, fresh):
         edited.second = GATConv(DIM, DIM, heads=4, concat=False)
         started(edited)
-    found = gx.explain(model, one, method).relevance
-    np.testing.assert_allclose(found, gx.explain(wrapped(fresh), one, method).relevance, rtol=1e-5)
-    assert abs(found - before).max() > 1e-3
+    relevance = gx.explain(model, data, method).relevance
+    np.testing.assert_allclose(
+        relevance, gx.explain(wrapped(fresh), data, method).relevance, rtol=1e-5
+    )
+    assert abs(relevance - before).max() > 1e-3
 
 
 def test_a_part_may_have_other_heads_and_the_same_weights():
-    module, one = started(Gps(GCNConv)), graph(7)
+    module, data = started(Gps(GCNConv)), graph(7)
     model = wrapped(module)
-    gx.explain(model, one, "rollout")
+    gx.explain(model, data, "rollout")
     fresh = started(Gps(GCNConv))
     for edited in (module, fresh):
         edited.layers[1].attn = nn.MultiheadAttention(DIM, 4, batch_first=True)
         started(edited)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        found = gx.explain(model, one, "rollout").relevance
+        relevance = gx.explain(model, data, "rollout").relevance
     np.testing.assert_allclose(
-        found, gx.explain(wrapped(fresh), one, "rollout").relevance, rtol=1e-5
+        relevance, gx.explain(wrapped(fresh), data, "rollout").relevance, rtol=1e-5
     )
 
 
 class InChunks(nn.Module):
-    """Attention of two heads, for all queries at once or for some after the others."""
+    """Attention of two heads, for all queries at once or for one part after another."""
 
     def __init__(self, way: str):
         super().__init__()
@@ -266,7 +268,8 @@ def test_chunks_of_queries_are_rows_of_one_matrix(way):
     graphs = [graph(n) for n in (5, 3)]
     for method in ("rollout", "gae", "partial_lrp", "masked_lrp"):
         whole, parts = (
-            gx.explain(wrapped(started(InChunks(one))), graphs, method) for one in ("whole", way)
+            gx.explain(wrapped(started(InChunks(spelling))), graphs, method)
+            for spelling in ("whole", way)
         )
-        for expected, found in zip(whole, parts, strict=True):
-            np.testing.assert_allclose(found.relevance, expected.relevance, atol=1e-6)
+        for expected, explanation in zip(whole, parts, strict=True):
+            np.testing.assert_allclose(explanation.relevance, expected.relevance, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Lists of graphs of which one cannot be used: the others keep their results."""
+"""If one graph of a list cannot be used, the others keep their results."""
 
 import pytest
 import torch

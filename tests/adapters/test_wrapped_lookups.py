@@ -1,4 +1,4 @@
-"""Embeddings of dense models: where their output holds the nodes."""
+"""The nodes are found in the output of the embeddings of dense models."""
 
 import pytest
 import torch
@@ -70,11 +70,11 @@ def by_hand(module: nn.Module, data: Data) -> torch.Tensor:
 def test_relevance_at_a_padded_embedding(kind, named):
     module = kind().eval()
     model = gx.wrap(module, kind="regression", embedding=named)
-    for found in (
+    for explanations in (
         gx.explain(model, GRAPHS, "gradient_input", on_error="raise"),
         [gx.explain(model, data, "gradient_input") for data in GRAPHS],
     ):
-        for data, explanation in zip(GRAPHS, found, strict=True):
+        for data, explanation in zip(GRAPHS, explanations, strict=True):
             expected = by_hand(module, data)
             assert explanation.relevance == pytest.approx(expected.numpy(), abs=1e-5)
 
@@ -93,8 +93,8 @@ def test_a_first_graph_of_a_single_node_is_no_feature_axis():
     module = Features().eval()
     model = gx.wrap(module, kind="regression", embedding="embed")
     for data in (graph(1), graph(5)):
-        found = gx.explain(model, data, "gradient_input")
-        assert found.relevance == pytest.approx(by_hand(module, data).numpy(), abs=1e-5)
+        explanation = gx.explain(model, data, "gradient_input")
+        assert explanation.relevance == pytest.approx(by_hand(module, data).numpy(), abs=1e-5)
 
 
 def test_a_module_that_returns_a_tuple_is_refused_for_that_reason():

@@ -1,4 +1,4 @@
-"""Wrapped models in half precision, on other devices, compiled, and with fused kernels."""
+"""Wrapped models work in half precision, on other devices, compiled, and with fused kernels."""
 
 import copy
 import threading
@@ -32,13 +32,13 @@ class GatedSkip(nn.Module):
 @pytest.fixture(scope="module")
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    found = {
+    untrained = {
         "transformer": SparseModel(),
         "gps": GpsModel(),
         "performer": GpsModel("layer_norm", "silu", "performer"),
         "gated skip": GatedSkip(),
     }
-    return {name: trained(model, GRAPHS, 10) for name, model in found.items()}
+    return {name: trained(model, GRAPHS, 10) for name, model in untrained.items()}
 
 
 def wrapped(model: nn.Module):
@@ -51,7 +51,7 @@ def wrapped(model: nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["transformer", "gps", "performer", "gated skip"])
 def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
-    """To the rounding of its type, some operations deep, against single precision.
+    """The results equal those in single precision, to the rounding of the type.
 
     Rounding goes by what is added up inside of the model, which is alike in all graphs, and not by
     the ledger of one of them, whose terms may cancel: by the largest ledger. Processors differ:
@@ -61,12 +61,18 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
     rounding = 8 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     expected = gx.explain(wrapped(models[name]), GRAPHS)
     size = max(
-        max(abs(one.ledger.output), abs(one.ledger.biases), np.abs(one.relevance).sum())
-        for one in expected
+        max(
+            abs(expected_explanation.ledger.output),
+            abs(expected_explanation.ledger.biases),
+            np.abs(expected_explanation.relevance).sum(),
+        )
+        for expected_explanation in expected
     )
-    for one, found in zip(expected, gx.explain(other, GRAPHS), strict=True):
-        np.testing.assert_allclose(found.relevance, one.relevance, atol=rounding * size)
-        assert abs(found.ledger.unexplained) < rounding * size
+    for expected_explanation, explanation in zip(expected, gx.explain(other, GRAPHS), strict=True):
+        np.testing.assert_allclose(
+            explanation.relevance, expected_explanation.relevance, atol=rounding * size
+        )
+        assert abs(explanation.ledger.unexplained) < rounding * size
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -126,9 +132,9 @@ def compiled(model: nn.Module, how: str) -> nn.Module:
 def test_a_compiled_model_has_the_relevance_of_the_original(models, how):
     model = compiled(models["transformer"], how)
     for method in ("lrp", "rollout", "att_cat"):
-        found = gx.explain(wrapped(model), GRAPHS[0], method).relevance
+        relevance = gx.explain(wrapped(model), GRAPHS[0], method).relevance
         expected = gx.explain(wrapped(models["transformer"]), GRAPHS[0], method).relevance
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(relevance, expected)
     assert eval_frame._stance.stance == "default"
 
 

@@ -1,4 +1,4 @@
-"""No result depends on what a class or a submodule is called."""
+"""No result depends on the name of a class or a submodule."""
 
 import copy
 import warnings
@@ -23,7 +23,7 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # which find their p
 
 
 def renamed(model: nn.Module) -> nn.Module:
-    """A copy in which every class, and every submodule, has a name that says nothing.
+    """Return a copy in which the name of every class and submodule says nothing.
 
     PyG writes code for each class of its convolutions, so these keep their names.
     """
@@ -38,10 +38,10 @@ def renamed(model: nn.Module) -> nn.Module:
             module._modules.clear()
             module._modules.update(parts)
 
-        def found(self, name, names=names, kind=type(module)):
+        def get_attribute(self, name, names=names, kind=type(module)):
             return kind.__getattr__(self, names.get(name, name))
 
-        module.__class__ = type(f"Kind{k}", (type(module),), {"__getattr__": found})
+        module.__class__ = type(f"Kind{k}", (type(module),), {"__getattr__": get_attribute})
     return model
 
 
@@ -57,7 +57,7 @@ class Pooled(nn.Module):
 
 
 class NormGatedConv(nn.Module):
-    """A gated convolution that is called a norm; its root is no scale of a norm."""
+    """A gated convolution that is called a norm, and whose root is no scale of a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ ZOO = {
 def relevances(model: WrappedModel, method) -> list[np.ndarray]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they name the classes
-        return [found.relevance for found in gx.explain(model, GRAPHS, method)]
+        return [explanation.relevance for explanation in gx.explain(model, GRAPHS, method)]
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -100,8 +100,8 @@ def test_renaming_classes_and_submodules_changes_no_relevance(name):
     named, other = (gx.wrap(module, kind="regression") for module in (model, renamed(model)))
     as_named = [relevances(named, method) for method in methods]
     for method, expected in zip(methods, as_named, strict=True):
-        for one, two in zip(expected, relevances(other, method), strict=True):
-            np.testing.assert_array_equal(one, two, err_msg=str(method))
+        for first, second in zip(expected, relevances(other, method), strict=True):
+            np.testing.assert_array_equal(first, second, err_msg=str(method))
 
 
 @pytest.mark.usefixtures("recorded_once")
@@ -111,11 +111,11 @@ def test_renaming_changes_no_relevance_of_tokens():
     options = {"kind": "multiclass", "classes": 3, "inputs": "tokens", "graph_token": True}
     at = next(path for path, module in other.named_modules() if isinstance(module, nn.Identity))
     assert at != "embeddings"
-    one = gx.wrap(model, **options, embedding="embeddings")
-    two = gx.wrap(other, **options, embedding=at)
+    first = gx.wrap(model, **options, embedding="embeddings")
+    second = gx.wrap(other, **options, embedding=at)
     for method in FEW:
-        found = [gx.explain(each, ids, method).relevance for each in (one, two)]
-        np.testing.assert_array_equal(*found, err_msg=method)
+        relevances_of_both = [gx.explain(each, ids, method).relevance for each in (first, second)]
+        np.testing.assert_array_equal(*relevances_of_both, err_msg=method)
 
 
 class Answering(nn.Module):
@@ -131,10 +131,10 @@ class Answering(nn.Module):
 def test_a_mapping_with_logits_is_read_and_another_is_named():
     graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 0]]))
     module = Answering(["logits", "loss"]).eval()
-    found = gx.explain(gx.wrap(module, kind="regression"), graph)
+    explanation = gx.explain(gx.wrap(module, kind="regression"), graph)
     with torch.no_grad():
         expected = module(graph.x, None)["logits"].item()
-    assert found.ledger.output == pytest.approx(expected, abs=1e-6)
+    assert explanation.ledger.output == pytest.approx(expected, abs=1e-6)
     with pytest.raises(ValueError, match="the model returns dict, not a tensor"):
         gx.explain(gx.wrap(Answering(["score", "loss"]).eval(), kind="regression"), graph)
 

@@ -1,4 +1,4 @@
-"""Unusual but real models: class tokens, views, half precision, no edges."""
+"""Unusual but real models are explained: class tokens, views, half precision, no edges."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from other_models import METHODS, GpsModel, SparseModel, explainers, molecules, 
 
 
 class Tokens(nn.Module):
-    """An encoder over rows of tokens; `read` makes one row of them."""
+    """An encoder over rows of tokens, which `read` turns into one row."""
 
     def __init__(self):
         super().__init__()
@@ -90,8 +90,8 @@ def test_a_half_precision_body_with_a_precise_head_is_explained(method):
         inputs="tokens",
         forward=lambda m, t: m.head(m.encoder(t.x, src_key_padding_mask=~t.mask).mean(1).float()),
     )
-    found = gx.explain(model, rows(1)[0], method)
-    assert np.isfinite(found.relevance).all()
+    explanation = gx.explain(model, rows(1)[0], method)
+    assert np.isfinite(explanation.relevance).all()
 
 
 def test_a_graph_token_of_graphs_is_refused():
@@ -105,7 +105,7 @@ def test_attention_over_the_models_own_class_token_is_distinguished_from_none():
 
 
 class Checkpointed(Tokens):
-    """The layers are computed again in the backward pass."""
+    """An encoder whose layers are computed again in the backward pass."""
 
     def __init__(self, how, reentrant):
         super().__init__()
@@ -129,13 +129,13 @@ class Checkpointed(Tokens):
 def test_a_checkpointed_block_is_explained_as_without_checkpoints(how, reentrant, method):
     wanted = gx.explain(tokens(Checkpointed("plain", None)), rows(), method)
     model = tokens(Checkpointed(how, reentrant))
-    for found, plain in zip(gx.explain(model, rows(), method), wanted, strict=True):
-        np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-5, atol=1e-7)
+    for explanation, plain in zip(gx.explain(model, rows(), method), wanted, strict=True):
+        np.testing.assert_allclose(explanation.relevance, plain.relevance, rtol=1e-5, atol=1e-7)
     check_ledger(model, rows(), "lrp")
 
 
 def test_nothing_of_pytorch_is_replaced_while_a_model_is_explained():
-    """Checkpoints run their blocks again, `torch.vmap` maps at once, here and in other threads."""
+    """Checkpoints run their blocks again and `torch.vmap` maps, here and in other threads."""
     calls = []
 
     def block(x):
@@ -155,35 +155,37 @@ def test_nothing_of_pytorch_is_replaced_while_a_model_is_explained():
 
     class Model(nn.Module):
         def forward(self, x):
-            found.append((dict(vars(checkpointing)), dict(vars(checkpointing.CheckpointFunction))))
-            found.append((train("MainThread"), vmapped()))
+            seen_states.append(
+                (dict(vars(checkpointing)), dict(vars(checkpointing.CheckpointFunction)))
+            )
+            seen_states.append((train("MainThread"), vmapped()))
             with ThreadPoolExecutor(1, "other") as pool:
-                found.append(pool.submit(lambda: (train("other_0"), vmapped())).result())
+                seen_states.append(pool.submit(lambda: (train("other_0"), vmapped())).result())
             return x
 
-    found = []
+    seen_states = []
     before = dict(vars(checkpointing)), dict(vars(checkpointing.CheckpointFunction))
     with gx.conservative(model=(model := Model())):
         model(torch.ones(2, 3, requires_grad=True))
-    assert found == [before, (4, 1), (4, 1)]
+    assert seen_states == [before, (4, 1), (4, 1)]
 
 
 class Mapped(Tokens):
-    """Written for one row of tokens, mapped over the batch."""
+    """An encoder written for one row of tokens, and mapped over the batch."""
 
     def forward(self, x):
         return torch.vmap(lambda row: self.head(self.encoder(row[None])[0].mean(0)))(x)
 
 
 class MappedTwice(Tokens):
-    """A gate and a bias within two maps, of several arguments and results along other axes."""
+    """A gate and a bias within two maps, with several arguments and results along other axes."""
 
     def forward(self, x):
-        def one(pair, weight):
+        def gated(pair, weight):
             h = torch.nn.functional.silu(self.head(pair["a"] + pair["b"])) * weight
             return h, {"sum": h + 1}
 
-        inner = torch.vmap(one, in_dims=(0, None), out_dims=(1, 0))
+        inner = torch.vmap(gated, in_dims=(0, None), out_dims=(1, 0))
         outer = torch.vmap(inner, in_dims=({"a": 1, "b": 0}, None), out_dims=0)
         pair = {"a": self.encoder(x).transpose(0, 1), "b": x}
         first, second = outer(pair, torch.tensor(0.5))
@@ -204,7 +206,7 @@ class Square(torch.autograd.Function):
 
 
 class OwnSoftmax(torch.autograd.Function):
-    """Softmax with its gradient written by hand."""
+    """A softmax that has its gradient written by hand."""
 
     @staticmethod
     def forward(ctx, x):
@@ -249,22 +251,26 @@ def test_the_ledger_closes_within_vmap(module):
     check_ledger(model, rows(), "lrp")
     with torch.no_grad():
         wanted = module(torch.stack(rows()))
-    for found, output in zip(gx.explain(model, rows(), "lrp"), wanted, strict=True):
-        np.testing.assert_allclose(found.ledger.output, output.max(), rtol=1e-5)
+    for explanation, output in zip(gx.explain(model, rows(), "lrp"), wanted, strict=True):
+        np.testing.assert_allclose(explanation.ledger.output, output.max(), rtol=1e-5)
 
 
 def test_rules_act_within_vmap_as_on_the_batch():
     for method in ("lrp", "lrp_ah", "attn_lrp"):
         wanted = gx.explain(tokens(Tokens()), rows(), method)
-        for found, plain in zip(gx.explain(tokens(Mapped()), rows(), method), wanted, strict=True):
-            np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
+        for explanation, plain in zip(
+            gx.explain(tokens(Mapped()), rows(), method), wanted, strict=True
+        ):
+            np.testing.assert_allclose(explanation.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
 
 
 def test_attention_within_vmap_is_read_as_on_the_batch():
     for method in ("rollout", "gae", "lrp_zplus"):
         wanted = gx.explain(tokens(Tokens()), rows(), method)
-        for found, plain in zip(gx.explain(tokens(Mapped()), rows(), method), wanted, strict=True):
-            np.testing.assert_allclose(found.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
+        for explanation, plain in zip(
+            gx.explain(tokens(Mapped()), rows(), method), wanted, strict=True
+        ):
+            np.testing.assert_allclose(explanation.relevance, plain.relevance, rtol=1e-4, atol=1e-6)
 
 
 class PlainAttention(nn.Module):
@@ -282,13 +288,13 @@ class PlainSquares(nn.Module):
 )
 @pytest.mark.parametrize("method", ["lrp", "lrp_zplus", "gae"])
 def test_a_custom_function_is_explained_by_its_forward_pass(part, plain, method):
-    def found(part):
+    def explanation_with(part):
         torch.manual_seed(4)
         return gx.explain(tokens(With(part())), rows(1)[0], method)
 
-    one, other = found(part), found(plain)
-    assert method != "lrp" or abs(one.ledger.unexplained) < 1e-5
-    np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+    with_function, without = explanation_with(part), explanation_with(plain)
+    assert method != "lrp" or abs(with_function.ledger.unexplained) < 1e-5
+    np.testing.assert_allclose(with_function.relevance, without.relevance, rtol=1e-4, atol=1e-6)
 
 
 def test_what_no_rule_covers_within_a_transform_is_named_with_its_module():

@@ -1,4 +1,4 @@
-"""What models do to their tensors: in place, and into one another."""
+"""Models may write to their tensors in place, and into one another."""
 
 import warnings
 
@@ -19,7 +19,7 @@ from pooled_models import DIM, Pooled, answer, explained, graph, seeded
 
 
 def first(h: Tensor, act) -> Tensor:
-    """The result next to what it overwrote: twice the result, if it did."""
+    """Return the result, or twice the result if it was overwritten."""
     return h + act(h)
 
 
@@ -64,9 +64,9 @@ IN_PLACE = {
 def test_what_writes_over_its_argument_does_so_under_the_rules(name, use):
     act = IN_PLACE[name]
     model = seeded(Pooled(lambda _, h: use(h, act)))
-    found, data = explained(model), graph()
-    assert found.prediction.value == pytest.approx(answer(model, data), rel=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-5
+    explanation, data = explained(model), graph()
+    assert explanation.prediction.value == pytest.approx(answer(model, data), rel=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["tanh", "matmul", "add", "normalize"])
@@ -85,10 +85,10 @@ def test_a_result_in_a_given_tensor_carries_relevance(name):
         return buffer
 
     model, data = seeded(Pooled(step)), graph()
-    found = explained(model)
-    assert found.prediction.value == pytest.approx(answer(model, data), rel=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-5
-    assert abs(found.relevance).max() > 0
+    explanation = explained(model)
+    assert explanation.prediction.value == pytest.approx(answer(model, data), rel=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-5
+    assert abs(explanation.relevance).max() > 0
 
 
 def test_a_product_in_place_is_in_place_where_its_factors_are_halved():
@@ -120,9 +120,9 @@ def test_a_users_activation_that_works_in_place():
     act = MySwish()
     model = seeded(Pooled(lambda _, h: act(h) + h))
     model.act = act
-    found = explained(model)
-    assert found.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-5
+    explanation = explained(model)
+    assert explanation.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 def test_a_module_that_only_has_the_name_of_an_activation_keeps_its_value():
@@ -133,9 +133,9 @@ def test_a_module_that_only_has_the_name_of_an_activation_keeps_its_value():
     rolled = RolledTanh()
     model = seeded(Pooled(lambda _, h: rolled(F.relu(h))))
     model.act = rolled
-    found = explained(model)
-    assert found.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-5
+    explanation = explained(model)
+    assert explanation.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 def test_a_method_that_explains_another_function_is_detected():
@@ -154,8 +154,8 @@ def test_a_method_that_explains_another_function_is_detected():
 
 def test_hardtanh_between_bounds_above_zero_keeps_its_value():
     model = seeded(Pooled(lambda _, h: F.hardtanh(F.relu(h), 0.2, 0.7)))
-    found = explained(model, warn=True)
-    assert found.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
+    explanation = explained(model, warn=True)
+    assert explanation.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
 
 
 class WritesOverItsInput(nn.Module):
@@ -175,9 +175,9 @@ def test_a_model_that_writes_over_its_input_is_given_a_copy():
     with torch.no_grad():
         wanted = module(torch.stack(rows))[:, 0]
     model, kept = gx.wrap(module, kind="regression", inputs="tokens"), [row.clone() for row in rows]
-    for found, output in zip(gx.explain(model, rows, "lrp"), wanted, strict=True):
-        assert found.ledger.output == pytest.approx(output.item(), rel=1e-5)
-        assert found.ledger.unexplained == pytest.approx(0, abs=1e-5)
+    for explanation, output in zip(gx.explain(model, rows, "lrp"), wanted, strict=True):
+        assert explanation.ledger.output == pytest.approx(output.item(), rel=1e-5)
+        assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-5)
     assert all(map(torch.equal, rows, kept))
 
 
@@ -251,30 +251,30 @@ CONSTANTS = {
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_the_ledger_closes_however_constants_enter(name):
     model = seeded(Pooled(CONSTANTS[name]))
-    found = explained(model)
-    assert found.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-5 * max(1, abs(found.ledger.output))
+    explanation = explained(model)
+    assert explanation.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-5 * max(1, abs(explanation.ledger.output))
 
 
 def test_the_share_of_a_constant_is_it_times_its_slope():
-    """On an affine network: the output without nodes is the constants' share."""
+    """In an affine network, the output without nodes is the share of the constants."""
 
     class Affine(Pooled):
         def forward(self, x, edge_index, batch):
             return self.head(global_add_pool(class_token(self, self.embed(x)), batch))
 
     model, data = seeded(Affine()), graph()
-    found = explained(model)
+    explanation = explained(model)
     nothing = answer(model, Data(x=torch.zeros_like(data.x), edge_index=data.edge_index))
-    assert found.ledger.biases == pytest.approx(nothing, abs=1e-5)
+    assert explanation.ledger.biases == pytest.approx(nothing, abs=1e-5)
 
 
 def test_what_was_computed_from_weights_before_the_pass_is_a_constant():
     model = seeded(Pooled(lambda m, h: h @ m.cached + m.loose))
     model.cached = model.weight * 2  # with a gradient, and no parameter
     model.loose = torch.randn(DIM, requires_grad=True)
-    found = explained(model)
-    assert abs(found.ledger.unexplained) < 1e-5
+    explanation = explained(model)
+    assert abs(explanation.ledger.unexplained) < 1e-5
 
 
 def test_a_product_over_neighbours_is_named():
@@ -307,7 +307,7 @@ class DenseNorm(nn.Module):
 
 
 class OwnNorm(nn.Module):
-    """x divided by its length, via a number of which the scale is a multiple."""
+    """A norm that divides x by its length, via a number of which the scale is a multiple."""
 
     def __init__(self, how: str):
         super().__init__()

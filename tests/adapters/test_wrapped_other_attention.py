@@ -1,4 +1,4 @@
-"""Attention that is repaired, replaced or kept: softmax and what people write instead."""
+"""Attention is read where it is repaired, replaced or kept, and not where it is something else."""
 
 import warnings
 
@@ -49,7 +49,7 @@ OTHER = {
 
 
 def _near(pairs):
-    """Constants for every pair, as MAT adds them (Maziarka 2020)."""
+    """Return constants for every pair, as MAT adds them (Maziarka 2020)."""
     steps = torch.arange(pairs.shape[-1])
     return torch.exp(-(steps[:, None] - steps).abs().float()) * pairs
 
@@ -66,11 +66,13 @@ def test_attention_that_is_repaired_after_the_softmax_is_read_as_it_acts(how):
         warnings.simplefilter("error", UserWarning)
         for method in ("rollout", "gae", "lrp"):
             together = gx.explain(model, graphs, method)
-            for found, one in zip(together, graphs, strict=True):
-                wanted = gx.explain(model, one, method).relevance
-                np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-6)
-        for found in gx.explain(model, graphs, "lrp"):
-            assert found.ledger.unexplained == pytest.approx(0, abs=1e-4 * abs(found.ledger.output))
+            for explanation, data in zip(together, graphs, strict=True):
+                wanted = gx.explain(model, data, method).relevance
+                np.testing.assert_allclose(explanation.relevance, wanted, rtol=1e-4, atol=1e-6)
+        for explanation in gx.explain(model, graphs, "lrp"):
+            assert explanation.ledger.unexplained == pytest.approx(
+                0, abs=1e-4 * abs(explanation.ledger.output)
+            )
         last = gx.explain(model, graphs[0], "attention_last").relevance
     np.testing.assert_allclose(last, module.weights[0].mean(0).detach(), rtol=1e-5)
 
@@ -83,7 +85,7 @@ def test_other_ways_to_attend_are_named_by_methods_that_read_attention(how):
 
 
 class Twice(nn.Module):
-    """The softmax of one graph meets values in a way of the test's own."""
+    """The softmax of one graph, which meets values in a way that the test chooses."""
 
     def __init__(self, values):
         super().__init__()
@@ -97,10 +99,10 @@ class Twice(nn.Module):
 
 def test_attention_that_meets_values_twice_is_read_in_both_products():
     twice, once = lambda a, q, v: a @ v + a @ q.tanh(), lambda a, q, v: a @ (v + q.tanh())
-    found, wanted = (
+    explanation, wanted = (
         gx.explain(wrapped(started(Twice(values))), graph(5), "gae") for values in (twice, once)
     )
-    np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
 
 
 def test_heads_that_meet_values_one_by_one_are_named():
@@ -111,17 +113,17 @@ def test_heads_that_meet_values_one_by_one_are_named():
 
 def test_a_model_that_caches_its_first_pass_caches_nothing_of_ours():
     module = started(Cached())
-    one = graph(8)
+    data = graph(8)
     with torch.no_grad():
-        wanted = started(Cached())(one.x, one.edge_index).item()
-    found = gx.explain(wrapped(module), one, "rollout")
-    assert found.ledger.output == pytest.approx(wanted, rel=1e-5)
+        wanted = started(Cached())(data.x, data.edge_index).item()
+    explanation = gx.explain(wrapped(module), data, "rollout")
+    assert explanation.ledger.output == pytest.approx(wanted, rel=1e-5)
     with torch.no_grad():
-        assert module(one.x, one.edge_index).item() == pytest.approx(wanted, rel=1e-5)
+        assert module(data.x, data.edge_index).item() == pytest.approx(wanted, rel=1e-5)
 
 
 class Cached(nn.Module):
-    """The normalised edges of the first graph are kept for all passes to come."""
+    """A convolution that keeps the normalised edges of its first graph for all later passes."""
 
     def __init__(self):
         super().__init__()
@@ -154,13 +156,15 @@ def test_tokens_may_come_before_inputs(method):
         for first in (True, False)
     )
     together = gx.explain(other, rows, method)
-    for found, row in zip(together, rows, strict=True):
+    for explanation, row in zip(together, rows, strict=True):
         for wanted in (gx.explain(plain, row, method), gx.explain(other, row, method)):
-            np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(
+                explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-7
+            )
 
 
 class FeatureGate(nn.Module):
-    """A softmax over the channels of a node: no attention, however many nodes there are."""
+    """A softmax over the channels of a node, which is no attention, however many nodes exist."""
 
     def __init__(self):
         super().__init__()
@@ -178,17 +182,17 @@ def test_a_gate_of_channels_is_not_attention_even_with_as_many_nodes(method):
     graphs = [graph(8), graph(5), graph(3)]  # 8 nodes, or 5 and 3 of them, and 8 channels
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        alone = [gx.explain(model, one, method) for one in graphs]
+        alone = [gx.explain(model, data, method) for data in graphs]
         together = gx.explain(model, graphs[1:], method)
-    for found, wanted in zip([alone[0], *together], alone, strict=True):
-        np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
+    for explanation, wanted in zip([alone[0], *together], alone, strict=True):
+        np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
         if method == "lrp":
-            assert abs(found.ledger.unexplained) < 1e-4 * abs(found.ledger.output)
-            assert np.abs(found.relevance).max() > 0.01
+            assert abs(explanation.ledger.unexplained) < 1e-4 * abs(explanation.ledger.output)
+            assert np.abs(explanation.relevance).max() > 0.01
 
 
 class ByChannel(nn.Module):
-    """Attention with weights for every channel (Zhao 2021), the product written in two ways."""
+    """Attention with weights for every channel (Zhao 2021); its product is written in two ways."""
 
     def __init__(self, mix):
         super().__init__()
@@ -213,12 +217,12 @@ def test_a_product_and_its_sum_are_explained_as_an_einsum(method):
             lambda a, v: torch.einsum("bijd,bijd->bid", a, v),
         )
     )
-    for found, wanted in zip(as_product, as_einsum, strict=True):
-        np.testing.assert_allclose(found.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
+    for explanation, wanted in zip(as_product, as_einsum, strict=True):
+        np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
 
 
 class PairStates(nn.Module):
-    """The logits of a layer go into those of the next one, padding and all (Zhou 2023, Uni-Mol)."""
+    """Attention that hands a layer's logits to the next, padding and all (Zhou 2023, Uni-Mol)."""
 
     def __init__(self):
         super().__init__()
@@ -236,7 +240,7 @@ class PairStates(nn.Module):
 
 
 class KeysFirst(nn.Module):
-    """A softmax along axis -2, transposed before it meets the values."""
+    """A softmax along axis -2 that is transposed before it meets the values."""
 
     def __init__(self):
         super().__init__()
@@ -257,7 +261,7 @@ class QueriesFirst(KeysFirst):
 
 
 class OfEdges(nn.Module):
-    """Attention whose scores are sums of one number each, (E,) (Xiong 2020, AttentiveFP)."""
+    """Attention with scores that are sums of one number each, (E,) (Xiong 2020, AttentiveFP)."""
 
     def __init__(self):
         super().__init__()
@@ -277,23 +281,25 @@ class OfEdges(nn.Module):
 @pytest.mark.parametrize("method", ["transformer_attribution", "masked_lrp", "partial_lrp"])
 def test_the_positive_rules_are_the_same_alone_and_in_a_batch(model, method):
     model, graphs = wrapped(started(model())), [graph(n) for n in (5, 8, 7)]
-    for found, one in zip(gx.explain(model, graphs, method), graphs, strict=True):
-        wanted = gx.explain(model, one, method).relevance
+    for explanation, data in zip(gx.explain(model, graphs, method), graphs, strict=True):
+        wanted = gx.explain(model, data, method).relevance
         assert np.isfinite(wanted).all()
         assert abs(wanted).max() > 1e-4
-        np.testing.assert_allclose(found.relevance, wanted, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(explanation.relevance, wanted, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["rollout", "transformer_attribution", "masked_lrp"])
 def test_it_does_not_matter_which_way_round_attention_is_computed(method):
-    one, other = wrapped(started(KeysFirst())), wrapped(started(QueriesFirst()))
+    keys_first, queries_first = wrapped(started(KeysFirst())), wrapped(started(QueriesFirst()))
     for n in (5, 8):
-        found, wanted = (gx.explain(model, graph(n), method).relevance for model in (one, other))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+        relevance, wanted = (
+            gx.explain(model, graph(n), method).relevance for model in (keys_first, queries_first)
+        )
+        np.testing.assert_allclose(relevance, wanted, rtol=1e-4, atol=1e-7)
 
 
 class ReadByAQuery(nn.Module):
-    """Attention between nodes, and a learned query that reads them out."""
+    """Attention between nodes, which a learned query then reads out."""
 
     def __init__(self):
         super().__init__()
@@ -332,11 +338,11 @@ class OverLayers(nn.Module):
         self.jump = JumpingKnowledge("lstm", 8, 3)
 
     def forward(self, x, edge_index, batch):
-        h, found = self.embed(x), []
+        h, states = self.embed(x), []
         for layer in self.layers:
             h = layer(h, edge_index)
-            found.append(h)
-        return self.head(global_add_pool(self.jump(found), batch))
+            states.append(h)
+        return self.head(global_add_pool(self.jump(states), batch))
 
 
 @pytest.mark.parametrize("nodes", range(2, 7))
@@ -351,7 +357,7 @@ def test_a_softmax_over_layers_is_not_attention_between_nodes(nodes):
 
 
 class OfBonds(nn.Module):
-    """Bonds attend to bonds that share an atom; a ring has as many of them as atoms."""
+    """Attention of bonds to bonds that share an atom, of which a ring has as many as atoms."""
 
     def __init__(self):
         super().__init__()
@@ -371,13 +377,13 @@ class OfBonds(nn.Module):
 def test_attention_between_bonds_is_not_mistaken_for_attention_between_atoms(nodes, ring):
     start = torch.arange(nodes - 1 + ring)
     edges = torch.stack([start, (start + 1) % nodes])
-    one = Data(x=graph(nodes).x, edge_index=torch.cat([edges, edges.flip(0)], 1))
+    data = Data(x=graph(nodes).x, edge_index=torch.cat([edges, edges.flip(0)], 1))
     with pytest.warns(UserWarning, match="leave it out: conv"):
-        gx.explain(wrapped(started(OfBonds())), one, "rollout")
+        gx.explain(wrapped(started(OfBonds())), data, "rollout")
 
 
 class Triangles(nn.Module):
-    """Pairs attend to pairs of the same row (Jumper 2021): no heads, but nodes again."""
+    """Attention of pairs to pairs of the same row (Jumper 2021), without heads."""
 
     def __init__(self):
         super().__init__()

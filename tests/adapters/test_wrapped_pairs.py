@@ -1,4 +1,4 @@
-"""Pairs of other people's models, against passes with their constants frozen and a pair unread."""
+"""Pairs of other people's models agree with passes that leave a pair unread, constants frozen."""
 
 import copy
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NAMES = ["transformer", "gat", "gps"]
 
 
 class Probe:
-    """Zeros that a hook adds to a value: the output's gradient by them is that by the value."""
+    """Zeros that a hook adds to a value, whose gradient is therefore that of the value."""
 
     def added_to(self, value: Tensor) -> Tensor:
         self.value = value.detach()
@@ -32,7 +32,7 @@ class Probe:
         return value + self.zeros
 
     def relevance(self, output: Tensor) -> Tensor:
-        """Value times gradient."""
+        """Return value times gradient."""
         return self.value * torch.autograd.grad(output, self.zeros)[0]
 
 
@@ -49,12 +49,12 @@ def graph_of(smiles: str) -> Data:
 @pytest.fixture(scope="module")
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    found = {name: SparseModel(name) for name in NAMES[:2]} | {"gps": GpsModel()}
-    return {name: trained(model, molecules(), 10).double() for name, model in found.items()}
+    untrained = {name: SparseModel(name) for name in NAMES[:2]} | {"gps": GpsModel()}
+    return {name: trained(model, molecules(), 10).double() for name, model in untrained.items()}
 
 
 class Frozen:
-    """Keeps the constants of a first pass and puts them into later ones.
+    """A record of the constants of a first pass, which are put into later ones.
 
     `unread`: (layer, query, key) whose attention is zero in all heads of a later pass.
     """
@@ -71,7 +71,7 @@ class Frozen:
         return self.given.pop(0)
 
     def attention(self, layer: int, weights: Tensor) -> Tensor:
-        """Weights (H, N, N), the first constant of each layer's attention."""
+        """Return the weights (H, N, N), which are the first constant of each layer's attention."""
         weights = self.constant(weights).clone()
         if self.unread is not None and self.unread[0] == layer:
             weights[:, self.unread[1], self.unread[2]] = 0.0
@@ -85,7 +85,7 @@ class Frozen:
         return (x - x.mean(-1, keepdim=True)) * scale * layer.weight + layer.bias
 
     def lost(self, run: Callable[["Frozen"], Tensor], layers: int, tokens: int) -> Tensor:
-        """What the output loses without each pair, (L, T, T)."""
+        """Return what the output loses without each pair, (L, T, T)."""
         full = run(self)
         lost = torch.zeros(layers, tokens, tokens, dtype=full.dtype)
         for entry in np.ndindex(*lost.shape):
@@ -114,7 +114,7 @@ def sparse_by_hand(model: SparseModel, graph: Data, frozen: Frozen) -> Tensor:
 
 
 def gps_by_hand(model: GpsModel, graph: Data, frozen: Frozen) -> Tensor:
-    """Attention over all nodes beside GINE's messages, with BatchNorm."""
+    """Run attention over all nodes beside GINE's messages, with BatchNorm."""
     source, target = graph.edge_index
     h = model.embed(graph.x)
     for number, layer in enumerate(model.layers):
@@ -134,7 +134,7 @@ def gps_by_hand(model: GpsModel, graph: Data, frozen: Frozen) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pair_is_what_the_frozen_model_loses_without_its_attention(models, name):
-    """Alone and in a batch with padding."""
+    """This holds alone and in a batch with padding."""
     model, by_hand = models[name], gps_by_hand if name == "gps" else sparse_by_hand
     graphs = [graph_of(text) for text in SMILES]
     wrapped = gx.wrap(model, kind="regression")
@@ -189,16 +189,16 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
     x = torch.randn(4, 16, dtype=torch.float64)
     wrapped = gx.wrap(model, kind="regression", inputs="tokens")
     lost = Frozen().lost(lambda f: encoder_by_hand(encoder(), model.head, x, f), 2, 4)
-    found = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0]
-    torch.testing.assert_close(found[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
+    between = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0]
+    torch.testing.assert_close(between[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
     pairs = gx.pairs(wrapped, x)
-    np.testing.assert_allclose(pairs.by_layer, found)
+    np.testing.assert_allclose(pairs.by_layer, between)
     places = np.arange(4)
     np.testing.assert_array_equal(pairs.distances, np.abs(places[:, None] - places))
 
 
 def test_a_class_token_has_its_own_row_and_column():
-    """Relevance that passes the last layer's attention of a BERT passes the class token's row."""
+    """The relevance that passes BERT's last attention passes through the row of its class token."""
     model = Bert().eval()
     wrapped = gx.wrap(
         model,
@@ -217,26 +217,26 @@ def test_a_class_token_has_its_own_row_and_column():
         out = wrapped.encode(tokens, batch)
     hook.remove()
     expected = mixed.relevance(out[0, 2]).sum().item()
-    found = gx.pairs(wrapped, ids, target=2)
-    assert found.graph_token
-    assert found.by_layer.shape == (2, 4, 4)
-    assert found.by_layer[1, 0].sum() == pytest.approx(expected, rel=1e-5)
-    assert not found.by_layer[1, 1:].any()
-    assert "graph token reads" in found.profile()
+    pairs = gx.pairs(wrapped, ids, target=2)
+    assert pairs.graph_token
+    assert pairs.by_layer.shape == (2, 4, 4)
+    assert pairs.by_layer[1, 0].sum() == pytest.approx(expected, rel=1e-5)
+    assert not pairs.by_layer[1, 1:].any()
+    assert "graph token reads" in pairs.profile()
 
 
 def test_the_profile_without_a_graph_token_has_rdkits_distances(models, tmp_path):
     wrapped = gx.wrap(models["gps"], kind="regression")
-    for found, text in zip(gx.pairs(wrapped, [graph_of(s) for s in SMILES]), SMILES, strict=True):
+    for pairs, text in zip(gx.pairs(wrapped, [graph_of(s) for s in SMILES]), SMILES, strict=True):
         between = Chem.GetDistanceMatrix(Chem.MolFromSmiles(text))  # 1e8 between parts of a salt
-        profile, nodes = found.profile(), found.matrix[1:, 1:]
-        assert sum(profile.values()) == pytest.approx(found.matrix.sum())
+        profile, nodes = pairs.profile(), pairs.matrix[1:, 1:]
+        assert sum(profile.values()) == pytest.approx(pairs.matrix.sum())
         for key, value in profile.items():
             at = between > 1e6 if key == "unreachable" else between == key
             assert value == pytest.approx(nodes[at].sum(), abs=1e-9)
-        assert "rings" not in found.svg()
-        assert found.save(tmp_path / "pairs.svg").stat().st_size > 500
-        assert len(found.figure().axes) == 2 if len(between) > 1 else 1
+        assert "rings" not in pairs.svg()
+        assert pairs.save(tmp_path / "pairs.svg").stat().st_size > 500
+        assert len(pairs.figure().axes) == 2 if len(between) > 1 else 1
 
 
 def test_parallel_edges_count_as_one_pair(models):
@@ -254,8 +254,8 @@ def test_parallel_edges_count_as_one_pair(models):
     by_edge = messages.relevance(out.sum()).sum((1, 2))
     expected = torch.zeros(3, 3, dtype=torch.float64)
     expected.index_put_((twice.edge_index[1], twice.edge_index[0]), by_edge, accumulate=True)
-    found = gx.pairs(wrapped, twice).by_layer[1, 1:, 1:]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    by_layer = gx.pairs(wrapped, twice).by_layer[1, 1:, 1:]
+    np.testing.assert_allclose(by_layer, expected, atol=1e-12)
 
 
 def test_a_model_without_attention_between_nodes_has_no_pairs():
@@ -291,5 +291,5 @@ def test_a_pooling_with_weights_keeps_its_relevance_apart_from_attention(models)
         out = model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(4).long())
         hook.remove()
     expected = messages.relevance(out.sum()).sum().item()
-    found = gx.pairs(gx.wrap(model, kind="regression"), graph)
-    assert found.by_layer[1].sum() == pytest.approx(expected, rel=1e-8)
+    pairs = gx.pairs(gx.wrap(model, kind="regression"), graph)
+    assert pairs.by_layer[1].sum() == pytest.approx(expected, rel=1e-8)

@@ -1,4 +1,4 @@
-"""The positive rules on wrapped models: against the Graphormer, NumPy, and equal models."""
+"""The positive rules on wrapped models agree with the Graphormer, NumPy, and equal models."""
 
 import gc
 import warnings
@@ -29,7 +29,7 @@ def scores(model, x, method="transformer_attribution", **options):
 
 
 def relevance_of(model, graphs, rules):
-    """Relevance of tokens (B, T, D) and of attention, in double precision."""
+    """Return the relevance of tokens (B, T, D) and of attention, in double precision."""
     batch = model.collate([model.prepare(graph).data for graph in graphs])
     return pass_relevance_back(in_double_precision(model), batch, Target(), rules)
 
@@ -78,9 +78,9 @@ def test_an_unrecognised_graphormer_is_explained_the_same(method, pre_layernorm)
         Foreign(model, model.bias(batch)), model.config.tasks, inputs="tokens", graph_token=True
     )
     expected = get_explainer(method).attribute(model, batch)
-    found = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
-    np.testing.assert_allclose(found.relevance, expected.relevance[0], rtol=1e-5)
-    np.testing.assert_allclose(found.ledger.graph_token, expected.graph_token[0], rtol=1e-5)
+    explanation = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
+    np.testing.assert_allclose(explanation.relevance, expected.relevance[0], rtol=1e-5)
+    np.testing.assert_allclose(explanation.ledger.graph_token, expected.graph_token[0], rtol=1e-5)
 
 
 class Encoder(nn.Module):
@@ -105,21 +105,21 @@ def test_a_wrapped_graphormer_is_explained_as_itself(pre_layernorm):
     distances[:, 2:, :3] = 1 / 3  # heads 2 and 3 are not important
     heads = HeadStatistics(distances, ("bonded",), np.zeros((3, 4, 1)), np.ones(1), 10)
     for method in ("transformer_attribution", get_explainer("masked_lrp", statistics=heads)):
-        own = get_explainer(method) if isinstance(method, str) else method
-        expected = own.attribute(model, batch)
-        found = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
-        assert np.abs(found.relevance).max() > 0
-        np.testing.assert_allclose(found.relevance, expected.relevance[0].detach(), rtol=1e-4)
+        explainer = get_explainer(method) if isinstance(method, str) else method
+        expected = explainer.attribute(model, batch)
+        explanation = gx.explain(foreign, model.embed(batch)[0].detach(), method=method)
+        assert np.abs(explanation.relevance).max() > 0
+        np.testing.assert_allclose(explanation.relevance, expected.relevance[0].detach(), rtol=1e-4)
 
 
 class TokenModel(nn.Module):
-    """An encoder with mean pooling; `written`: how its layers are (see `OwnLayer`)."""
+    """An encoder with mean pooling, whose layers are written as `written` says (see `OwnLayer`)."""
 
     def __init__(self, written=None):
         super().__init__()
         encoded = encoder()
-        own = [OwnLayer(layer, written) for layer in encoded.layers]
-        self.body = encoded if written is None else nn.Sequential(*own)
+        own_layers = [OwnLayer(layer, written) for layer in encoded.layers]
+        self.body = encoded if written is None else nn.Sequential(*own_layers)
         torch.manual_seed(4)
         self.head = nn.Linear(16, 2).double()
 
@@ -139,7 +139,7 @@ def test_relevance_does_not_depend_on_how_attention_is_written(method):
 
 
 class Convolution(nn.Module):
-    """One layer of attention along edges, mean pooling, one output; or the same, dense."""
+    """One layer of attention along edges or of all nodes, mean pooling, and one output."""
 
     def __init__(self, dense=False):
         super().__init__()
@@ -173,7 +173,7 @@ def test_attention_along_all_edges_is_dense_attention(method):
 
 
 def test_z_plus_along_edges_equals_loops_over_indices():
-    """Eq. 5 from the output through pooling, attention as weights, and the values' map."""
+    """Eq. 5 is applied from the output through pooling, attention as weights, and values."""
     module, graph = Convolution().eval(), complete_graph()
     state = {name: p.detach().double().numpy() for name, p in module.state_dict().items()}
     x = graph.x.double().numpy()
@@ -222,24 +222,24 @@ def test_scores_of_a_graph_do_not_depend_on_its_batch(three_models, method):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no operation is without a rule
             together = gx.explain(model, graphs, method=method)
-            for graph, found in zip(graphs, together, strict=True):
+            for graph, explanation in zip(graphs, together, strict=True):
                 np.testing.assert_allclose(
-                    found.relevance, scores(model, graph, method), rtol=1e-5, atol=1e-9
+                    explanation.relevance, scores(model, graph, method), rtol=1e-5, atol=1e-9
                 )
 
 
 @pytest.mark.parametrize("rules", [CHEFER, PLAIN])
 def test_relevance_passed_on_by_gps_is_what_came_in(rules):
-    """Mean pooling, skips, batch norm, messages and attention together; no relevance is created.
+    """Mean pooling, skips, batch norm, messages and attention together create no relevance.
 
     Some is lost where no product in a map is positive (eq. 5), or in constants' shares.
     """
     graphs = molecules()[:3]
     model = gx.wrap(trained(GpsModel(), graphs, steps=3), kind="regression")
-    found = relevance_of(model, graphs, rules).tokens
-    assert (found[:, 1:].sum((1, 2)) > 0.5).all()
-    assert (found[:, 1:].sum((1, 2)) <= 1 + 1e-9).all()
-    assert rules is CHEFER or (found >= 0).all()
+    tokens = relevance_of(model, graphs, rules).tokens
+    assert (tokens[:, 1:].sum((1, 2)) > 0.5).all()
+    assert (tokens[:, 1:].sum((1, 2)) <= 1 + 1e-9).all()
+    assert rules is CHEFER or (tokens >= 0).all()
 
 
 @pytest.mark.parametrize("spelling", ["addmm", "residual addmm", "einsum", "baddbmm"])
@@ -287,11 +287,11 @@ def test_a_model_that_fixes_its_type_is_explained_in_that_type(method):
         dtype = None
 
     graph = complete_graph()
-    found, expected = (
+    relevance, expected = (
         scores(gx.wrap(kind().eval(), kind="regression"), graph, method) for kind in (Fixed, Free)
     )
     assert np.abs(expected).max() > 0
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    np.testing.assert_allclose(relevance, expected, rtol=1e-3)
 
 
 def test_operations_in_place_change_nothing():
@@ -315,13 +315,17 @@ def test_operations_in_place_change_nothing():
 
     graph = complete_graph()
     for method in METHODS[:3]:
-        one, other = (gx.wrap(InPlace(p).eval(), kind="regression") for p in (True, False))
-        np.testing.assert_allclose(scores(one, graph, method), scores(other, graph, method))
+        writing_over, copying = (
+            gx.wrap(InPlace(p).eval(), kind="regression") for p in (True, False)
+        )
+        np.testing.assert_allclose(
+            scores(writing_over, graph, method), scores(copying, graph, method)
+        )
 
 
 @pytest.mark.parametrize("gate", ["sigmoid", "glu", "silu"])
 def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
-    """As if the gate were a constant; a value that gates itself is an activation."""
+    """The gate acts as a constant, but a value that gates itself is an activation."""
 
     class Gated(Convolution):
         frozen = None
@@ -340,7 +344,7 @@ def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
     module, graph = Gated().eval(), complete_graph()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = scores(gx.wrap(module, kind="regression"), graph, "lrp_zplus")
+        values = scores(gx.wrap(module, kind="regression"), graph, "lrp_zplus")
     module(graph.x, graph.edge_index, torch.zeros(4, dtype=torch.long))
     module.frozen = module.last
     model = gx.wrap(
@@ -348,11 +352,11 @@ def test_a_gate_hands_all_relevance_to_what_it_lets_through(gate):
         kind="regression",
         forward=lambda m, b: m.double()(b.x.double(), b.edge_index, b.batch),
     )
-    np.testing.assert_allclose(found, scores(model, graph, "lrp_zplus"), rtol=1e-4)
+    np.testing.assert_allclose(values, scores(model, graph, "lrp_zplus"), rtol=1e-4)
 
 
 def test_other_products_give_each_factor_half():
-    """u * v from two maps of one mixed token; halves are lost where a map has no positive term."""
+    """In u * v from two maps of a token, a half is lost where a map has no positive term."""
 
     class Unit(nn.Module):
         def __init__(self):
@@ -385,8 +389,8 @@ def test_linear_attention_is_explained_alone_as_in_a_batch(attention, method):
             super().__init__()
             torch.manual_seed(8)
             self.up = nn.Linear(9, 8)
-            own = {"channels": 8, "heads": 2, "head_channels": 8 if "SG" in attention else 4}
-            self.attn = getattr(kinds, attention)(**own)
+            sizes = {"channels": 8, "heads": 2, "head_channels": 8 if "SG" in attention else 4}
+            self.attn = getattr(kinds, attention)(**sizes)
             self.head = nn.Linear(8, 1)
             self.head.weight.data.abs_()  # otherwise eq. 5 drops all relevance after a ReLU
 
@@ -397,10 +401,10 @@ def test_linear_attention_is_explained_alone_as_in_a_batch(attention, method):
     graphs = molecules()[:3]
     model = gx.wrap(Linear().eval(), kind="regression")
     together = gx.explain(model, graphs, method=method)
-    for graph, found in zip(graphs, together, strict=True):
+    for graph, explanation in zip(graphs, together, strict=True):
         alone = scores(model, graph, method)
         assert np.abs(alone).max() > 0
-        np.testing.assert_allclose(found.relevance, alone, rtol=1e-4, atol=1e-8)
+        np.testing.assert_allclose(explanation.relevance, alone, rtol=1e-4, atol=1e-8)
 
 
 def test_an_operation_without_a_rule_is_named():
@@ -437,14 +441,14 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_norm_that_is_written_out_anywhere_is_a_norm(method):
     x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
-    one, other = (
+    first, second = (
         gx.wrap(Scaled(out).eval(), kind="regression", inputs="tokens") for out in (True, False)
     )
-    np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)
+    np.testing.assert_allclose(scores(first, x, method), scores(second, x, method), rtol=1e-5)
 
 
 def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
-    """The difference of a node and its neighbours is a sum: both have relevance."""
+    """The difference of a node and its neighbours is a sum, so both have relevance."""
 
     class Differences(nn.Module):
         def forward(self, x, edge_index, batch):
@@ -453,8 +457,8 @@ def test_a_mean_of_neighbours_is_not_the_mean_of_a_norm():
             return global_mean_pool((x - near).relu(), batch)[:, :1]
 
     line = Data(x=torch.tensor([[2.0], [-3.0]]), edge_index=torch.tensor([[1], [0]]))
-    found = scores(gx.wrap(Differences(), kind="regression"), line, "lrp_zplus")
-    np.testing.assert_allclose(found, [0.4, 0.6], rtol=1e-6)
+    values = scores(gx.wrap(Differences(), kind="regression"), line, "lrp_zplus")
+    np.testing.assert_allclose(values, [0.4, 0.6], rtol=1e-6)
 
 
 def test_a_signal_that_was_cut_off_is_named():
@@ -482,12 +486,12 @@ def test_a_softmax_by_logarithms_is_a_softmax(method):
             return self.head(x + a @ v).mean(1)
 
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    one, other = (gx.wrap(Mixing(p), kind="regression", inputs="tokens") for p in (True, False))
-    np.testing.assert_allclose(scores(one, x, method), scores(other, x, method), rtol=1e-5)
+    first, second = (gx.wrap(Mixing(p), kind="regression", inputs="tokens") for p in (True, False))
+    np.testing.assert_allclose(scores(first, x, method), scores(second, x, method), rtol=1e-5)
 
 
 def new_tensors_in_memory():
-    """Those that the garbage collector was not told to leave alone."""
+    """Count the tensors in memory, but not those that were frozen for the garbage collector."""
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""Models that read their answer at nodes which the caller or the graph names, and lose these."""
+"""Models may read their answer at nodes that the caller or the graph names, and lose these."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""Graphs of one node, and the batch vector that distinguishes nodes from graphs."""
+"""In graphs of one node, the batch vector tells nodes from graphs."""
 
 import warnings
 
@@ -15,7 +15,7 @@ from other_models import GpsModel, SparseModel, molecules
 
 
 def node(seed, loops=0):
-    """A graph of one node, with edges from it to itself."""
+    """Return a graph of one node, with edges from it to itself."""
     draw = torch.Generator().manual_seed(seed)
     return Data(
         x=torch.randn(1, 9, generator=draw),
@@ -48,7 +48,7 @@ class Pooled(nn.Module):
 
 
 class PooledByCopies(Pooled):
-    """The batch vector is copied on the way, and the edges of each graph are weighed as well."""
+    """A model that copies the batch vector on the way, and also weighs the edges of each graph."""
 
     def forward(self, x, edge_index, edge_attr, batch):
         h, groups = self.rows(x, edge_index, edge_attr, batch), batch.clone().to(torch.long)
@@ -63,7 +63,7 @@ class PooledByCopies(Pooled):
 
 
 class PooledByItsOwnIndex(Pooled):
-    """The batch vector is recomputed in one of the ways in `INDICES`."""
+    """A model that computes the batch vector again in one of the ways in `INDICES`."""
 
     def __init__(self, body, index):
         super().__init__(body)
@@ -74,7 +74,7 @@ class PooledByItsOwnIndex(Pooled):
 
 
 def listed(ptr):
-    """A batch vector of unknown origin."""
+    """Return a batch vector of unknown origin."""
     sizes = ptr.diff().tolist()
     return torch.tensor([graph for graph, size in enumerate(sizes) for _ in range(size)])
 
@@ -87,7 +87,7 @@ INDICES = {
 
 
 class PooledByPointers(Pooled):
-    """The softmax itself goes by where the graphs begin."""
+    """A model whose softmax goes by the beginnings of the graphs."""
 
     def forward(self, x, edge_index, edge_attr, ptr, batch):
         h = self.rows(x, edge_index, edge_attr, batch)
@@ -95,7 +95,7 @@ class PooledByPointers(Pooled):
 
 
 class PooledBySizes(Pooled):
-    """The batch vector is counted per graph and rebuilt from the counts."""
+    """A model that counts nodes per graph and rebuilds the batch vector from the counts."""
 
     def forward(self, x, edge_index, edge_attr, batch):
         sizes = degree(batch, dtype=torch.long)
@@ -104,7 +104,7 @@ class PooledBySizes(Pooled):
 
 
 class ReadAtItsFirstNode(Pooled):
-    """No pooling: the output is read at the first node of each graph."""
+    """A model without pooling that reads its output at the first node of each graph."""
 
     def forward(self, x, edge_index, edge_attr, ptr, batch):
         return self.head(self.rows(x, edge_index, edge_attr, batch)[ptr[:-1]])
@@ -124,10 +124,10 @@ def assert_explained_alone_as_with_others(model, loops=1, methods=READ_ATTENTION
     together = nodes + MOLECULE
     for method in methods:
         alone = [gx.explain(model, graph, method).relevance for graph in together]
-        mixed = [found.relevance for found in gx.explain(model, together, method)]
-        of_nodes = [found.relevance for found in gx.explain(model, nodes, method)]
-        for found, wanted in zip([*mixed, *of_nodes], [*alone, *alone[:2]], strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, err_msg=method)
+        mixed = [explanation.relevance for explanation in gx.explain(model, together, method)]
+        of_nodes = [explanation.relevance for explanation in gx.explain(model, nodes, method)]
+        for explanation, wanted in zip([*mixed, *of_nodes], [*alone, *alone[:2]], strict=True):
+            np.testing.assert_allclose(explanation, wanted, rtol=1e-4, atol=1e-6, err_msg=method)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,19 @@ def test_pooling_by_an_index_of_unknown_origin_is_no_attention_where_every_graph
     module = PooledByItsOwnIndex(GpsModel(), listed).eval()
     usual = Pooled(GpsModel()).eval()
     usual.load_state_dict(module.state_dict())
-    own, plain = (gx.wrap(model, kind="regression") for model in (module, usual))
+    with_own_pooling, plain = (gx.wrap(model, kind="regression") for model in (module, usual))
     nodes = [node(seed, 1) for seed in (7, 8)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("lrp", "lrp_zplus", "grad_cam", "partial_lrp"):
             for graphs in (nodes, nodes + MOLECULE):
-                found, wanted = (gx.explain(model, graphs, method) for model in (own, plain))
-                for one, other in zip(found, wanted, strict=True):
-                    np.testing.assert_allclose(one.relevance, other.relevance, rtol=1e-5, atol=1e-7)
+                explanations, wanted = (
+                    gx.explain(model, graphs, method) for model in (with_own_pooling, plain)
+                )
+                for explanation, other in zip(explanations, wanted, strict=True):
+                    np.testing.assert_allclose(
+                        explanation.relevance, other.relevance, rtol=1e-5, atol=1e-7
+                    )
 
 
 def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
@@ -188,5 +192,7 @@ def test_attention_of_edges_that_all_end_at_the_first_node_is_not_pooling():
     with torch.no_grad():
         _, (_, weights) = module.conv(x, edges, return_attention_weights=True)
     model = gx.wrap(module, kind="regression")
-    found = gx.explain(model, Data(x=x, edge_index=edges), "attention_last")
-    np.testing.assert_allclose(found.relevance, weights[:, 0] / 3, rtol=1e-5)  # one row of three
+    explanation = gx.explain(model, Data(x=x, edge_index=edges), "attention_last")
+    np.testing.assert_allclose(
+        explanation.relevance, weights[:, 0] / 3, rtol=1e-5
+    )  # one row of three

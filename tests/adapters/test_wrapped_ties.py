@@ -26,7 +26,7 @@ SPELLINGS = {
 
 
 class Ordered(nn.Module):
-    """Sum what an operation takes of rows that share a linear map."""
+    """A model that sums what an operation takes from rows that share a linear map."""
 
     def __init__(self, take):
         super().__init__()

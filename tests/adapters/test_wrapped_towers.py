@@ -1,4 +1,4 @@
-"""Wrapped models with different attentions: some the output ignores, other numbers of heads."""
+"""Wrapped models may have attention that the output ignores, and different numbers of heads."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("only_relevance")
 
 
 class TwoTowers(nn.Module):
-    """The second is for an auxiliary loss."""
+    """Two towers, the second of which serves an auxiliary loss."""
 
     def __init__(self, both: bool = True):
         super().__init__()
@@ -41,13 +41,13 @@ class TwoTowers(nn.Module):
     ],
 )
 def test_attention_that_the_output_does_not_depend_on_changes_nothing(method):
-    both, one = started(TwoTowers()), TwoTowers(both=False).eval()
-    one.load_state_dict(both.state_dict())
+    both, single = started(TwoTowers()), TwoTowers(both=False).eval()
+    single.load_state_dict(both.state_dict())
     both(graph(5).x, graph(5).edge_index, torch.zeros(5).long())  # leaves a tensor behind
     for n in SIZES:
-        found = gx.explain(wrapped(both), graph(n), method).relevance
-        expected = gx.explain(wrapped(one), graph(n), method).relevance
-        assert np.allclose(found, expected, atol=1e-6)
+        relevance = gx.explain(wrapped(both), graph(n), method).relevance
+        expected = gx.explain(wrapped(single), graph(n), method).relevance
+        assert np.allclose(relevance, expected, atol=1e-6)
         assert abs(expected).max() > 1e-6
 
 
@@ -69,12 +69,12 @@ class Gps(nn.Module):
     def __init__(self, norm: str):
         super().__init__()
         self.embed, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
-        self.one = GPSConv(8, GATConv(8, 8, edge_dim=3), heads=2, norm=norm)
-        self.two = GPSConv(8, TransformerConv(8, 8), heads=2, norm=norm)
+        self.along_edges = GPSConv(8, GATConv(8, 8, edge_dim=3), heads=2, norm=norm)
+        self.all_nodes = GPSConv(8, TransformerConv(8, 8), heads=2, norm=norm)
 
     def forward(self, x, edge_index, edge_attr, batch):
-        h = self.one(self.embed(x), edge_index, batch, edge_attr=edge_attr)
-        return self.head(global_mean_pool(self.two(h, edge_index, batch), batch))
+        h = self.along_edges(self.embed(x), edge_index, batch, edge_attr=edge_attr)
+        return self.head(global_mean_pool(self.all_nodes(h, edge_index, batch), batch))
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "graph_norm"])

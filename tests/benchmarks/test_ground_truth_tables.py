@@ -1,4 +1,4 @@
-"""The ground-truth benchmark: which answers are right, and what its files and its page say."""
+"""The ground-truth benchmark knows which answers are right, and what its files and page say."""
 
 from pathlib import Path
 

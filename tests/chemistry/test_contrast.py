@@ -1,4 +1,4 @@
-"""One class, task or molecule against another, and pairs worth contrasting."""
+"""One class, task or molecule is explained against another, and pairs worth it are found."""
 
 import csv
 import re
@@ -68,23 +68,23 @@ TASKS = (
 )
 def test_a_pair_of_targets_is_their_difference_in_the_unit_it_names(target, expected, label):
     model = random_graphormer(tasks=TASKS)
-    found = gx.explain(model, IBUPROFEN, target=target)
+    explanation = gx.explain(model, IBUPROFEN, target=target)
     batch = model.collate([model.prepare(IBUPROFEN).data])
     outputs = model(batch)[0].detach()
-    assert found.target.startswith(label)
-    assert found.ledger.output == pytest.approx(float(expected(outputs)), abs=1e-5)
-    assert abs(found.ledger.unexplained) < 1e-4
+    assert explanation.target.startswith(label)
+    assert explanation.ledger.output == pytest.approx(float(expected(outputs)), abs=1e-5)
+    assert abs(explanation.ledger.unexplained) < 1e-4
 
 
 def test_a_difference_of_tasks_is_explained_by_the_difference_of_their_relevance():
     model = random_graphormer(tasks=TASKS)
-    one, other, both = gx.Target("Ki A"), gx.Target("Ki B"), gx.Target(("Ki A", "Ki B"))
+    first, second, both = gx.Target("Ki A"), gx.Target("Ki B"), gx.Target(("Ki A", "Ki B"))
     a, b, difference = (
-        gx.explain(model, IBUPROFEN, target=t).relevance for t in (one, other, both)
+        gx.explain(model, IBUPROFEN, target=t).relevance for t in (first, second, both)
     )
     np.testing.assert_allclose(difference, a - b, atol=1e-5)
     assert [t.name for t in both.tasks_in(model.config)] == ["Ki A", "Ki B"]
-    assert [t.name for t in one.tasks_in(model.config)] == ["Ki A"]
+    assert [t.name for t in first.tasks_in(model.config)] == ["Ki A"]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_a_ring_is_not_matched_to_a_chain():
 
 
 def test_the_cheapest_of_symmetric_mappings_is_taken():
-    """Toluene lies in meta-cresol's ring in two ways; brute force over both."""
+    """Toluene lies in meta-cresol's ring in two ways, both of which are tried here."""
     toluene, cresol = Chem.MolFromSmiles("Cc1ccccc1"), Chem.MolFromSmiles("Cc1cccc(O)c1")
     ways = cresol.GetSubstructMatches(toluene, uniquify=False)
     assert len(ways) == 2
     for seed in range(4):
         cost = np.random.default_rng(seed).random((7, 8))
         cheapest = min(ways, key=lambda way: sum(cost[i, j] for i, j in enumerate(way)))
-        found = common_part(toluene, cresol, cost=cost)
-        assert tuple(found.same[:, 1].tolist()) == cheapest
+        part = common_part(toluene, cresol, cost=cost)
+        assert tuple(part.same[:, 1].tolist()) == cheapest
 
 
 def test_molecules_without_a_common_part_are_refused():
@@ -165,18 +165,18 @@ def test_molecules_without_a_common_part_are_refused():
 
 
 def test_a_search_that_ran_out_of_time_is_reported(monkeypatch):
-    found = SimpleNamespace(canceled=True, smartsString="[#6]-[#6]-[#6]")
-    monkeypatch.setattr(rdFMCS, "FindMCS", lambda *args, **options: found)
+    search = SimpleNamespace(canceled=True, smartsString="[#6]-[#6]-[#6]")
+    monkeypatch.setattr(rdFMCS, "FindMCS", lambda *args, **options: search)
     contrast = gx.contrast(random_graphormer(), "CCCO", "CCCN")
     assert not contrast.part.complete
     assert "may be larger" in contrast.caption
 
 
 def test_titles_have_minus_signs_before_numbers_and_hyphens_in_names():
-    found = gx.contrast("bace", *PAIRS[0], method="gradient_input", target="pIC50")
-    shown = (found.headline, found.caption, found.a.headline, found.a.caption)
+    contrast = gx.contrast("bace", *PAIRS[0], method="gradient_input", target="pIC50")
+    shown = (contrast.headline, contrast.caption, contrast.a.headline, contrast.a.caption)
     assert not any(re.search(r"-\.?\d", text) for text in shown)
-    assert found.a.headline.startswith("pIC50: ")
+    assert contrast.a.headline.startswith("pIC50: ")
     assert gx.explain("bace", PAIRS[0][0]).headline.startswith("BACE-1 inhibition: ")
     assert gx.explain("bace", PAIRS[0][0], "gae_rollout").caption.startswith("Gradient-weighted")
     both = gx.contrast("bace", *PAIRS[0], target=("active", "pIC50"))
@@ -189,8 +189,8 @@ def test_titles_have_minus_signs_before_numbers_and_hyphens_in_names():
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 @pytest.mark.parametrize("target", [None, "pIC50"])
 def test_the_account_of_lrp_closes(a, b, target):
-    found = gx.contrast("bace", a, b, target=target)
-    account = found.account
+    contrast = gx.contrast("bace", a, b, target=target)
+    account = contrast.account
     outputs = [gx.explain("bace", s, target=target).ledger.output for s in (a, b)]
     assert account.output == pytest.approx(outputs[0] - outputs[1], abs=1e-5)
     changed = account.changed_a - account.changed_b
@@ -200,14 +200,14 @@ def test_the_account_of_lrp_closes(a, b, target):
 
 def test_the_terms_are_sums_over_the_atoms_of_two_explanations():
     model = random_graphormer()
-    found = gx.contrast(model, IBUPROFEN, PYRIDINE)
+    contrast = gx.contrast(model, IBUPROFEN, PYRIDINE)
     r_a, r_b = (gx.explain(model, s).relevance for s in (IBUPROFEN, PYRIDINE))
-    in_a, in_b = found.part.same.T
-    account = found.account
+    in_a, in_b = contrast.part.same.T
+    account = contrast.account
     assert account.common == pytest.approx(sum(r_a[in_a]) - sum(r_b[in_b]), abs=1e-5)
     assert account.changed_a == pytest.approx(r_a.sum() - r_a[in_a].sum(), abs=1e-5)
     assert account.changed_b == pytest.approx(r_b.sum() - r_b[in_b].sum(), abs=1e-5)
-    np.testing.assert_allclose(found.difference, r_a[in_a] - r_b[in_b], atol=1e-6)
+    np.testing.assert_allclose(contrast.difference, r_a[in_a] - r_b[in_b], atol=1e-6)
 
 
 def test_the_account_as_a_table_adds_up_to_the_output():
@@ -219,13 +219,13 @@ def test_the_account_as_a_table_adds_up_to_the_output():
 
 
 def test_other_rules_leave_a_residual_that_is_shown():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "gradient_input")
-    account = found.account
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "gradient_input")
+    account = contrast.account
     parts = account.common + account.changed_a - account.changed_b
     gap = account.output - parts - account.graph_token - account.biases - account.structure
     assert abs(gap) > 0.01
     assert account.unexplained == pytest.approx(gap)
-    assert "unexplained" in found.caption
+    assert "unexplained" in contrast.caption
     scores = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "rollout")
     assert "not shares of the output" in scores.caption
 
@@ -250,10 +250,10 @@ def test_the_account_does_not_depend_on_the_order_of_the_atoms(a, b):
 
 
 def test_a_molecule_does_not_differ_from_itself():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, "OC(=O)C(C)c1ccc(CC(C)C)cc1")
-    assert len(found.changed_a) == len(found.changed_b) == 0
-    np.testing.assert_allclose(found.difference, 0, atol=1e-4)
-    assert abs(found.account.output) < 1e-4
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, "OC(=O)C(C)c1ccc(CC(C)C)cc1")
+    assert len(contrast.changed_a) == len(contrast.changed_b) == 0
+    np.testing.assert_allclose(contrast.difference, 0, atol=1e-4)
+    assert abs(contrast.account.output) < 1e-4
 
 
 SHAPES = ("CCCO", "CCC[NH3+]", "CCCBr", "CCC(=O)[O-]", "CCCc1ccccc1", "CCCN(CCC)CCC", "CCCS(=O)=O")
@@ -263,8 +263,8 @@ def test_one_class_is_explained_in_both_molecules():
     model = random_graphormer(tasks=(Task("shape", "multiclass", ("rod", "disc", "ball")),))
     classes = {s: gx.explain(model, s).target for s in SHAPES}
     a, b = next((a, b) for a, b in combinations(classes, 2) if classes[a] != classes[b])
-    found = gx.contrast(model, a, b)
-    assert found.a.target == found.b.target == classes[a]
+    contrast = gx.contrast(model, a, b)
+    assert contrast.a.target == contrast.b.target == classes[a]
 
 
 def test_graphs_without_a_molecule_are_refused():
@@ -276,11 +276,11 @@ def test_graphs_without_a_molecule_are_refused():
 
 
 def test_the_table_has_every_atom_of_both_once():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, PYRIDINE)
-    frame = found.to_frame()
-    assert sorted(frame.atom_a.dropna()) == list(range(len(found.a)))
-    assert sorted(frame.atom_b.dropna()) == list(range(len(found.b)))
-    assert frame.difference.sum() == pytest.approx(found.account.common, abs=1e-5)
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, PYRIDINE)
+    frame = contrast.to_frame()
+    assert sorted(frame.atom_a.dropna()) == list(range(len(contrast.a)))
+    assert sorted(frame.atom_b.dropna()) == list(range(len(contrast.b)))
+    assert frame.difference.sum() == pytest.approx(contrast.account.common, abs=1e-5)
     assert frame.part.value_counts().to_dict() == {
         "common": 14,
         "changed in a": 1,
@@ -292,30 +292,30 @@ def test_the_table_has_every_atom_of_both_once():
 
 
 def discs(svg, attribute):
-    """Positions of the circles with this attribute, (panel, atom) to (x, y), in their panel."""
-    root, found = ElementTree.fromstring(svg), {}
+    """Return where the circles with this attribute are in their panel: (panel, atom) to (x, y)."""
+    root, places = ElementTree.fromstring(svg), {}
     panels = [e for e in root if any(part.get("data-atom") for part in e.iter())]
     for number, panel in enumerate(panels):
         for e in panel.iter():
             if e.get(attribute) is not None:
                 at = float(e.get("cx")), float(e.get("cy"))
-                found[number, int(e.get(attribute))] = at
-    return found
+                places[number, int(e.get(attribute))] = at
+    return places
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_corresponding_atoms_are_at_the_same_place_in_both_panels(a, b):
-    found = gx.contrast(random_graphormer(), a, b)
-    at = discs(found.svg(), "data-atom")
-    for i, j in found.part.mapping.tolist():
+    contrast = gx.contrast(random_graphormer(), a, b)
+    at = discs(contrast.svg(), "data-atom")
+    for i, j in contrast.part.mapping.tolist():
         assert at[0, i] == pytest.approx(at[1, j], abs=0.1)  # pixels
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_what_the_other_molecule_lacks_is_outlined(a, b):
-    found = gx.contrast(random_graphormer(), a, b)
-    outlined = discs(found.svg(), "data-outlined")
-    expected = {(0, int(i)) for i in found.changed_a} | {(1, int(j)) for j in found.changed_b}
+    contrast = gx.contrast(random_graphormer(), a, b)
+    outlined = discs(contrast.svg(), "data-outlined")
+    expected = {(0, int(i)) for i in contrast.changed_a} | {(1, int(j)) for j in contrast.changed_b}
     assert set(outlined) == expected
 
 
@@ -324,29 +324,34 @@ def colours(svg):
 
 
 def test_colours_show_what_differs_on_one_scale():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
-    one, other = found.a.relevance.copy(), found.b.relevance.copy()
-    for i, j in found.part.same.tolist():
-        one[i], other[j] = one[i] - other[j], other[j] - one[i]
-    both = np.concatenate([one, other])
-    assert colours(found.svg()) == gx.visualization.Scale.fit(both).hex(both)
-    assert "higher than in the other molecule" in found.svg()
-    assert one.sum() == pytest.approx(found.account.common + found.account.changed_a, abs=1e-5)
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
+    relevance_a, relevance_b = contrast.a.relevance.copy(), contrast.b.relevance.copy()
+    for i, j in contrast.part.same.tolist():
+        relevance_a[i], relevance_b[j] = (
+            relevance_a[i] - relevance_b[j],
+            relevance_b[j] - relevance_a[i],
+        )
+    both = np.concatenate([relevance_a, relevance_b])
+    assert colours(contrast.svg()) == gx.visualization.Scale.fit(both).hex(both)
+    assert "higher than in the other molecule" in contrast.svg()
+    assert relevance_a.sum() == pytest.approx(
+        contrast.account.common + contrast.account.changed_a, abs=1e-5
+    )
     itself = gx.contrast(random_graphormer(), IBUPROFEN, IBUPROFEN)
     assert set(colours(itself.svg())) == {"#ffffff"}
 
 
 def test_relevance_itself_can_be_shown_on_one_scale():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
-    scale = gx.visualization.Scale.fit(found.a.relevance, found.b.relevance)
-    expected = scale.hex(np.concatenate([found.a.relevance, found.b.relevance]))
-    assert colours(found.svg(difference=False)) == expected
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
+    scale = gx.visualization.Scale.fit(contrast.a.relevance, contrast.b.relevance)
+    expected = scale.hex(np.concatenate([contrast.a.relevance, contrast.b.relevance]))
+    assert colours(contrast.svg(difference=False)) == expected
 
 
 def test_a_difference_of_scores_without_sign_has_a_sign():
-    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "saliency")
-    assert "lower than in the other molecule" in found.svg()
-    alone = found.svg(difference=False)
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE, "saliency")
+    assert "lower than in the other molecule" in contrast.svg()
+    alone = contrast.svg(difference=False)
     assert "sensitive to" in alone
     assert "against" not in re.sub("<title.*?</title>", "", alone).split("</desc>")[-1]
 
@@ -356,8 +361,8 @@ def test_a_layout_that_would_crowd_is_turned_rather_than_bent():
     a, b = Chem.MolFromSmiles("CCCCCCC"), Chem.MolFromSmiles("C(C)(C)(C)CC(C(C)(C)C)(C(C)(C)C)CC")
     reference = laid_out(a)
     mapping = np.array([(2, 0), (3, 4), (4, 5)])
-    own, moved = laid_out(b), aligned(b, reference, mapping)
-    between = [Chem.Get3DDistanceMatrix(m) for m in (own, moved)]
+    free_layout, moved = laid_out(b), aligned(b, reference, mapping)
+    between = [Chem.Get3DDistanceMatrix(m) for m in (free_layout, moved)]
     np.testing.assert_allclose(between[0], between[1], atol=1e-9)
     points, there = (m.GetConformer().GetPositions()[:, :2] for m in (moved, reference))
     gap = points[mapping[:, 1]] - there[mapping[:, 0]]
@@ -365,13 +370,13 @@ def test_a_layout_that_would_crowd_is_turned_rather_than_bent():
 
 
 def test_pictures_and_tables_are_saved_by_suffix(tmp_path):
-    found = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
+    contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
     for name in ("c.svg", "c.png", "c.csv"):
-        assert found.save(tmp_path / name).stat().st_size > 500
-    assert found._repr_svg_().startswith("<svg")
-    assert found.png(zoom=1.0).startswith(b"\x89PNG")
+        assert contrast.save(tmp_path / name).stat().st_size > 500
+    assert contrast._repr_svg_().startswith("<svg")
+    assert contrast.png(zoom=1.0).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match=r"cannot write .\.gif.; use .*\.csv"):
-        found.save(tmp_path / "c.gif")
+        contrast.save(tmp_path / "c.gif")
 
 
 # --- activity cliffs -----------------------------------------------------------------------------
@@ -388,14 +393,14 @@ def test_cliffs_of_a_table_are_those_of_a_loop_over_all_pairs(data_folder):
         alike = DataStructs.TanimotoSimilarity(prints[i], prints[j])
         if alike >= 0.7 and abs(values[i] - values[j]) >= 1:
             expected[(i, j) if values[i] > values[j] else (j, i)] = alike
-    found = gx.activity_cliffs(smiles, values, matched=False)
-    assert f"difference={found[0].difference:.3g}, " in repr(found[0])
-    assert {(c.a, c.b): c.similarity for c in found} == pytest.approx(expected)
-    gaps = [cliff.difference for cliff in found]
+    cliffs = gx.activity_cliffs(smiles, values, matched=False)
+    assert f"difference={cliffs[0].difference:.3g}, " in repr(cliffs[0])
+    assert {(c.a, c.b): c.similarity for c in cliffs} == pytest.approx(expected)
+    gaps = [cliff.difference for cliff in cliffs]
     assert gaps == sorted(gaps, reverse=True)
-    assert gaps[0] == pytest.approx(values[found[0].a] - values[found[0].b])
+    assert gaps[0] == pytest.approx(values[cliffs[0].a] - values[cliffs[0].b])
     more = gx.activity_cliffs(smiles, values)
-    assert {(c.a, c.b) for c in found} < {(c.a, c.b) for c in more}
+    assert {(c.a, c.b) for c in cliffs} < {(c.a, c.b) for c in more}
     for cliff in more:
         if cliff.core is not None:
             core = Chem.MolFromSmarts(cliff.core.replace("*", ""))
@@ -413,16 +418,16 @@ SERIES = {
 
 def cliffs_of(values, **options):
     names = list(SERIES)
-    found = gx.activity_cliffs(list(SERIES.values()), values, similarity=1.0, **options)
-    return {frozenset((names[c.a], names[c.b])): c.core for c in found}
+    cliffs = gx.activity_cliffs(list(SERIES.values()), values, similarity=1.0, **options)
+    return {frozenset((names[c.a], names[c.b])): c.core for c in cliffs}
 
 
 def test_matched_pairs_exchange_one_part_or_a_hydrogen():
-    found = cliffs_of([9.0, 7.5, 6.0, 1.0])
+    core_by_pair = cliffs_of([9.0, 7.5, 6.0, 1.0])
     pairs = {("phenyl", "methyl"), ("phenyl", "hydrogen"), ("methyl", "hydrogen")}
-    assert set(found) == {frozenset(pair) for pair in pairs}
+    assert set(core_by_pair) == {frozenset(pair) for pair in pairs}
     core = Chem.CanonSmiles("CC(=O)Nc1ccc(*)cc1CCO")
-    assert {Chem.CanonSmiles(c) for c in found.values()} == {core}
+    assert {Chem.CanonSmiles(c) for c in core_by_pair.values()} == {core}
     assert cliffs_of([9.0, 7.5, 6.0, 1.0], matched=False) == {}
 
 
@@ -436,18 +441,18 @@ def test_only_large_differences_are_cliffs():
 
 def test_one_molecule_measured_twice_is_not_a_cliff_but_its_enantiomer_is():
     smiles = ["C[C@H](N)C(=O)Nc1ccccc1", "O=C(Nc1ccccc1)[C@H](C)N", "C[C@@H](N)C(=O)Nc1ccccc1"]
-    found = gx.activity_cliffs(smiles, [5.0, 7.0, 9.0])
+    cliffs = gx.activity_cliffs(smiles, [5.0, 7.0, 9.0])
     same = {Chem.CanonSmiles(s) for s in smiles[:2]}
     assert len(same) == 1
-    assert {(c.a, c.b) for c in found} == {(2, 0), (2, 1)}
-    assert all(c.similarity == 1.0 for c in found)
+    assert {(c.a, c.b) for c in cliffs} == {(2, 0), (2, 1)}
+    assert all(c.similarity == 1.0 for c in cliffs)
 
 
 def test_rows_without_a_value_or_a_molecule_are_ignored():
     smiles = [IBUPROFEN, AMIDE, "not a molecule", PYRIDINE]
     with pytest.warns(UserWarning, match="1 SMILES cannot be read: row 2."):
-        found = gx.activity_cliffs(smiles, [5.0, np.nan, 7.0, 8.0], similarity=0.3)
-    assert [(c.a, c.b) for c in found] == [(3, 0)]
+        cliffs = gx.activity_cliffs(smiles, [5.0, np.nan, 7.0, 8.0], similarity=0.3)
+    assert [(c.a, c.b) for c in cliffs] == [(3, 0)]
     assert gx.activity_cliffs([], []) == []
     with pytest.raises(ValueError, match="2 molecules, but values of shape"):
         gx.activity_cliffs(["C", "CC"], [1.0])

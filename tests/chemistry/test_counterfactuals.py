@@ -1,4 +1,4 @@
-"""What to change in a molecule so that the model predicts something else."""
+"""Changes of a molecule are found with which the model predicts something else."""
 
 import re
 from collections import Counter
@@ -23,140 +23,160 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def found(model):
+def counterfactuals(model):
     return gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
 
 
 def test_a_goal_that_the_molecule_reaches_already_is_named(model):
-    found = gx.counterfactuals(model, "c1ccccc1O", "inactive", n=2, predictions=20, steps=1)
-    assert re.search(r"are inactive, like the molecule itself \(\d+ %\)\. Ask", found.summary)
-    assert found.summary.endswith("Ask for another class or value")
+    counterfactuals = gx.counterfactuals(
+        model, "c1ccccc1O", "inactive", n=2, predictions=20, steps=1
+    )
+    assert re.search(
+        r"are inactive, like the molecule itself \(\d+ %\)\. Ask", counterfactuals.summary
+    )
+    assert counterfactuals.summary.endswith("Ask for another class or value")
 
 
 def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predictions(
-    model, found
+    model, counterfactuals
 ):
     start = Chem.CanonSmiles(AMIDE)
-    assert len({one.smiles for one in found}) == len(found) == 5
-    assert start not in {one.smiles for one in found}
-    again = gx.predict(model, [one.smiles for one in found])
-    for one, prediction in zip(found, again, strict=True):
-        assert one.prediction.value == pytest.approx(prediction["pIC50"].value, abs=1e-4)
-        assert one.reached == (one.prediction.value > 5.5)
-        assert 0 < one.similarity < 1
-        assert one.accessibility is None or 1 <= one.accessibility <= 10
-    assert found.predicted <= 200
-    assert list(found.to_frame().smiles) == [one.smiles for one in found]
+    assert (
+        len({counterfactual.smiles for counterfactual in counterfactuals})
+        == len(counterfactuals)
+        == 5
+    )
+    assert start not in {counterfactual.smiles for counterfactual in counterfactuals}
+    again = gx.predict(model, [counterfactual.smiles for counterfactual in counterfactuals])
+    for counterfactual, prediction in zip(counterfactuals, again, strict=True):
+        assert counterfactual.prediction.value == pytest.approx(prediction["pIC50"].value, abs=1e-4)
+        assert counterfactual.reached == (counterfactual.prediction.value > 5.5)
+        assert 0 < counterfactual.similarity < 1
+        assert counterfactual.accessibility is None or 1 <= counterfactual.accessibility <= 10
+    assert counterfactuals.predicted <= 200
+    assert list(counterfactuals.to_frame().smiles) == [
+        counterfactual.smiles for counterfactual in counterfactuals
+    ]
 
 
-def test_a_predicted_change_comes_with_an_interval_of_both_errors(model, found):
+def test_a_predicted_change_comes_with_an_interval_of_both_errors(model, counterfactuals):
     before = gx.predict(model, AMIDE)["pIC50"]
-    for one in found:
-        change = one.prediction.value - before.value
-        half = np.hypot(*(p.interval[1] - p.value for p in (before, one.prediction)))
-        assert one.predicted_change == pytest.approx(change, abs=1e-4)
-        assert one.change_interval == pytest.approx((change - half, change + half), abs=1e-3)
-    row = found.to_frame().iloc[0]
+    for counterfactual in counterfactuals:
+        change = counterfactual.prediction.value - before.value
+        half = np.hypot(*(p.interval[1] - p.value for p in (before, counterfactual.prediction)))
+        assert counterfactual.predicted_change == pytest.approx(change, abs=1e-4)
+        assert counterfactual.change_interval == pytest.approx(
+            (change - half, change + half), abs=1e-3
+        )
+    row = counterfactuals.to_frame().iloc[0]
     assert row.predicted_change_low < row.predicted_change < row.predicted_change_high
     assert row.range.startswith("90 %: ")
 
 
 def test_a_class_changes_its_probability_and_has_no_interval(model):
-    found = gx.counterfactuals(model, AMIDE, "inactive", n=1, predictions=5, steps=1)
+    counterfactuals = gx.counterfactuals(model, AMIDE, "inactive", n=1, predictions=5, steps=1)
     before = gx.predict(model, AMIDE)["BACE-1 inhibition"].probabilities["inactive"]
-    after = found[0].prediction.probabilities["inactive"]
-    assert found[0].predicted_change == pytest.approx(after - before, abs=1e-5)
-    assert found[0].change_interval is None
-    assert found[0].prediction.classes is not None
+    after = counterfactuals[0].prediction.probabilities["inactive"]
+    assert counterfactuals[0].predicted_change == pytest.approx(after - before, abs=1e-5)
+    assert counterfactuals[0].change_interval is None
+    assert counterfactuals[0].prediction.classes is not None
 
 
-def test_what_was_measured_stands_on_the_result_and_in_its_files(model, found, tmp_path):
-    product = found[0].smiles
+def test_what_was_measured_stands_on_the_result_and_in_its_files(model, counterfactuals, tmp_path):
+    product = counterfactuals[0].smiles
     values = {product: 7.25, AMIDE: 5.5, "c1ccccc1CN": 5.0, "Fc1ccccc1CN": 5.75}
     options = {"n": 5, "predictions": 200, "steps": 1, "measured": values}
     again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", **options)
-    assert [one.smiles for one in again] == [one.smiles for one in found]
-    assert found[0].measured is None
+    assert [counterfactual.smiles for counterfactual in again] == [
+        counterfactual.smiles for counterfactual in counterfactuals
+    ]
+    assert counterfactuals[0].measured is None
     assert (again[0].measured.before, again[0].measured.after) == (5.5, 7.25)
     assert again.to_frame().measured[0] == 7.25
     for suffix in (".csv", ".sdf", ".html"):
         text = again.save(tmp_path / f"found{suffix}").read_text()
         assert "7.25" in text, suffix
     structures = list(Chem.SDMolSupplier(str(tmp_path / "found.sdf")))
-    assert [Chem.MolToSmiles(mol) for mol in structures[1:]] == [one.smiles for one in again]
+    assert [Chem.MolToSmiles(mol) for mol in structures[1:]] == [
+        counterfactual.smiles for counterfactual in again
+    ]
     assert structures[1].GetProp("measured") == "7.25"
 
 
-def test_the_share_at_the_changed_atoms_is_that_of_the_contrast(found):
-    frame = found.to_frame()
-    assert len(found) > 0
-    for k, share in enumerate(found.at_change):
-        account = found.contrast(k).account
+def test_the_share_at_the_changed_atoms_is_that_of_the_contrast(counterfactuals):
+    frame = counterfactuals.to_frame()
+    assert len(counterfactuals) > 0
+    for k, share in enumerate(counterfactuals.at_change):
+        account = counterfactuals.contrast(k).account
         expected = (account.changed_a - account.changed_b) / account.output
         assert share == pytest.approx(expected, rel=1e-4)
         assert frame.at_change[k] == share
 
 
-def test_a_search_without_a_result_has_no_shares(model, found):
-    nothing = replace(found, ranked=())
+def test_a_search_without_a_result_has_no_shares(model, counterfactuals):
+    nothing = replace(counterfactuals, ranked=())
     assert nothing.at_change == ()
     assert nothing.to_frame().empty
 
 
-def test_the_same_call_finds_the_same(model, found):
+def test_the_same_call_finds_the_same(model, counterfactuals):
     again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
-    assert [one.smiles for one in again] == [one.smiles for one in found]
-    assert again.first == found.first
+    assert [counterfactual.smiles for counterfactual in again] == [
+        counterfactual.smiles for counterfactual in counterfactuals
+    ]
+    assert again.first == counterfactuals.first
 
 
 def test_a_second_step_says_by_which_changes_it_got_there(model):
-    found = gx.counterfactuals(
+    counterfactuals = gx.counterfactuals(
         model, "CCO", "pIC50: >9", n=4, predictions=200, sources=["transformations"]
     )
-    two = [one for one in found if one.way]
+    two = [counterfactual for counterfactual in counterfactuals if counterfactual.way]
     assert two
-    for one in two:
-        ((name, between),) = one.way
-        assert one.changes == f"{name}, then {one.change}"
+    for counterfactual in two:
+        ((name, between),) = counterfactual.way
+        assert counterfactual.changes == f"{name}, then {counterfactual.change}"
         assert Chem.MolFromSmiles(between) is not None
-    assert found.first is None
-    assert "none reaches" in found.summary
-    assert [one.distance for one in found] == sorted((o.distance for o in found), reverse=True)
+    assert counterfactuals.first is None
+    assert "none reaches" in counterfactuals.summary
+    assert [counterfactual.distance for counterfactual in counterfactuals] == sorted(
+        (o.distance for o in counterfactuals), reverse=True
+    )
 
 
 @pytest.mark.parametrize("goal", ["pIC50: >9", "pIC50: >5.2"])
 def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
-    """Whether the goal is out of reach or near."""
+    """This holds whether the goal is out of reach or near."""
     options = {"predictions": 200, "steps": 1, "sources": ["transformations"]}
     tried = gx.counterfactuals(model, AMIDE, goal, n=200, **options)
     assert (tried.successes == 0) == (goal == "pIC50: >9")
     shown = gx.counterfactuals(model, AMIDE, goal, n=10, **options)
     assert len(shown) == 10
-    assert max(Counter(one.atoms for one in shown).values()) <= 2
-    best = max(tried, key=lambda one: one.distance)
+    assert max(Counter(counterfactual.atoms for counterfactual in shown).values()) <= 2
+    best = max(tried, key=lambda counterfactual: counterfactual.distance)
     if not tried.successes:
         assert shown[0] == best
 
 
 @pytest.mark.parametrize("goal", ["inactive", "pIC50: <6.9"])
 def test_only_those_that_the_model_is_sure_of(model, goal):
-    """Of a class, the set has it alone; of a value, the whole interval is beyond the limit."""
+    """The set has one class alone, or the whole interval of a value is beyond the limit."""
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     options = {"n": 1, "predictions": 64, "steps": 1}
-    any_, found = (
+    any_, counterfactuals = (
         gx.counterfactuals(model, oxane, goal, sure=sure, **options) for sure in (False, True)
     )
-    assert (found.successes, found.sure) == (any_.successes, any_.sure)
-    assert 1 <= found.sure < found.successes
-    assert f"{found.sure} surely" in found.summary
-    assert len(found) == 1
-    assert found.to_frame().sure.all()
+    assert (counterfactuals.successes, counterfactuals.sure) == (any_.successes, any_.sure)
+    assert 1 <= counterfactuals.sure < counterfactuals.successes
+    assert f"{counterfactuals.sure} surely" in counterfactuals.summary
+    assert len(counterfactuals) == 1
+    assert counterfactuals.to_frame().sure.all()
     assert not any_.to_frame().sure.all()
-    for one in found:
+    for counterfactual in counterfactuals:
         if goal == "inactive":
-            assert one.prediction.classes == ("inactive",)
+            assert counterfactual.prediction.classes == ("inactive",)
         else:
-            assert one.prediction.interval[1] < 6.9
+            assert counterfactual.prediction.interval[1] < 6.9
 
 
 def test_sure_ones_are_refused_where_errors_are_unknown(model):
@@ -164,25 +184,28 @@ def test_sure_ones_are_refused_where_errors_are_unknown(model):
     unknown.conformal = {}
     with pytest.raises(ValueError, match=r"how wrong the model is for 'pIC50' is not known"):
         gx.counterfactuals(unknown, AMIDE, "pIC50: >5.5", sure=True)
-    found = gx.counterfactuals(unknown, AMIDE, "pIC50: >5.5", n=1, predictions=5, steps=1)
-    assert (found.sure, found[0].sure) == (None, None)
-    assert "surely" not in found.summary
+    counterfactuals = gx.counterfactuals(unknown, AMIDE, "pIC50: >5.5", n=1, predictions=5, steps=1)
+    assert (counterfactuals.sure, counterfactuals[0].sure) == (None, None)
+    assert "surely" not in counterfactuals.summary
 
 
 def test_kept_atoms_are_in_every_counterfactual_also_after_two_steps(model):
-    found = gx.counterfactuals(
+    counterfactuals = gx.counterfactuals(
         model, AMIDE, "pIC50: >9", n=6, keep="C(=O)N", predictions=300, sources=["transformations"]
     )
     pattern = Chem.MolFromSmarts("C(=O)N")
-    assert all(Chem.MolFromSmiles(one.smiles).HasSubstructMatch(pattern) for one in found)
-    assert any(one.way for one in found)
+    assert all(
+        Chem.MolFromSmiles(counterfactual.smiles).HasSubstructMatch(pattern)
+        for counterfactual in counterfactuals
+    )
+    assert any(counterfactual.way for counterfactual in counterfactuals)
 
 
-def test_the_picture_draws_the_molecule_first_and_escapes_nothing_away(found):
-    picture = found.svg(columns=2)
+def test_the_picture_draws_the_molecule_first_and_escapes_nothing_away(counterfactuals):
+    picture = counterfactuals.svg(columns=2)
     assert "the molecule" in picture
-    assert all(str(one.prediction) in picture for one in found)
-    assert found.contrast(0).b.smiles == found[0].smiles
+    assert all(str(counterfactual.prediction) in picture for counterfactual in counterfactuals)
+    assert counterfactuals.contrast(0).b.smiles == counterfactuals[0].smiles
 
 
 def test_goals_are_read_and_refused_by_name(model):
@@ -226,11 +249,13 @@ def test_feasibility_tells_a_simple_molecule_from_a_hard_and_a_reactive_one():
     assert "aldehyde" in " ".join(alerts(Chem.MolFromSmiles("CCC=O"))).lower()
 
 
-def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, found):
+def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, counterfactuals):
     steps = search(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
     first, second = next(steps), next(steps)
     assert (first.predicted, len(first)) == (0, 0)
     assert 0 < second.predicted <= 64
     last = [second, *steps][-1]
-    assert [one.smiles for one in last] == [one.smiles for one in found]
-    assert (last.predicted, last.first) == (found.predicted, found.first)
+    assert [counterfactual.smiles for counterfactual in last] == [
+        counterfactual.smiles for counterfactual in counterfactuals
+    ]
+    assert (last.predicted, last.first) == (counterfactuals.predicted, counterfactuals.first)

@@ -1,4 +1,4 @@
-"""Shapley values of fragments: the definition, its axioms, sampling, wrapped models, command."""
+"""Shapley values of fragments fulfil their definition and axioms, sampled or not."""
 
 import itertools
 import math
@@ -28,17 +28,17 @@ def model():
 
 
 def by_definition(value, players):
-    """Mean over all orders of what each player adds to those before it."""
-    found = dict.fromkeys(players, 0.0)
+    """Average over all orders what each player adds to those before it."""
+    values = dict.fromkeys(players, 0.0)
     for order in itertools.permutations(players):
         for place, player in enumerate(order):
             gain = value(order[: place + 1]) - value(order[:place])
-            found[player] += gain / math.factorial(len(players))
-    return found
+            values[player] += gain / math.factorial(len(players))
+    return values
 
 
 def value_of(model, smiles, operator):
-    """The logit of a molecule with only the atoms of some fragments."""
+    """Return the logit of a molecule with only the atoms of some fragments."""
     data = prepare_for(model, smiles).data
 
     @cache
@@ -87,16 +87,16 @@ def test_more_than_ten_fragments_are_sampled_and_say_so(model, monkeypatch):
     e = gx.explain(model, AMIDE)
     exact = gx.fragments(e, method="shapley", model=model)
     monkeypatch.setattr(fragment_shapley, "EXACT", 2)
-    found = gx.fragments(e, method="shapley", model=model, seed=3)
+    parts = gx.fragments(e, method="shapley", model=model, seed=3)
     again = gx.fragments(e, method="shapley", model=model, seed=3)
-    assert (found.shapley.orders, found.shapley.seed) == (64, 3)
-    assert "64 orders with seed 3" in str(found.shapley)
-    assert found.total == pytest.approx(exact.total, abs=1e-5)
-    assert found.to_frame().equals(again.to_frame())
-    known = {part.atoms: part.relevance for part in exact}
-    for part in found:
-        assert abs(part.relevance - known[part.atoms]) < 4 * part.error + 1e-5
-    assert found.to_frame().error.gt(0).any()
+    assert (parts.shapley.orders, parts.shapley.seed) == (64, 3)
+    assert "64 orders with seed 3" in str(parts.shapley)
+    assert parts.total == pytest.approx(exact.total, abs=1e-5)
+    assert parts.to_frame().equals(again.to_frame())
+    exact_values = {part.atoms: part.relevance for part in exact}
+    for part in parts:
+        assert abs(part.relevance - exact_values[part.atoms]) < 4 * part.error + 1e-5
+    assert parts.to_frame().error.gt(0).any()
     assert "error" not in exact.to_frame()
 
 
@@ -140,5 +140,5 @@ def test_the_command_ranks_fragments_by_their_shapley_values(model, tmp_path, mo
     assert not stop.value.code
     parts = [gx.fragments(e, method="shapley", model=model) for e in gx.explain(model, texts)]
     expected = gx.fragment_table(parts).set_index("smiles")["mean"].sort_index()
-    found = pd.read_csv(out).set_index("smiles")["mean"].sort_index()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    means = pd.read_csv(out).set_index("smiles")["mean"].sort_index()
+    np.testing.assert_allclose(means, expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Fragments over many molecules: running statistics against NumPy, memory, empty tables."""
+"""Fragments of many molecules agree with NumPy, in little memory, also in empty tables."""
 
 import tracemalloc
 
@@ -68,7 +68,7 @@ def test_a_long_chain_does_not_count_for_more_per_atom_than_its_atoms_do():
 
 def test_memory_does_not_grow_with_the_number_of_molecules():
     tally = Tally()
-    own = tracemalloc.Filter(True, "*fragment_table.py")  # other threads may be at work
+    this_file = tracemalloc.Filter(True, "*fragment_table.py")  # other threads may be at work
     tracemalloc.start()
     try:
         sizes = []
@@ -76,7 +76,7 @@ def test_memory_does_not_grow_with_the_number_of_molecules():
             for place in range(10_000):
                 tally.add([(1.0, 6)], place + round_ * 10_000, "c1ccccc1")
                 tally.written(("rest", f"*{place}"))
-            kept = tracemalloc.take_snapshot().filter_traces([own])
+            kept = tracemalloc.take_snapshot().filter_traces([this_file])
             sizes.append(sum(trace.size for trace in kept.traces))
     finally:
         tracemalloc.stop()

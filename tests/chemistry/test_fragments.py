@@ -1,4 +1,4 @@
-"""Relevance of fragments: they partition a molecule, their sums close, they have names."""
+"""Fragments partition a molecule, have names, and share its relevance."""
 
 from importlib.util import find_spec
 from xml.etree import ElementTree
@@ -14,7 +14,7 @@ from scipy import stats
 
 import graphxai as gx
 from graphxai.chemistry import names as fragment_names
-from graphxai.chemistry.name_tables import FUNCTIONAL_GROUPS
+from graphxai.chemistry.name_tables import NAMED_GROUPS
 from graphxai.chemistry.names import described, name_in_words
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
@@ -51,7 +51,7 @@ def explained(model, smiles):
 
 @pytest.fixture(scope="module")
 def of(model):
-    """The fragments of a SMILES."""
+    """Return the fragments of a SMILES."""
     return lambda smiles, scheme: gx.fragments(gx.explain(model, smiles), scheme)
 
 
@@ -77,8 +77,8 @@ def test_brics_fragments_are_those_of_rdkit(explained):
             Chem.CanonSmiles(Chem.MolToSmiles(part, isomericSmiles=False))
             for part in Chem.GetMolFrags(broken, asMols=True, sanitizeFrags=False)
         )
-        found = sorted(part.smiles for part in gx.fragments(explanation, "brics"))
-        assert found == expected
+        pieces = sorted(part.smiles for part in gx.fragments(explanation, "brics"))
+        assert pieces == expected
 
 
 def test_the_scaffold_is_what_is_left_when_ends_are_cut_again_and_again(explained):
@@ -100,10 +100,10 @@ def test_the_scaffold_is_what_is_left_when_ends_are_cut_again_and_again(explaine
         }
         expected = core | doubly  # what is double bonded to rings and linkers belongs to them
         parts = gx.fragments(explanation, "scaffold")
-        found = {index for part in parts if part.name == "scaffold" for index in part.atoms}
-        assert found == expected
+        scaffold = {index for part in parts if part.name == "scaffold" for index in part.atoms}
+        assert scaffold == expected
         whole = MurckoScaffold.GetScaffoldForMol(mol)
-        assert len(found) == whole.GetNumAtoms()
+        assert len(scaffold) == whole.GetNumAtoms()
 
 
 def test_ring_systems_are_what_bridges_leave(explained):
@@ -149,10 +149,10 @@ def test_functional_groups_are_named_as_chemists_do(of, smiles, groups):
 
 
 def test_every_pattern_can_be_read_and_no_name_hides_another():
-    for name, smarts in FUNCTIONAL_GROUPS:
+    for name, smarts in NAMED_GROUPS:
         assert Chem.MolFromSmarts(smarts) is not None, name
     assert len(fragment_names.ring_names()) == len(fragment_names.RINGS)
-    assert len(fragment_names.group_names()) == len(fragment_names.GROUPS)
+    assert len(fragment_names.group_names()) == len(fragment_names.SUBSTITUENTS)
 
 
 @pytest.mark.parametrize(
@@ -216,20 +216,22 @@ def test_the_numbering_of_the_atoms_does_not_matter(model):
     for smiles in (*list(MOLECULES.values())[:4], "NC(=O)CC(=O)NC(=O)N", "C1CC12CC2"):
         mol = Chem.MolFromSmiles(smiles)
         order = generator.permutation(mol.GetNumAtoms()).tolist()
-        one, other = gx.explain(model, [mol, Chem.RenumberAtoms(mol, order)])
+        first, second = gx.explain(model, [mol, Chem.RenumberAtoms(mol, order)])
         for scheme in (*SCHEMES, OWN):
-            before, after = (by_structure(gx.fragments(e, scheme)) for e in (one, other))
+            before, after = (by_structure(gx.fragments(e, scheme)) for e in (first, second))
             assert before.keys() == after.keys()
-            tolerance = 1e-4 * np.abs(one.relevance).max()
+            tolerance = 1e-4 * np.abs(first.relevance).max()
             for key, sums in before.items():
                 np.testing.assert_allclose(after[key], sums, atol=tolerance)
 
 
 def by_structure(parts):
-    found = {}
+    sums_by_structure = {}
     for part in parts:
-        found.setdefault((part.name, part.smiles, len(part.atoms)), []).append(part.relevance)
-    return {key: sorted(sums) for key, sums in found.items()}
+        sums_by_structure.setdefault((part.name, part.smiles, len(part.atoms)), []).append(
+            part.relevance
+        )
+    return {key: sorted(sums) for key, sums in sums_by_structure.items()}
 
 
 @pytest.mark.parametrize(
@@ -269,9 +271,9 @@ def test_pictures_show_each_fragment_in_the_colour_of_its_sum(explained):
         assert scale.hex(part.relevance)[0] in ElementTree.tostring(drawn, encoding="unicode")
     for explanation in explained:
         for scheme in ("rings", OWN):
-            found = gx.fragments(explanation, scheme)
-            ElementTree.fromstring(found.svg())
-            ElementTree.fromstring(found[0].svg())
+            fragments = gx.fragments(explanation, scheme)
+            ElementTree.fromstring(fragments.svg())
+            ElementTree.fromstring(fragments[0].svg())
 
 
 def test_no_module_hides_a_function_of_its_name():
@@ -358,9 +360,9 @@ def test_a_table_distinguishes_structures_with_the_same_name(model):
 
 
 def test_a_table_has_one_method_and_one_target(model):
-    one, other = gx.explain(model, "CCO"), gx.explain(model, "CCO", target="pIC50")
+    first, second = gx.explain(model, "CCO"), gx.explain(model, "CCO", target="pIC50")
     with pytest.raises(ValueError, match="one method and target"):
-        gx.fragment_table([one, other])
+        gx.fragment_table([first, second])
     assert gx.fragment_table([]).empty
 
 
@@ -381,15 +383,22 @@ def test_the_command_writes_what_python_gives(model, tmp_path, monkeypatch, caps
     assert "left out: row 2" in printed.err
     explained = gx.explain(model, ["CC(=O)Nc1ccccc1", "CC(=O)Nc1ccncc1", "CCOc1ccccc1"])
     expected = gx.fragment_table(explained, "brics")
-    found = pd.read_csv(out)
-    assert set(found.name) == set(expected.name)
+    table = pd.read_csv(out)
+    assert set(table.name) == set(expected.name)
     np.testing.assert_allclose(
-        found.set_index("smiles")["mean"].sort_index(),
+        table.set_index("smiles")["mean"].sort_index(),
         expected.set_index("smiles")["mean"].sort_index(),
         atol=1e-5,
     )
-    own = ("--smarts", "anilide:c[NX3]C=O", "--limit", 3, "--out", tmp_path / "own.parquet")
-    assert run(source, "--model", folder, *own)[0] == 0
+    with_patterns = (
+        "--smarts",
+        "anilide:c[NX3]C=O",
+        "--limit",
+        3,
+        "--out",
+        tmp_path / "own.parquet",
+    )
+    assert run(source, "--model", folder, *with_patterns)[0] == 0
     assert set(pd.read_parquet(tmp_path / "own.parquet").name) == {"anilide", "rest"}
     code, printed = run(source, "--scheme", "murcko")
     assert code != 0

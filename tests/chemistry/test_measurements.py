@@ -1,4 +1,4 @@
-"""What a table of measured values says about a change."""
+"""A table of measured values says what a change did to them."""
 
 import re
 
@@ -33,11 +33,11 @@ def about(table, before, after):
 
 def test_a_matched_pair_names_what_was_exchanged_and_where():
     mols = [Chem.MolFromSmiles(text) for text in ("c1ccccc1CCN", "Clc1ccccc1CCN", "CCO")]
-    ((pair, found),) = matched_pairs(mols).items()
+    ((pair, matched),) = matched_pairs(mols).items()
     assert pair == (0, 1)
-    assert found.exchange == TO_CHLORINE
-    assert found.exchange.reversed == Exchange("*Cl", "*[H]", "c")
-    assert Chem.MolFromSmiles(found.core).GetNumAtoms() == mols[0].GetNumAtoms() + 1
+    assert matched.exchange == TO_CHLORINE
+    assert matched.exchange.reversed == Exchange("*Cl", "*[H]", "c")
+    assert Chem.MolFromSmiles(matched.core).GetNumAtoms() == mols[0].GetNumAtoms() + 1
 
 
 def test_changes_of_the_same_exchange_are_collected_by_the_kind_of_atom(table):
@@ -52,8 +52,8 @@ def test_changes_of_the_same_exchange_are_collected_by_the_kind_of_atom(table):
 
 
 def test_a_measured_product_is_told_and_what_is_unknown_too(table):
-    known = about(table, "c1ccccc1C(N)=O", "COc1ccccc1C(N)=O")
-    assert known.sentence == "measured pIC50 6.5 (before 5); pIC50 +1.50 in 1 pair"
+    in_table = about(table, "c1ccccc1C(N)=O", "COc1ccccc1C(N)=O")
+    assert in_table.sentence == "measured pIC50 6.5 (before 5); pIC50 +1.50 in 1 pair"
     assert about(table, "c1ccccc1OC", "Brc1ccccc1OC").sentence == "exchange never measured"
     assert about(table, "c1ccccc1OC", "c1ccncc1OC").sentence == "no exchange at one bond"
 
@@ -66,9 +66,9 @@ def test_a_table_is_read_with_repeats_averaged_and_useless_rows_counted(tmp_path
         " 1 row has a value in 'pIC50' but no readable SMILES."
     )
     with pytest.warns(UserWarning, match=re.escape(unread)):
-        found = gx.Measurements.read(path, ["class", "pIC50"])
-    assert (found.name, found.values) == ("pIC50", {"CCO": 5.5})
-    assert found.note == unread
+        measurements = gx.Measurements.read(path, ["class", "pIC50"])
+    assert (measurements.name, measurements.values) == ("pIC50", {"CCO": 5.5})
+    assert measurements.note == unread
     with pytest.raises(ValueError, match="has no column 'logD'"):
         gx.Measurements.read(path, ["logD"])
 

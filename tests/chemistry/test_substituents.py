@@ -1,4 +1,4 @@
-"""Names of substituents, and of what was exchanged for what."""
+"""Substituents have names, and so has what was exchanged for what."""
 
 import pytest
 from rdkit import Chem

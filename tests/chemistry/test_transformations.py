@@ -1,4 +1,4 @@
-"""Changes of molecules: transformations, exchanged fragments, SELFIES."""
+"""Molecules are changed by transformations, exchanged fragments and SELFIES."""
 
 import pytest
 from rdkit import Chem
@@ -106,11 +106,11 @@ def test_a_fragment_is_exchanged_for_others_at_the_same_kind_of_bond():
 def test_changes_of_selfies_are_reproducible_and_keep_a_substructure():
     pytest.importorskip("selfies")
     mol = Chem.MolFromSmiles(AMIDE)
-    one, again = (list(mutated(mol, 80, 3, keep=[1, 2, 3])) for _ in range(2))
-    assert one
-    assert one == again
+    changes, again = (list(mutated(mol, 80, 3, keep=[1, 2, 3])) for _ in range(2))
+    assert changes
+    assert changes == again
     amide = Chem.MolFromSmarts("C(=O)N")
-    assert all(Chem.MolFromSmiles(c.smiles).HasSubstructMatch(amide) for c in one)
+    assert all(Chem.MolFromSmiles(c.smiles).HasSubstructMatch(amide) for c in changes)
 
 
 @pytest.mark.parametrize("smiles", [AMIDE, "C[C@H](N)CC", "c1ccc2c(c1)OCO2", "c1ccc2[nH]ccc2c1"])

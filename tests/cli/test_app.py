@@ -1,4 +1,4 @@
-"""The command `graphxai app`."""
+"""The command `graphxai app` starts the server and opens a browser."""
 
 import html
 import os
@@ -15,24 +15,24 @@ pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 
 @pytest.fixture
 def started(monkeypatch):
-    """What the command listens on and opens; the server itself is interrupted at once."""
-    found = {"opened": []}
+    """Record what the command listens on and opens, and interrupt the server at once."""
+    started_app = {"opened": []}
 
     def serve(server, sockets):
-        found["host"], found["port"] = sockets[0].getsockname()
+        started_app["host"], started_app["port"] = sockets[0].getsockname()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uvicorn.Server.run", serve)
 
     def opened(address):
-        """What a browser is started with, and where the file that it names leads to."""
+        """Record what a browser is started with, and where the file that it names leads to."""
         file = Path(url2pathname(urlsplit(address).path))
         (leads_to,) = re.findall('href="(.*)"', file.read_text())
         private = stat.S_IMODE(file.parent.stat().st_mode) == 0o700 or os.name != "posix"
-        found["opened"].append((address, html.unescape(leads_to), private, file))
+        started_app["opened"].append((address, html.unescape(leads_to), private, file))
 
     monkeypatch.setattr("webbrowser.open", opened)
-    return found
+    return started_app
 
 
 def test_the_page_is_served_to_this_machine_alone_at_a_new_address_each_time(run, started):

@@ -51,7 +51,7 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
 
 
 def annotations(command):
-    """The annotated type of each option of a command."""
+    """Return the annotated type of each option of a command."""
     signature = inspect.signature(COMMANDS[command].callback, eval_str=True)
     return {
         parameter: signature.parameters[parameter.name].annotation
@@ -61,13 +61,13 @@ def annotations(command):
 
 
 def applicability(annotation):
-    """What an annotation says that an option applies to, or None if it does not say so."""
+    """Return what an annotation says that an option applies to, or None if it says nothing."""
     metadata = getattr(annotation, "__metadata__", ())
     return next((m for m in metadata if isinstance(m, AppliesTo)), None)
 
 
 def as_given(parameter, annotation):
-    """An option as a user might give it, with a value that it accepts."""
+    """Return an option as a user might give it, with a value that it accepts."""
     name = max(parameter.opts + parameter.secondary_opts, key=len)
     (value_type, *_) = get_args(annotation)
     (value_type, *_) = get_args(value_type) or (value_type,)  # of a union or a list
@@ -121,7 +121,7 @@ def test_every_option_of_a_command_with_a_source_says_what_it_applies_to(command
 
 @dataclass(frozen=True)
 class LongerSettings(PredictionSettings):
-    """What a stranger makes of the settings: one more field, and nothing else."""
+    """Settings as somebody may extend them: by one more field, and nothing else."""
 
     limit: int | None = option(None, "Read at most this many rows.", applies_to=("table",))
 

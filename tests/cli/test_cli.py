@@ -1,4 +1,4 @@
-"""The command line and table runs, in this process; errors are one line and non-zero."""
+"""The command line explains and runs tables; an error is one line and a non-zero status."""
 
 import csv
 import json
@@ -142,7 +142,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A checkpoint that holds its training molecules: methane and an acetate."""
+    """Return a checkpoint that holds its training molecules: methane and an acetate."""
     folder = save_checkpoint(random_graphormer(), tmp_path_factory.mktemp("trained") / "toy")
     (folder / "training.csv").write_text("smiles\nC\nCC(=O)[O-]\n")
     return folder
@@ -202,7 +202,7 @@ def test_weights_to_start_from_are_refused(run, table, command):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A checkpoint with conformal scores."""
+    """Return a checkpoint with conformal scores."""
     model = random_graphormer()
     model.conformal = {"pIC50": Conformal({"": [0.5] * 99}), "activity": Conformal({})}
     return save_checkpoint(model, tmp_path_factory.mktemp("measured") / "toy")
@@ -407,9 +407,9 @@ def test_help_shows_a_type_only_for_options_that_take_a_value(command, run):
 def test_the_words_of_the_ledger_are_explained_once(run):
     _, text, _ = run("explain", "CCO", "--method", "lrp", "--method", "gradient_input")
     assert text.count("The output for the target, active, is a logit: +0.7 doubles the odds.") == 1
-    told = " ".join(text.split("doubles the odds.")[1].split())
+    glossary = " ".join(text.split("doubles the odds.")[1].split())
     for word in ("Without nodes: ", "centrality: ", "graph token: ", "biases: "):
-        assert told.count(word) == 1
+        assert glossary.count(word) == 1
     assert "\x1b" not in text
 
 

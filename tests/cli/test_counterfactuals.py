@@ -1,4 +1,4 @@
-"""The command `graphxai counterfactuals`."""
+"""The command `graphxai counterfactuals` prints changes of a molecule and writes them to files."""
 
 import csv
 
@@ -58,7 +58,7 @@ def test_measured_values_are_printed_and_written(tmp_path):
 
 
 def test_the_tables_own_pairs_are_measured_pairs(tmp_path):
-    """Phenol and 2-fluorophenol: the exchange of H for F is predicted for phenol, too."""
+    """The table has phenol and 2-fluorophenol, so this exchange of H for F was measured."""
     molecules = ["c1ccccc1O,4,5", "Oc1ccccc1F,4.5,", "c1ccccc1CN,5,", "NCc1ccccc1F,5.75,"]
     table, bare = tmp_path / "assay.csv", tmp_path / "bare.csv"
     table.write_text("\n".join(["smiles,pIC50,other", *molecules]))

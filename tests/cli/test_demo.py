@@ -1,4 +1,4 @@
-"""The demonstration, as `make demo` runs it."""
+"""The demonstration runs as `make demo` runs it."""
 
 from PIL import Image
 

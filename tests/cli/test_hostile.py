@@ -40,8 +40,8 @@ def test_no_control_character_reaches_the_terminal(run, checkpoint, tmp_path, mo
         text = "".join(run(*arguments)[1:])
         assert text
         assert printable(text) == text, arguments
-    told = warnings.formatwarning(EVIL, UserWarning, EVIL, 1)
-    assert printable(told) == told
+    warning = warnings.formatwarning(EVIL, UserWarning, EVIL, 1)
+    assert printable(warning) == warning
 
 
 @pytest.mark.parametrize("command", ["explain", "predict", "fragments", "report"])

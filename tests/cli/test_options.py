@@ -99,7 +99,7 @@ def test_values_are_checked_where_they_are_declared(call):
     ],
 )
 def test_an_option_that_does_not_apply_is_refused(call, source, arguments, message):
-    """A default that the user typed counts as given: it would be ignored all the same."""
+    """A default that the user typed is refused too, because it would be ignored as well."""
     code, text, _ = call(source, *arguments)
     assert code == 2
     assert message in text

@@ -15,7 +15,7 @@ SCORE = re.compile(r"[+-]?\d\.\d{3}")
 
 
 def tables_of(name):
-    """The tables of a bundled model, with names of a length that assays have."""
+    """Return the tables of a bundled model, with names as long as those of assays."""
     scores = json.loads((PRETRAINED / name / "scores.json").read_text())["scores"]
     long_names = {
         f"{target}, agonism, HepG2, 24 h, % of control": s for target, s in scores.items()

@@ -73,7 +73,7 @@ def test_a_second_signal_does_not_disturb_the_tidying_up():
 
 
 def test_the_status_is_that_of_sigterm_wherever_it_arrives(tmp_path):
-    """Python would end by SIGINT after a plain KeyboardInterrupt in a text that `exec` runs."""
+    """After a plain KeyboardInterrupt in a text that `exec` runs, Python would end by SIGINT."""
     code = (
         "import os, signal, sys\n"
         "from graphxai.cli.stopping import heeding_sigterm\n"

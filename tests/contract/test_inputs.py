@@ -71,9 +71,9 @@ def test_a_result_that_is_not_finite_is_left_out_with_a_warning():
     model.node_embedding.table.data[5] = 1e38  # the row of carbon
     for call in (gx.predict, gx.explain, gx.pairs):
         with pytest.warns(UserWarning, match="input 1 was left out: .* not a finite number"):
-            found = call(model, ["O", "CC"])
-        assert found[0] is not None
-        assert found[1] is None
+            results = call(model, ["O", "CC"])
+        assert results[0] is not None
+        assert results[1] is None
         with pytest.raises(ValueError, match="not a finite number"):
             call(model, "CC")
 
@@ -84,16 +84,16 @@ def test_molecules_prepared_together_equal_those_prepared_one_by_one(model):
     together = list(prepare_each(model, values))
     assert len(together) == len(values)
     assert "structure" not in graph  # the caller's graph stays as it is
-    for value, found in zip(values, together, strict=True):
-        if isinstance(found, Exception):
-            with pytest.raises(type(found), match=re.escape(str(found))):
+    for value, encoded in zip(values, together, strict=True):
+        if isinstance(encoded, Exception):
+            with pytest.raises(type(encoded), match=re.escape(str(encoded))):
                 prepare_for(model, value)
             continue
         alone = prepare_for(model, value)
-        assert (found.smiles, found.molecule is None) == (alone.smiles, alone.molecule is None)
+        assert (encoded.smiles, encoded.molecule is None) == (alone.smiles, alone.molecule is None)
         for name, expected in alone.data.to_dict().items():
             if isinstance(expected, torch.Tensor):
-                assert torch.equal(found.data[name], expected)
+                assert torch.equal(encoded.data[name], expected)
 
 
 def test_molecules_are_prepared_without_pyg_and_a_given_graph_is_left_as_it_is(model):
@@ -114,7 +114,7 @@ def test_only_errors_of_the_named_kinds_are_given_in_place_of_an_input(model):
     wrapped.prepare = broken
     with pytest.raises(TypeError):
         list(prepare_each(wrapped, [1]))
-    (found,) = prepare_each(wrapped, [1], Exception)
-    assert isinstance(found, TypeError)
+    (error,) = prepare_each(wrapped, [1], Exception)
+    assert isinstance(error, TypeError)
     with pytest.raises(ValueError, match="ring 1 is opened"):
         prepare_all(model, ["CCO", "C1CC"])

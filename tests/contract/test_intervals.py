@@ -104,10 +104,10 @@ def test_a_level_lies_between_0_and_1(level):
 def test_a_prediction_states_its_range():
     plain = gx.Prediction("pIC50", value=6.0)
     assert (plain.interval, plain.classes, plain.range, plain.in_full) == (None, None, "", "6.00")
-    one = gx.Prediction("pIC50", value=6.0, conformal=Conformal({"": [0.5] * 99}))
-    assert one.in_full == "6.00 (90 %: 5.50 to 6.50)"
-    assert "90 %: 5.50 to 6.50" in one._repr_html_()
-    assert one.to_dict()["interval"] == [5.5, 6.5]
+    prediction = gx.Prediction("pIC50", value=6.0, conformal=Conformal({"": [0.5] * 99}))
+    assert prediction.in_full == "6.00 (90 %: 5.50 to 6.50)"
+    assert "90 %: 5.50 to 6.50" in prediction._repr_html_()
+    assert prediction.to_dict()["interval"] == [5.5, 6.5]
     few = gx.Prediction("pIC50", value=6.0, conformal=Conformal({"": [0.5] * 3}))
     assert few.range == "90 %: any value"
     assert few.to_dict()["interval"] == [None, None]
@@ -131,7 +131,7 @@ def test_a_change_is_as_uncertain_as_two_independent_errors():
 
 
 def test_errors_of_a_teacher_count_as_those_on_the_calibration_molecules_do():
-    """Pooled scores are those of all molecules at once; what has no prediction does not count."""
+    """Pooled scores are those of all molecules at once, without those that lack a prediction."""
     rng = np.random.default_rng(0)
     read, y, near = rng.normal(size=(3, 60))
     near = np.abs(np.tanh(near))
@@ -206,9 +206,9 @@ def test_a_broken_file_is_named(folder, text):
 
 def test_predictions_and_explanations_have_intervals(folder):
     model = load_checkpoint(folder)
-    found = gx.predict(model, "CCO")
-    assert found["pIC50"].interval is not None
-    assert found["activity"].classes is not None
+    predictions = gx.predict(model, "CCO")
+    assert predictions["pIC50"].interval is not None
+    assert predictions["activity"].classes is not None
     explanation = gx.explain(model, "CCO", target="pIC50")
     assert explanation.prediction.in_full in repr(explanation)
     assert explanation.prediction.in_full in explanation.section()
@@ -244,14 +244,14 @@ REGRESSION = Task("y", "regression")
 
 
 def drawn(n):
-    """Predictions that are worse far from the training set: values, labels, similarities."""
+    """Draw predictions that are worse far from the training set: values, labels, similarities."""
     similarity = RNG.uniform(0.1, 0.9, n)
     read = RNG.normal(size=n)
     return read, read + (2 - similarity) * RNG.normal(size=n), similarity
 
 
 def limits(share, n):
-    """Six standard errors of a share."""
+    """Return six standard errors of a share."""
     return 6 * (share * (1 - share) / n) ** 0.5
 
 
@@ -262,8 +262,8 @@ def test_intervals_hold_at_their_level_on_exchangeable_data(level):
     for _ in range(40):
         read, y, similarity = drawn(100 + 50)
         made = conformal.conformal_scores(REGRESSION, read[:99], y[:99], similarity[:99])
-        found = conformal.coverage(REGRESSION, made, read[99:], y[99:], similarity[99:], level)
-        held.append(found["held"])
+        report = conformal.coverage(REGRESSION, made, read[99:], y[99:], similarity[99:], level)
+        held.append(report["held"])
     spread = np.std(held) / len(held) ** 0.5
     assert abs(np.mean(held) - level) < 4 * spread + 0.01
 
@@ -275,14 +275,14 @@ def test_sets_hold_for_each_class_on_exchangeable_data():
     overconfident = p**2 / (p**2 + (1 - p) ** 2)
     similarity = RNG.uniform(0, 1, 4000)
     made = conformal.conformal_scores(task, overconfident[:1000], y[:1000], similarity[:1000])
-    found = conformal.coverage(task, made, overconfident[1000:], y[1000:], similarity[1000:])
-    for share, n in found["held_by_class"].values():
+    report = conformal.coverage(task, made, overconfident[1000:], y[1000:], similarity[1000:])
+    for share, n in report["held_by_class"].values():
         calibrated = min(len(scores) for scores in made.scores.values())
         assert share > 0.9 - limits(0.9, n) - limits(0.9, calibrated)
 
 
 def p_value(score, calibrated):
-    """The share of molecules at least as strange as the new one, which counts too (Vovk 2005)."""
+    """Return the share of molecules as strange as the new one or more (Vovk 2005), counting it."""
     return (1 + (calibrated >= score).sum()) / (1 + len(calibrated))
 
 
@@ -346,7 +346,7 @@ def test_all_molecules_of_a_rare_class_count():
 
 
 def test_a_card_says_how_many_the_intervals_held():
-    found = {
+    reports = {
         "pIC50": {"level": 0.9, "n": 152, "held": 0.882, "width": 2.1, "far": [0.75, 20]},
         "tox": {
             "level": 0.9, "n": 10, "held": 0.8, "single": 0.5, "held_by_class": {"no": [0.8, 10]}
@@ -354,7 +354,7 @@ def test_a_card_says_how_many_the_intervals_held():
     }  # fmt: skip
     from graphxai.learning.card import coverage_text
 
-    text = coverage_text(found, {"pIC50": "log M"})
+    text = coverage_text(reports, {"pIC50": "log M"})
     assert "pIC50: 90 % intervals held 88 % of 152; median width 2.10 log M" in text
     assert "far from the training set 75 % of 20" in text
     assert "tox: 90 % sets of classes held 80 % of 10; no 80 % of 10; 50 % have a single" in text

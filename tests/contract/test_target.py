@@ -1,4 +1,4 @@
-"""Targets: the log-odds of the class explained, against probabilities."""
+"""A target is the log-odds of the class explained, or its probability."""
 
 import re
 

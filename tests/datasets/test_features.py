@@ -42,7 +42,7 @@ ODD = {
 
 
 def ogb_features(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """OGB's `smiles2graph` loops, for a molecule that may have no SMILES."""
+    """Loop as OGB's `smiles2graph` does, over a molecule that may have no SMILES."""
     atoms = [atom_to_feature_vector(atom) for atom in mol.GetAtoms()]
     ends, bonds = [], []
     for bond in mol.GetBonds():
@@ -84,8 +84,8 @@ def test_odd_molecules_have_the_features_of_ogb(smiles: str) -> None:
 def test_a_smiles_has_the_features_that_ogb_reads_from_the_molecule_of_rdkit(smiles: str) -> None:
     data = molecule_to_data(smiles)
     expected = ogb_features(Chem.MolFromSmiles(smiles))
-    for found, wanted in zip((data.x, data.edge_index, data.edge_attr), expected, strict=True):
-        assert np.array_equal(found.numpy(), wanted)
+    for tensor, wanted in zip((data.x, data.edge_index, data.edge_attr), expected, strict=True):
+        assert np.array_equal(tensor.numpy(), wanted)
 
 
 def test_every_element_charge_and_number_of_hydrogens_has_the_features_of_ogb() -> None:

@@ -52,33 +52,33 @@ KEYS = ("x", "edge_index", "edge_attr")
 GIVEN = Chem.RenumberAtoms(Chem.MolFromSmiles("CCO"), [2, 0, 1])
 
 
-def assert_same(found: Data | MoleculeError, expected: Data | MoleculeError) -> None:
-    assert type(found) is type(expected)
+def assert_same(graph: Data | MoleculeError, expected: Data | MoleculeError) -> None:
+    assert type(graph) is type(expected)
     if isinstance(expected, MoleculeError):
-        assert str(found) == str(expected)
+        assert str(graph) == str(expected)
         return
-    assert found.keys() == expected.keys()
-    assert (found.smiles, found.vocabulary) == (expected.smiles, expected.vocabulary)
+    assert graph.keys() == expected.keys()
+    assert (graph.smiles, graph.vocabulary) == (expected.smiles, expected.vocabulary)
     for key in KEYS:
-        one, other = found[key], expected[key]
-        assert torch.equal(one, other), expected.smiles
-        assert one.dtype == other.dtype == torch.int64
-        assert one.is_contiguous()
-        assert one.numpy().flags.writeable
-        assert one.untyped_storage().nbytes() == one.numel() * 8  # no other graph's beside it
+        tensor, expected_tensor = graph[key], expected[key]
+        assert torch.equal(tensor, expected_tensor), expected.smiles
+        assert tensor.dtype == expected_tensor.dtype == torch.int64
+        assert tensor.is_contiguous()
+        assert tensor.numpy().flags.writeable
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * 8  # no other graph's beside it
 
 
 @pytest.mark.parametrize("canonical", [True, False])
 def test_packing_loses_nothing(canonical: bool) -> None:
     expected = featurise(ODD, 500, canonical)
-    found = unpack(ODD, featurise_packed(ODD, 500, canonical))
-    for one, other in zip(found, expected, strict=True):
+    unpacked = unpack(ODD, featurise_packed(ODD, 500, canonical))
+    for result, other in zip(unpacked, expected, strict=True):
         if isinstance(other, MoleculeError):
-            assert isinstance(one, MoleculeError)
-            assert str(one) == str(other)
+            assert isinstance(result, MoleculeError)
+            assert str(result) == str(other)
             continue
-        assert (one.text, one.mol) == (other.text, None)
-        for array, right in zip(one[2:], other[2:], strict=True):
+        assert (result.text, result.mol) == (other.text, None)
+        for array, right in zip(result[2:], other[2:], strict=True):
             assert array.dtype == right.dtype == np.int64
             assert np.array_equal(array, right)
 
@@ -93,10 +93,10 @@ def test_what_is_packed_is_a_tenth_of_its_graphs() -> None:
 
 @pytest.mark.parametrize("smiles", [[], [""], ["C1CC", ""], ["C"]])
 def test_a_chunk_without_molecules_or_bonds_is_packed(smiles: list[str]) -> None:
-    found = unpack(smiles, featurise_packed(smiles, 500, False))
-    assert len(found) == len(smiles)
-    for one, other in zip(found, featurise(smiles, 500, False), strict=True):
-        assert type(one) is type(other)
+    unpacked = unpack(smiles, featurise_packed(smiles, 500, False))
+    assert len(unpacked) == len(smiles)
+    for result, other in zip(unpacked, featurise(smiles, 500, False), strict=True):
+        assert type(result) is type(other)
 
 
 def test_all_of_bace_and_odd_molecules_come_out_the_same_and_in_order(
@@ -106,12 +106,12 @@ def test_all_of_bace_and_odd_molecules_come_out_the_same_and_in_order(
     smiles = [graph.smiles for graph in load_bace(data_folder, download=False)]
     molecules = [*smiles[:500], GIVEN, *ODD, Chem.Mol(), *smiles[500:], None, *ODD[::-1], GIVEN]
     expected = list(molecules_to_data(molecules, canonical=True))
-    found = list(molecules_to_data(molecules, canonical=True, workers=2))
-    assert len(found) == len(molecules)
-    for one, other in zip(found, expected, strict=True):
-        assert_same(one, other)
-    assert [a.GetSymbol() for a in found[-1].mol.GetAtoms()] == ["O", "C", "C"]
-    assert found[-1].mol is not GIVEN
+    graphs = list(molecules_to_data(molecules, canonical=True, workers=2))
+    assert len(graphs) == len(molecules)
+    for from_workers, other in zip(graphs, expected, strict=True):
+        assert_same(from_workers, other)
+    assert [a.GetSymbol() for a in graphs[-1].mol.GetAtoms()] == ["O", "C", "C"]
+    assert graphs[-1].mol is not GIVEN
     assert capfd.readouterr() == ("", "")
 
 
@@ -128,9 +128,9 @@ def test_features_from_workers_equal_those_of_ogb() -> None:
 
 
 def test_the_limit_on_atoms_reaches_the_workers() -> None:
-    found = list(molecules_to_data(["CCO", "CCCO"], max_atoms=3, workers=2))
-    assert found[0].num_nodes == 3
-    assert "4 atoms, more than the limit of 3" in str(found[1])
+    graphs = list(molecules_to_data(["CCO", "CCCO"], max_atoms=3, workers=2))
+    assert graphs[0].num_nodes == 3
+    assert "4 atoms, more than the limit of 3" in str(graphs[1])
 
 
 def test_a_table_is_read_by_workers(tmp_path: Path) -> None:
@@ -141,23 +141,23 @@ def test_a_table_is_read_by_workers(tmp_path: Path) -> None:
     graphs, rejected = read_table(path, label_columns=["value"], workers=2)
     expected, left_out = read_table(path, label_columns=["value"])
     assert rejected == left_out
-    assert [one.row for one in rejected] == [200, 201]
-    for one, other in zip(graphs, expected, strict=True):
-        assert_same(one, other)
-        assert (one.row, one.y) == (other.row, other.y)
+    assert [item.row for item in rejected] == [200, 201]
+    for item, other in zip(graphs, expected, strict=True):
+        assert_same(item, other)
+        assert (item.row, item.y) == (other.row, other.y)
     path.write_text("\n".join(["smiles,note", *["CCO,x"] * 200, 'C,"open', "C,x"]) + "\n")
     with pytest.raises(ValueError, match="a quote opened in line 202 is never closed"):
         list(iter_table(path, workers=2))
 
 
 def counted(source: Iterator[str]) -> tuple[Iterator[str], list[int]]:
-    """The source, and a list that says how many were taken from it."""
+    """Return the source, and a list that says how many items were taken from it."""
     taken = [0]
 
     def take() -> Iterator[str]:
-        for one in source:
+        for item in source:
             taken[0] += 1
-            yield one
+            yield item
 
     return take(), taken
 
@@ -176,14 +176,14 @@ def test_an_error_in_the_source_keeps_its_place() -> None:
         yield from ["CCO"] * 300
         raise KeyError("the disk is gone")
 
-    found = []
+    graphs = []
     with pytest.raises(KeyError, match="the disk is gone"):
-        found.extend(molecules_to_data(source(), workers=2))
+        graphs.extend(molecules_to_data(source(), workers=2))
     assert multiprocessing.active_children() == []
 
 
 def workers_of(graphs: Iterator[Data | MoleculeError]) -> list[int]:
-    """The process ids of two workers that have begun."""
+    """Wait until two workers have begun, and return their process ids."""
     next(graphs)
     return [process.pid for process in multiprocessing.active_children() if process.pid]
 
@@ -197,7 +197,7 @@ def is_running(pid: int) -> bool:
 
 
 def ends_soon(pids: list[int]) -> bool:
-    """One that has ended is still listed until its parent has heard of it."""
+    """Wait up to five seconds for processes to end, and return whether they did."""
     stop = time.monotonic() + 5
     while any(map(is_running, pids)) and time.monotonic() < stop:
         time.sleep(0.02)
@@ -231,9 +231,9 @@ def test_a_worker_that_is_killed_is_replaced_and_loses_nothing() -> None:
     graphs = molecules_to_data(smiles, workers=2)
     first = next(graphs)
     os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-    found = [first, *graphs]
-    for one, other in zip(found, molecules_to_data(smiles), strict=True):
-        assert_same(one, other)
+    all_graphs = [first, *graphs]
+    for graph, other in zip(all_graphs, molecules_to_data(smiles), strict=True):
+        assert_same(graph, other)
     assert multiprocessing.active_children() == []
 
 
@@ -309,5 +309,5 @@ def test_smiles_give_no_warnings_that_a_worker_could_lose() -> None:
 def test_without_smiles_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(worker_process, "_serve")
     assert list(molecules_to_data([], workers=2)) == []
-    for found in molecules_to_data([GIVEN] * 3, workers=2):
-        assert_same(found, molecule_to_data(GIVEN))
+    for graph in molecules_to_data([GIVEN] * 3, workers=2):
+        assert_same(graph, molecule_to_data(GIVEN))

@@ -109,9 +109,9 @@ def test_many_molecules_become_the_graphs_of_each(count: int, canonical: bool) -
     molecules = [*SAMPLE[:20], "C1CC", Chem.MolFromSmiles("OC[C@H](F)N"), "", *SAMPLE, "CCπ"][
         :count
     ]
-    found = list(molecules_to_data(molecules, canonical=canonical))
-    assert len(found) == len(molecules)
-    for molecule, graph in zip(molecules, found, strict=True):
+    graphs = list(molecules_to_data(molecules, canonical=canonical))
+    assert len(graphs) == len(molecules)
+    for molecule, graph in zip(molecules, graphs, strict=True):
         if isinstance(graph, MoleculeError):
             with pytest.raises(MoleculeError, match=f"^{re.escape(str(graph))}$"):
                 molecule_to_data(molecule, canonical=canonical)
@@ -278,9 +278,9 @@ def test_molecules_from_rdkit_in_any_state_equal_their_smiles() -> None:
         kekulised = Chem.MolFromSmiles(smiles)
         Chem.Kekulize(kekulised, clearAromaticFlags=True)
         for mol in (raw, kekulised):
-            found = molecule_to_data(mol)
-            assert torch.equal(found.x, expected.x)
-            assert torch.equal(found.edge_attr, expected.edge_attr)
+            graph = molecule_to_data(mol)
+            assert torch.equal(graph.x, expected.x)
+            assert torch.equal(graph.edge_attr, expected.edge_attr)
 
 
 def test_explicit_hydrogens_give_a_warning() -> None:
@@ -328,9 +328,9 @@ def test_an_error_of_any_type_from_rdkit_refuses_one_molecule_only() -> None:
     mol = Chem.RWMol(Chem.MolFromSmiles("CCO"))
     mol.AddAtom(Chem.Atom(6))
     mol.AddBond(2, 3, Chem.BondType.THREECENTER)
-    found = list(molecules_to_data(["CCO", mol.GetMol(), "CCN"]))
-    assert [isinstance(one, MoleculeError) for one in found] == [False, True, False]
-    assert "RDKit cannot read this molecule" in str(found[1])
+    graphs = list(molecules_to_data(["CCO", mol.GetMol(), "CCN"]))
+    assert [isinstance(graph, MoleculeError) for graph in graphs] == [False, True, False]
+    assert "RDKit cannot read this molecule" in str(graphs[1])
 
 
 @pytest.mark.parametrize("text", ["C" * 10_000_000, "C.[H]" * 2_000_000, "=" * 10_000_000])

@@ -1,4 +1,4 @@
-"""Molecules labelled by several rules at once."""
+"""Molecules are labelled by several rules at once."""
 
 import numpy as np
 import pytest
@@ -41,11 +41,11 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
 
 def test_molecules_are_told_apart_by_whether_an_atom_is_true():
     table = rule_table(SMILES, CHOSEN, size=40, fractions=(0.1, 0.1, 0.8))
-    known = table.with_truth("halogen")
-    assert all(truth.any() and not truth.all() for _, truth in known)
+    molecules = table.with_truth("halogen")
+    assert all(truth.any() and not truth.all() for _, truth in molecules)
     nothing = table.without_truth("halogen")
     assert not any(RULES["halogen"].label(smiles) for smiles in nothing)
-    assert len(known) + len(nothing) == len(table.split.test)
+    assert len(molecules) + len(nothing) == len(table.split.test)
     assert len(table.without_truth("halogen", 3)) == 3
     assert table.without_truth("logp") == []
     assert len(table.with_truth("logp", 2)) == 2

@@ -1,4 +1,4 @@
-"""Rules with known true atoms, molecules chosen by them, strokes of digits, and training."""
+"""Rules have known true atoms; they choose molecules, strokes of digits, and train models."""
 
 from pathlib import Path
 
@@ -79,8 +79,8 @@ def test_true_bonds_lie_within_one_match_or_ring(rule: str, smiles: str, bonds: 
     assert true.shape == (mol.GetNumBonds(),)
     assert true.sum() == bonds
     for bond in np.flatnonzero(true).tolist():
-        found = mol.GetBondWithIdx(bond)
-        assert {found.GetBeginAtomIdx(), found.GetEndAtomIdx()} <= atoms
+        true_bond = mol.GetBondWithIdx(bond)
+        assert {true_bond.GetBeginAtomIdx(), true_bond.GetEndAtomIdx()} <= atoms
 
 
 def test_a_rule_of_shares_says_nothing_about_bonds() -> None:
@@ -136,20 +136,20 @@ CHLORIDES = ["C" * n + "Cl" for n in range(1, 21)]
 
 def test_classes_are_balanced_and_every_molecule_occurs_once() -> None:
     noise = ["not a SMILES", "", "CC", "C(C)", "ClC"]  # the last three are repeats
-    found = rule_dataset(noise + ALKANES + CHLORIDES, "halogen", size=60)
-    assert len(found.smiles) == len(set(found.smiles)) == 40  # 20 chlorides, so 20 alkanes
-    assert found.labels.sum() == 20
-    assert found.unreadable == 2
-    for smiles, label, truth in zip(found.smiles, found.labels, found.truths, strict=True):
+    dataset = rule_dataset(noise + ALKANES + CHLORIDES, "halogen", size=60)
+    assert len(dataset.smiles) == len(set(dataset.smiles)) == 40  # 20 chlorides, so 20 alkanes
+    assert dataset.labels.sum() == 20
+    assert dataset.unreadable == 2
+    for smiles, label, truth in zip(dataset.smiles, dataset.labels, dataset.truths, strict=True):
         assert ("Cl" in smiles) == label
         assert truth.tolist() == RULES["halogen"].truth(smiles).tolist()
-    split = found.split
+    split = dataset.split
     assert sorted([*split.train, *split.valid, *split.test]) == list(range(40))
 
 
 def test_another_balance_holds_too() -> None:
-    found = rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, balance=0.25)
-    assert (len(found.labels), found.labels.sum()) == (40, 10)
+    dataset = rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, balance=0.25)
+    assert (len(dataset.labels), dataset.labels.sum()) == (40, 10)
 
 
 def test_the_seed_decides_what_is_chosen() -> None:
@@ -161,11 +161,11 @@ def test_the_seed_decides_what_is_chosen() -> None:
 
 
 def test_only_positives_have_atoms_to_compare_with() -> None:
-    found = rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, fractions=(0.5, 0.0, 0.5))
-    chosen = found.scored()
-    assert set(chosen) <= set(found.split.test)
-    assert all(found.labels[k] == 1 for k in chosen)
-    assert len(chosen) == sum(found.labels[list(found.split.test)])
+    dataset = rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, fractions=(0.5, 0.0, 0.5))
+    chosen = dataset.scored()
+    assert set(chosen) <= set(dataset.split.test)
+    assert all(dataset.labels[k] == 1 for k in chosen)
+    assert len(chosen) == sum(dataset.labels[list(dataset.split.test)])
     all_true = rule_dataset([*ALKANES, *(f"C1{'C' * n}C1" for n in range(5, 25))], "large-ring")
     assert all_true.labels.sum() == 20
     assert all_true.scored(range(40)) == []  # every atom lies in the ring: nothing to tell apart
@@ -264,6 +264,6 @@ def test_a_rule_may_start_from_the_bundled_weights(tmp_path: Path) -> None:
 
 
 def test_graphs_of_a_rule_have_the_atoms_of_its_truths() -> None:
-    found = rule_dataset([*MOLECULES.values(), *CHLORIDES], "logp", size=20)
-    sizes = [molecule_to_data(smiles).num_nodes for smiles in found.smiles]
-    assert sizes == [len(truth) for truth in found.truths]
+    dataset = rule_dataset([*MOLECULES.values(), *CHLORIDES], "logp", size=20)
+    sizes = [molecule_to_data(smiles).num_nodes for smiles in dataset.smiles]
+    assert sizes == [len(truth) for truth in dataset.truths]

@@ -1,4 +1,4 @@
-"""Planted shapes: what is where, and that no shape arises by chance."""
+"""Planted shapes lie where the labels say, and no shape arises by chance."""
 
 import networkx as nx
 import numpy as np
@@ -10,7 +10,7 @@ KNOWN = SHAPES | DECOYS
 
 
 def blocks(edges: np.ndarray) -> list[nx.Graph]:
-    """The biconnected components of more than one edge."""
+    """Return the biconnected components of more than one edge."""
     graph = nx.Graph(edges.tolist())
     parts = nx.biconnected_component_edges(graph)
     return [nx.Graph(part) for part in map(list, parts) if len(part) > 1]
@@ -19,13 +19,13 @@ def blocks(edges: np.ndarray) -> list[nx.Graph]:
 @pytest.mark.parametrize("seed", range(5))
 def test_every_shape_is_a_block_of_its_own_and_nothing_else_is(seed):
     made = shape_graph(list(KNOWN), seed)
-    found = blocks(made.edges)
-    assert len(found) == len(KNOWN)
+    all_blocks = blocks(made.edges)
+    assert len(all_blocks) == len(KNOWN)
     for name, edges in KNOWN.items():
-        (own,) = (b for b in found if set(b) == set(np.flatnonzero(made.true_nodes(name))))
-        assert nx.is_isomorphic(own, nx.Graph(list(edges)))
+        (block,) = (b for b in all_blocks if set(b) == set(np.flatnonzero(made.true_nodes(name))))
+        assert nx.is_isomorphic(block, nx.Graph(list(edges)))
         marked = {frozenset(edge) for edge in made.edges[made.true_edges(name)].tolist()}
-        assert marked == {frozenset(edge) for edge in own.edges}
+        assert marked == {frozenset(edge) for edge in block.edges}
 
 
 def test_a_graph_without_shapes_is_a_tree():
@@ -46,15 +46,15 @@ def test_labels_say_which_shapes_are_there_and_nodes_look_alike():
 
 
 def test_a_data_set_has_every_shape_and_a_null_set():
-    found = shape_dataset(120)
+    dataset = shape_dataset(120)
     again = shape_dataset(120)
-    both = zip(found.graphs, again.graphs, strict=True)
+    both = zip(dataset.graphs, again.graphs, strict=True)
     assert all(np.array_equal(a.edges, b.edges) for a, b in both)
-    assert [len(part) for part in (found.split.train, found.split.valid)] == [96, 12]
-    bare = [graph for graph in found.graphs if not graph.shapes]
+    assert [len(part) for part in (dataset.split.train, dataset.split.valid)] == [96, 12]
+    bare = [graph for graph in dataset.graphs if not graph.shapes]
     assert len(bare) >= 12
-    assert all(graph.shapes == frozenset() for graph in found.null())
-    assert all("house" in graph.shapes for graph in found.with_shape("house", 2))
+    assert all(graph.shapes == frozenset() for graph in dataset.null())
+    assert all("house" in graph.shapes for graph in dataset.with_shape("house", 2))
 
 
 def test_what_cannot_be_planted_is_refused():

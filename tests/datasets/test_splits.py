@@ -104,7 +104,7 @@ def test_given_parts_are_kept_and_a_lacking_validation_part_is_drawn_from_traini
 
 
 def test_a_scaffold_is_in_one_fold_only_unless_it_fills_more() -> None:
-    names = [MurckoScaffold.MurckoScaffoldSmiles(one) for one in SMILES]
+    names = [MurckoScaffold.MurckoScaffoldSmiles(text) for text in SMILES]
     folds = scaffold_folds(SMILES, 3)
     assert sorted(np.concatenate(folds).tolist()) == list(range(len(SMILES)))
     where = {k: number for number, fold in enumerate(folds) for k in fold}

@@ -1,4 +1,4 @@
-"""Digits as graphs of superpixels: IDX files, pictures, segmentation, deformation."""
+"""Digits become graphs of superpixels, from IDX files and pictures."""
 
 import gzip
 import math
@@ -232,9 +232,9 @@ def write_mnist(folder: Path, prefix: str, images: np.ndarray, labels: np.ndarra
 def test_mnist_is_found_in_a_local_folder(tmp_path: Path, digits: np.ndarray) -> None:
     labels = np.repeat(np.arange(10, dtype=np.uint8), 10)
     write_mnist(tmp_path / "mnist", "train10k", digits, labels)
-    images, found = load_mnist(tmp_path, limit=30, download=False)
+    images, classes = load_mnist(tmp_path, limit=30, download=False)
     assert np.array_equal(images, digits[:30])
-    assert np.array_equal(found, labels[:30])
+    assert np.array_equal(classes, labels[:30])
     with pytest.raises(DownloadError, match="t10k-images"):
         load_mnist(tmp_path, "test", download=False)
 

@@ -1,4 +1,4 @@
-"""The reader of tables: every format and dialect that people have, and files made to harm."""
+"""The reader of tables takes every format and dialect that people have, and refuses traps."""
 
 import csv
 import gzip
@@ -114,7 +114,7 @@ def test_rows_that_do_not_fit_the_header_are_named_and_give_no_cells(tmp_path: P
 
 
 def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
-    """RDKit's own readers lose records after a blank line with a space or a name that is missing.
+    """RDKit's own readers lose records after a line with only a space or without a name.
 
     See rdkit issues 4139 and 9068.
     """

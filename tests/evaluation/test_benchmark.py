@@ -1,4 +1,4 @@
-"""Whole benchmarks: user-defined methods, targets, resuming, reports, the command line."""
+"""Benchmarks run with anybody's methods and targets, go on after a stop, and report."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def encoded(model, smiles):
 
 
 def by_number(model, batch, target):
-    """Scores (B, N): the atomic number."""
+    """Score nodes by their atomic number, (B, N)."""
     return batch.x[..., 0].float()
 
 
@@ -126,10 +126,10 @@ def test_a_users_function_is_a_method(method):
     model = random_graphormer()
     report = gx.evaluate(model, SMILES, [method, "lrp"])
     assert report.methods == (method.__name__, "lrp", "random")
-    found = gx.explain(model, SMILES[1], method)
-    expected = [atom.GetAtomicNum() - 1 for atom in found.molecule.GetAtoms()]
-    assert found.relevance.tolist() == expected
-    assert not found.additive
+    explanation = gx.explain(model, SMILES[1], method)
+    expected = [atom.GetAtomicNum() - 1 for atom in explanation.molecule.GetAtoms()]
+    assert explanation.relevance.tolist() == expected
+    assert not explanation.additive
 
 
 def test_a_method_that_fails_gets_a_note_and_the_run_goes_on():
@@ -175,9 +175,12 @@ def test_each_graph_is_followed_in_its_own_class():
     report = gx.evaluate(model, SMILES, ["lrp"], target="predicted")
     predicted = [gx.predict(model, s)["odour"].label for s in SMILES]
     assert [u.target for u in report.units if u.method == "lrp"] == predicted
-    one = gx.explain(model, SMILES[1], "lrp", target=names.index(predicted[1]))
+    explanation = gx.explain(model, SMILES[1], "lrp", target=names.index(predicted[1]))
     series = node_series(
-        model, encoded(model, SMILES[1]), torch.from_numpy(one.relevance), Target(predicted[1])
+        model,
+        encoded(model, SMILES[1]),
+        torch.from_numpy(explanation.relevance),
+        Target(predicted[1]),
     )
     assert report.values("auac")["lrp"][1] == pytest.approx(series.activation.area, abs=1e-6)
     with pytest.raises(ValueError, match="needs the labels"):
@@ -241,9 +244,9 @@ def test_checks_see_a_method_that_ignores_the_model():
     assert report.intervals("model_randomisation")["lrp"].mean < 0.95
     assert report.intervals("max_sensitivity")["lrp"].mean > 0
     *_, (_, shuffled) = shuffled_stages(model, seed=0)
-    one = gx.explain(model, SMILES[1]).relevance
-    two = gx.explain(shuffled, SMILES[1]).relevance
-    expected = abs(spearmanr(one, two).statistic)
+    first = gx.explain(model, SMILES[1]).relevance
+    second = gx.explain(shuffled, SMILES[1]).relevance
+    expected = abs(spearmanr(first, second).statistic)
     assert report.values("model_randomisation")["lrp"][1] == pytest.approx(expected, abs=1e-6)
 
 
@@ -260,7 +263,7 @@ def test_noise_is_the_same_alone_and_in_a_batch():
 
 
 class Interrupted:
-    """Atomic numbers, until the run is interrupted."""
+    """A method that scores by atomic number until the run is interrupted."""
 
     __name__ = "numbers"
 

@@ -1,4 +1,4 @@
-"""Counterfactual sets against brute force: nodes and edges whose removal changes the class."""
+"""Sets whose removal changes the class agree with brute force, for nodes and for edges."""
 
 from itertools import combinations, product
 
@@ -41,32 +41,35 @@ def gnn():
 
 
 def graphs():
-    found = []
+    data_sets = []
     for n in (4, 5, 6):
         data = graph(n)
         first, second = data.edge_index
         data.edge_weight = 0.2 + ((first * second) % 5) / 4  # the same in both directions
-        found.append(data)
-    return found
+        data_sets.append(data)
+    return data_sets
 
 
 def test_sets_of_atoms_are_as_small_as_brute_force_finds(model):
-    found = gx.counterfactual_set(model, SMILES[1:], task="activity")
-    assert any(found)
-    assert {one.before.label for one in found} == {"inactive", "active"}
-    for smiles, one in zip(SMILES[1:], found, strict=True):
+    counterfactuals = gx.counterfactual_set(model, SMILES[1:], task="activity")
+    assert any(counterfactuals)
+    assert {counterfactual.before.label for counterfactual in counterfactuals} == {
+        "inactive",
+        "active",
+    }
+    for smiles, counterfactual in zip(SMILES[1:], counterfactuals, strict=True):
         data = graph_of(model, smiles)
         n = int(data.num_nodes)
         keep = torch.tensor(list(product([True, False], repeat=n)))[:-1]  # all first; one stays
         active = outputs_of_parts(model, data, keep)[:, 0] > 0
         changed = active != active[0]
         sizes = (~keep[changed]).sum(1)
-        assert one.proven
-        assert len(one) == (int(sizes.min()) if len(sizes) else 0)
-        own = torch.tensor([node not in one.members for node in range(n)])
-        assert changed[(keep == own).all(1)].item() == bool(one)
-        assert one.before.label == gx.predict(model, smiles)["activity"].label
-        assert (one.after.label != one.before.label) == bool(one)
+        assert counterfactual.proven
+        assert len(counterfactual) == (int(sizes.min()) if len(sizes) else 0)
+        stays = torch.tensor([node not in counterfactual.members for node in range(n)])
+        assert changed[(keep == stays).all(1)].item() == bool(counterfactual)
+        assert counterfactual.before.label == gx.predict(model, smiles)["activity"].label
+        assert (counterfactual.after.label != counterfactual.before.label) == bool(counterfactual)
 
 
 def graph_of(model, smiles):
@@ -75,7 +78,7 @@ def graph_of(model, smiles):
 
 
 def without(data, edges):
-    """The graph without some edges, given as pairs of nodes."""
+    """Return the graph without some edges, given as pairs of nodes."""
     stay = torch.tensor([tuple(sorted(edge)) not in edges for edge in data.edge_index.T.tolist()])
     kept = Data(data.x, data.edge_index[:, stay])
     for name in ("edge_attr", "edge_weight"):
@@ -85,61 +88,65 @@ def without(data, edges):
 
 
 def test_sets_of_edges_are_as_small_as_brute_force_finds(gnn):
-    found = gx.counterfactual_set(gnn, graphs(), of="edges")
-    assert {len(one) for one in found} == {2, 3}
-    for data, one in zip(graphs(), found, strict=True):
+    counterfactuals = gx.counterfactual_set(gnn, graphs(), of="edges")
+    assert {len(counterfactual) for counterfactual in counterfactuals} == {2, 3}
+    for data, counterfactual in zip(graphs(), counterfactuals, strict=True):
         pairs = sorted({tuple(sorted(edge)) for edge in data.edge_index.T.tolist()})
-        sets = [c for size in range(len(one) + 1) for c in combinations(pairs, size)]
+        sets = [c for size in range(len(counterfactual) + 1) for c in combinations(pairs, size)]
         predictions = gx.predict(gnn, [without(data, chosen) for chosen in sets])
         sizes = [
             len(chosen)
             for chosen, prediction in zip(sets, predictions, strict=True)
-            if prediction["output"].label != one.before.label
+            if prediction["output"].label != counterfactual.before.label
         ]
-        assert one.proven
-        assert min(sizes, default=0) == len(one)
-        after = gx.predict(gnn, without(data, one.members))["output"]
-        assert one.after.probabilities == pytest.approx(after.probabilities)
-        assert (after.label != one.before.label) == bool(one)
+        assert counterfactual.proven
+        assert min(sizes, default=0) == len(counterfactual)
+        after = gx.predict(gnn, without(data, counterfactual.members))["output"]
+        assert counterfactual.after.probabilities == pytest.approx(after.probabilities)
+        assert (after.label != counterfactual.before.label) == bool(counterfactual)
 
 
 def test_bonds_of_a_molecule_are_removed_and_the_rest_is_encoded_anew(model):
     few = SMILES[2:5]
-    found = gx.counterfactual_set(model, few, of="edges", task="activity", exhaustive=20)
-    assert any(found)
-    for smiles, one in zip(few, found, strict=True):
-        after = gx.predict(model, without(graph_of(model, smiles), one.members))["activity"]
-        assert one.after.probabilities == pytest.approx(after.probabilities, rel=1e-4)
+    counterfactuals = gx.counterfactual_set(model, few, of="edges", task="activity", exhaustive=20)
+    assert any(counterfactuals)
+    for smiles, counterfactual in zip(few, counterfactuals, strict=True):
+        after = gx.predict(model, without(graph_of(model, smiles), counterfactual.members))[
+            "activity"
+        ]
+        assert counterfactual.after.probabilities == pytest.approx(after.probabilities, rel=1e-4)
 
 
 def test_a_list_gives_what_each_graph_gives_alone(model, gnn):
     for one_model, inputs, of in ((model, SMILES[:4], "nodes"), (gnn, graphs(), "edges")):
         options = {"of": of, "exhaustive": 20, "task": one_model.config.tasks[0].name}
         together = gx.counterfactual_set(one_model, inputs, **options)
-        alone = [gx.counterfactual_set(one_model, one, **options) for one in inputs]
-        assert [one.members for one in together] == [one.members for one in alone]
-        assert [one.predictions for one in together] == [one.predictions for one in alone]
-        assert [one.proven for one in together] == [one.proven for one in alone]
+        alone = [gx.counterfactual_set(one_model, graph, **options) for graph in inputs]
+        assert [graph.members for graph in together] == [graph.members for graph in alone]
+        assert [graph.predictions for graph in together] == [graph.predictions for graph in alone]
+        assert [graph.proven for graph in together] == [graph.proven for graph in alone]
 
 
 def test_no_member_of_a_set_of_superpixels_can_be_left_out():
     model = gx.load("mnist-superpixels")
     image = digit_paths()[0]
-    found = gx.counterfactual_set(model, image, exhaustive=100)
-    assert found
-    assert not found.proven or len(found) == 1
+    counterfactual = gx.counterfactual_set(model, image, exhaustive=100)
+    assert counterfactual
+    assert not counterfactual.proven or len(counterfactual) == 1
     item = gx.explain(model, image)
-    assert found.before.label == item.prediction.label != found.after.label
+    assert counterfactual.before.label == item.prediction.label != counterfactual.after.label
     data = item_data(model, image)
-    keep = torch.ones(len(found) + 1, int(data.num_nodes), dtype=torch.bool)
-    keep[:, list(found.members)] = False
-    keep[torch.arange(len(found)), list(found.members)] = True  # each in turn comes back
+    keep = torch.ones(len(counterfactual) + 1, int(data.num_nodes), dtype=torch.bool)
+    keep[:, list(counterfactual.members)] = False
+    keep[torch.arange(len(counterfactual)), list(counterfactual.members)] = (
+        True  # each in turn comes back
+    )
     labels = outputs_of_parts(model, data, keep).argmax(1)
     classes = model.config.tasks[0].classes
-    assert {classes[k] for k in labels[:-1]} == {found.before.label}
-    assert classes[labels[-1]] == found.after.label
-    assert found.svg().count("<svg") == 1
-    assert str(len(found)) in found.summary
+    assert {classes[k] for k in labels[:-1]} == {counterfactual.before.label}
+    assert classes[labels[-1]] == counterfactual.after.label
+    assert counterfactual.svg().count("<svg") == 1
+    assert str(len(counterfactual)) in counterfactual.summary
 
 
 def item_data(model, image):
@@ -148,14 +155,14 @@ def item_data(model, image):
 
 
 class Constant(nn.Module):
-    """The same logits for every graph."""
+    """A model with the same logits for every graph."""
 
     def forward(self, x, edge_index, batch):
         return global_add_pool(0 * x[:, :2], batch) + torch.tensor([1.0, 0.0])
 
 
 class Crowd(nn.Module):
-    """The sum of the tokens."""
+    """A model that sums its tokens."""
 
     def forward(self, x):
         return x.sum(1)
@@ -164,11 +171,11 @@ class Crowd(nn.Module):
 def test_where_nothing_changes_the_class_no_set_is_returned():
     constant = gx.wrap(Constant(), kind="multiclass", classes=("a", "b"))
     for of in ("nodes", "edges"):
-        found = gx.counterfactual_set(constant, graphs()[0], of=of)
-        assert not found
-        assert found.proven
-        assert found.after == found.before
-        assert "no set of" in found.summary
+        counterfactual = gx.counterfactual_set(constant, graphs()[0], of=of)
+        assert not counterfactual
+        assert counterfactual.proven
+        assert counterfactual.after == counterfactual.before
+        assert "no set of" in counterfactual.summary
 
 
 def test_what_cannot_be_searched_is_said(model, gnn):
@@ -177,8 +184,8 @@ def test_what_cannot_be_searched_is_said(model, gnn):
     with pytest.raises(ValueError, match="'nodes' or 'edges'"):
         gx.counterfactual_set(gnn, graphs()[0], of="atoms")
     with pytest.warns(UserWarning, match="input 1 was left out"):
-        found = gx.counterfactual_set(model, ["CCO", "nonsense"], task="activity")
-    assert found[1] is None
+        counterfactuals = gx.counterfactual_set(model, ["CCO", "nonsense"], task="activity")
+    assert counterfactuals[1] is None
     crowd = gx.wrap(Crowd(), kind="multiclass", classes=2, inputs="tokens")
     with pytest.raises(ValueError, match="edge_index"):
         gx.counterfactual_set(crowd, torch.ones(3, 2), of="edges", method="random")
@@ -201,7 +208,7 @@ def test_the_root_at_which_a_model_reads_its_answer_stays(operator):
     model = gx.wrap(AtRoot(), kind="multiclass", classes=("a", "b"))
     for root in (0, torch.tensor([0])):
         data = Data(x=x, edge_index=edges, root_index=root)
-        found = gx.counterfactual_set(model, data, operator=operator)
-        assert found.before.label == "b"
-        assert found.members == (1, 3)
-        assert found.proven
+        removed = gx.counterfactual_set(model, data, operator=operator)
+        assert removed.before.label == "b"
+        assert removed.members == (1, 3)
+        assert removed.proven

@@ -1,4 +1,4 @@
-"""Node removal, curves and statistics against loops, formulas and other libraries."""
+"""Node removal, curves and statistics agree with loops, formulas and other libraries."""
 
 import math
 import multiprocessing
@@ -91,8 +91,8 @@ def test_a_deleted_node_leaves_the_smaller_molecule():
     smaller.x = data.x[:6]
     expected = model(collate([StructureEncoding.from_config(model.config)(smaller)]))
     keep = torch.tensor([[True] * 6 + [False]])
-    found = outputs_of_parts(model, data, keep, "delete")
-    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-4)
+    outputs = outputs_of_parts(model, data, keep, "delete")
+    torch.testing.assert_close(outputs, expected.detach(), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("operator", REMOVED_BY)
@@ -203,7 +203,7 @@ def test_scores_that_cannot_be_ordered_are_named(relevance, message):
 
 
 def test_relevance_orders_nodes_better_than_its_reverse():
-    """For every inhibitor among the samples, whatever the model predicts."""
+    """This holds for every inhibitor among the samples, whatever the model predicts."""
     model = gx.load("bace")
     for smiles in list(MOLECULES.values())[:5]:
         data = model.prepare(smiles).data
@@ -217,10 +217,10 @@ def test_bootstrap_covers_the_mean_as_often_as_claimed():
     rng = np.random.default_rng(0)
     inside = 0
     for k in range(200):
-        found = bootstrap(rng.normal(1.0, 2.0, 60), draws=500, seed=k)
-        inside += found.low <= 1.0 <= found.high
+        mean = bootstrap(rng.normal(1.0, 2.0, 60), draws=500, seed=k)
+        inside += mean.low <= 1.0 <= mean.high
     assert 178 <= inside <= 199  # 95 % of 200, within three standard deviations
-    assert found.n == 60
+    assert mean.n == 60
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap([])
 
@@ -292,16 +292,16 @@ def test_a_report_contains_every_row_and_always_the_control(tmp_path, small_figu
 
 def test_conservation_is_exact_for_lrp_and_only_for_it():
     model = gx.load("bace")
-    found = conservation(model, list(MOLECULES.values()))
-    assert list(found) == ["gradient_input", "lrp_ah_ln", "lrp"]
-    assert found["lrp"].unexplained < 1e-5
-    assert found["gradient_input"].unexplained > 0.1
-    outputs = found["lrp"].outputs
-    np.testing.assert_allclose(outputs, found["gradient_input"].outputs, atol=1e-5)
-    fitted = np.polyfit(outputs, found["lrp"].tokens, 1)
-    assert found["lrp"].slope == pytest.approx(fitted[0])
-    assert found["lrp"].gap == pytest.approx(np.abs(found["lrp"].biases).mean(), abs=1e-5)
-    assert -1 <= found["gradient_input"].correlation <= 1
+    by_method = conservation(model, list(MOLECULES.values()))
+    assert list(by_method) == ["gradient_input", "lrp_ah_ln", "lrp"]
+    assert by_method["lrp"].unexplained < 1e-5
+    assert by_method["gradient_input"].unexplained > 0.1
+    outputs = by_method["lrp"].outputs
+    np.testing.assert_allclose(outputs, by_method["gradient_input"].outputs, atol=1e-5)
+    fitted = np.polyfit(outputs, by_method["lrp"].tokens, 1)
+    assert by_method["lrp"].slope == pytest.approx(fitted[0])
+    assert by_method["lrp"].gap == pytest.approx(np.abs(by_method["lrp"].biases).mean(), abs=1e-5)
+    assert -1 <= by_method["gradient_input"].correlation <= 1
 
 
 def test_curves_of_500_nodes_take_at_most_200_mb():
@@ -314,7 +314,7 @@ def test_curves_of_500_nodes_take_at_most_200_mb():
 
 
 def test_local_search_finds_the_best_of_all_orderings():
-    """On a graph of five nodes, where every ordering can be tried."""
+    """A graph of five nodes is small enough to try every ordering."""
     model = random_graphormer()
     data, target = encoded(model, "CC(O)CN"), Target("inactive")
     series = [

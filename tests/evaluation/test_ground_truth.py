@@ -1,4 +1,4 @@
-"""Scores against ground truth, compared with scikit-learn, SciPy and counting by hand."""
+"""Scores against ground truth agree with scikit-learn, SciPy and counting by hand."""
 
 import math
 from itertools import combinations
@@ -182,12 +182,12 @@ def test_rows_contain_the_scores_of_each_graph() -> None:
     assert len(rows) == 2 * 4 * len(NODE_METRICS)
     for graph in (0, 3):
         relevance = explain(model, MOLECULES[graph], "gradient_input").relevance
-        own = rows[(rows.graph == graph) & (rows.method == "gradient_input")]
+        graph_rows = rows[(rows.graph == graph) & (rows.method == "gradient_input")]
         for name, metric in NODE_METRICS.items():
-            assert own[own.metric == name].value.item() == pytest.approx(
+            assert graph_rows[graph_rows.metric == name].value.item() == pytest.approx(
                 metric(relevance, truths[graph])
             )
-        assert set(own.note) == {""}
+        assert set(graph_rows.note) == {""}
     assert rows[rows.graph == 1].value.isna().all()
     assert set(rows[rows.graph == 1].note) == {"nothing is true"}
     assert rows[rows.graph == 2].value.isna().all()
@@ -217,14 +217,14 @@ def test_a_truth_that_does_not_fit_is_named() -> None:
 
 
 class Constant(GradientInput):
-    """Gives every node the same relevance."""
+    """A method that gives every node the same relevance."""
 
     name = "constant"
 
     def _attribute(self, model, batch, target):
-        found = super()._attribute(model, batch, target)
-        found.relevance[:] = 0.5
-        return found
+        attribution = super()._attribute(model, batch, target)
+        attribution.relevance[:] = 0.5
+        return attribution
 
 
 def test_constant_relevance_has_no_correlation_and_says_so() -> None:
@@ -236,14 +236,14 @@ def test_constant_relevance_has_no_correlation_and_says_so() -> None:
 
 
 class Broken(GradientInput):
-    """Gives relevance that is not a number."""
+    """A method whose relevance is not a number."""
 
     name = "broken"
 
     def _attribute(self, model, batch, target):
-        found = super()._attribute(model, batch, target)
-        found.relevance[:] = math.nan
-        return found
+        attribution = super()._attribute(model, batch, target)
+        attribution.relevance[:] = math.nan
+        return attribution
 
 
 def test_a_method_without_finite_relevance_is_named() -> None:
@@ -275,12 +275,12 @@ def test_the_models_own_score_is_shown(sklearn) -> None:
     model = random_graphormer()
     smiles = ["Clc1ccccc1", "CCO", "FC(F)F", "c1ccccc1", "CC(=O)O", "CCN"]
     labels = [1, 0, 1, 0, 1, 0]
-    found = predict(model, smiles)
-    probability = [p["activity"].probabilities["active"] for p in found]
+    predictions = predict(model, smiles)
+    probability = [p["activity"].probabilities["active"] for p in predictions]
     name, value = model_score(model, smiles, labels)
     assert name == "ROC-AUC"
     assert value == pytest.approx(sklearn.roc_auc_score(labels, probability))
-    potency = [p["pIC50"].value for p in found]
+    potency = [p["pIC50"].value for p in predictions]
     name, value = model_score(model, smiles, labels, target="pIC50")
     assert name == "R2"
     assert value == pytest.approx(sklearn.r2_score(labels, potency), rel=1e-5)
@@ -309,14 +309,14 @@ def test_bonds_are_scored_by_their_atoms():
         bonds=[(chain[:2], [False, True])],
         progress=False,
     )
-    found = rows[rows.method == "custom_numbers"].set_index("metric").value
-    assert found["bond_roc_auc"] == found["roc_auc"] == 1
+    scores = rows[rows.method == "custom_numbers"].set_index("metric").value
+    assert scores["bond_roc_auc"] == scores["roc_auc"] == 1
 
 
 def test_false_positives_are_counted_where_nothing_is_true():
     rows = evaluate_nothing(random_graphormer(), ["C" * 9 + "O", "C" * 9], [custom_numbers])
-    found = rows[rows.method == "custom_numbers"].set_index("graph").value
-    assert found.to_dict() == {0: 0.1, 1: 0.0}
+    shares = rows[rows.method == "custom_numbers"].set_index("graph").value
+    assert shares.to_dict() == {0: 0.1, 1: 0.0}
 
 
 def test_false_positives_are_counted_among_bonds_too():
@@ -324,19 +324,19 @@ def test_false_positives_are_counted_among_bonds_too():
     rows = evaluate_nothing(
         random_graphormer(), ["C" * 9 + "O", "C"], [custom_numbers], ends=[chain, chain[:0]]
     )
-    found = rows[(rows.method == "custom_numbers") & (rows.metric == "bond_false_positives")]
-    assert found.set_index("graph").value.to_dict() == {0: pytest.approx(1 / 9)}
+    bond_rows = rows[(rows.method == "custom_numbers") & (rows.metric == "bond_false_positives")]
+    assert bond_rows.set_index("graph").value.to_dict() == {0: pytest.approx(1 / 9)}
 
 
 def test_methods_may_give_bonds_a_relevance_of_their_own():
     def third(model, inputs, ends, target):
-        return [np.arange(len(own)) == 2.0 for own in ends]
+        return [np.arange(len(graph_ends)) == 2.0 for graph_ends in ends]
 
     chain = np.array([[k, k + 1] for k in range(9)])
     bonds = [(chain, chain[:, 0] == 2), (chain, np.zeros(9, bool))]
     rows = evaluate_bonds(random_graphormer(), ["C" * 10] * 2, bonds, methods={"third": third})
-    found = rows.set_index(["graph", "metric"]).value.to_dict()
-    assert found == {
+    scores = rows.set_index(["graph", "metric"]).value.to_dict()
+    assert scores == {
         (0, "bond_roc_auc"): 1,
         (0, "bond_average_precision"): 1,
         (1, "bond_false_positives"): pytest.approx(1 / 9),
@@ -347,15 +347,15 @@ def test_a_bond_is_scored_by_its_shapley_value_and_by_what_its_atoms_read_from_e
     model, smiles = random_graphormer(), "CC(=O)N"
     ends, true = np.array([[2, 1], [0, 1], [1, 3]]), np.array([True, False, False])
     rows = evaluate_bonds(model, [smiles], [(ends, true)], target="pIC50")
-    found = rows[rows.metric == "bond_roc_auc"].set_index("method").value
+    scores = rows[rows.metric == "bond_roc_auc"].set_index("method").value
     (shapley,) = edge_shapley(model, [smiles], "pIC50")
     between = pairs(model, smiles, target="pIC50").matrix[1:, 1:]
     values = dict(zip(map(tuple, shapley.edges.tolist()), shapley.values, strict=True))
-    own = [values[1, 2], values[0, 1], values[1, 3]]
-    assert found["edge_shapley"] == roc_auc(own, true)
-    assert found["pairs"] == roc_auc([between[a, b] + between[b, a] for a, b in ends], true)
+    bond_values = [values[1, 2], values[0, 1], values[1, 3]]
+    assert scores["edge_shapley"] == roc_auc(bond_values, true)
+    assert scores["pairs"] == roc_auc([between[a, b] + between[b, a] for a, b in ends], true)
 
 
 def custom_numbers(model, batch, target):
-    """Scores (B, N): the atomic number."""
+    """Score nodes by their atomic number, (B, N)."""
     return batch.x[..., 0].float()

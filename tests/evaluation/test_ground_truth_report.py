@@ -1,4 +1,4 @@
-"""The tables of a benchmark with a known truth."""
+"""The tables of a benchmark with a known truth show its scores."""
 
 import json
 

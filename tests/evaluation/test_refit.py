@@ -1,4 +1,4 @@
-"""Measuring with models trained further on graphs without some nodes."""
+"""Methods are measured with models trained further on graphs without some nodes."""
 
 import json
 
@@ -36,7 +36,7 @@ def refit(kind, **changes):
 
 
 def oxygen(model, batch, target):
-    """The truth: scores (B, N) of one at oxygen."""
+    """Return the true scores (B, N): one at oxygen."""
     return (batch.x[..., 0] == 7).float()
 
 
@@ -45,9 +45,9 @@ def test_the_graph_to_train_on_is_the_graph_that_is_measured(model, operator):
     data = prepare_for(model, "CC(=O)Oc1ccccc1C(=O)O").data
     keep = torch.arange(13) % 3 != 0
     part = encode_all([remaining(data, keep, operator)], model.config)
-    found = model(collate(part))
+    output = model(collate(part))
     expected = outputs_of_parts(model, data, keep[None], operator)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_truth_beats_random_where_the_top_share_is_removed_before_training(
@@ -71,9 +71,9 @@ def test_a_judge_measures_what_another_model_explains(model):
     with torch.no_grad():
         for value in other.parameters():
             value.mul_(1.1)
-    own = gx.evaluate(other, CHAINS[:4], [oxygen], target="yes", progress=False)
+    own_report = gx.evaluate(other, CHAINS[:4], [oxygen], target="yes", progress=False)
     judged = gx.evaluate(model, CHAINS[:4], [oxygen], target="yes", judge=other, progress=False)
-    np.testing.assert_allclose(judged.values("auac")["oxygen"], own.values("auac")["oxygen"])
+    np.testing.assert_allclose(judged.values("auac")["oxygen"], own_report.values("auac")["oxygen"])
 
 
 def test_measuring_after_training_on_masked_graphs_is_repeatable_and_kept(model, tmp_path):

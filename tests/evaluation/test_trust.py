@@ -1,4 +1,4 @@
-"""Signs of trust against formulas written out here, and the rule on compounds far from BACE."""
+"""Signs of trust agree with formulas written out here, and warn of compounds far from BACE."""
 
 import csv
 import pickle
@@ -90,13 +90,15 @@ def test_every_result_says_how_near_the_molecule_is(bace, training):
     molecules = {"CCO": "far", training.smiles[5]: "training compound"}
     explanations = gx.explain(bace, list(molecules))
     predictions = gx.predict(bace, list(molecules))
-    for word, one, found in zip(molecules.values(), explanations, predictions, strict=True):
-        near = training.nearness(one.molecule)
+    for word, explanation, prediction in zip(
+        molecules.values(), explanations, predictions, strict=True
+    ):
+        near = training.nearness(explanation.molecule)
         assert near.word == word
-        assert one.nearness == one.predictions[1].nearness == near
-        assert found["pIC50"].nearness == near
-        assert one.to_dict()["training_set"]["word"] == word
-        assert re.search(f"<Training set>.*\n{word}\n", one.to_sdf())
+        assert explanation.nearness == explanation.predictions[1].nearness == near
+        assert prediction["pIC50"].nearness == near
+        assert explanation.to_dict()["training_set"]["word"] == word
+        assert re.search(f"<Training set>.*\n{word}\n", explanation.to_sdf())
     assert "far from the training set (nearest similarity 0.1" in repr(explanations[0])
     assert "far from the training set (nearest similarity 0.1" in repr(predictions[0]["pIC50"])
     assert "training set" not in repr(explanations[1])
@@ -115,9 +117,9 @@ def test_without_training_compounds_nearness_is_unknown_and_of_no_molecule_it_is
 def test_similarity_is_the_largest_tanimoto_coefficient(training):
     mol = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
     bits = np.array([list(print_) for print_ in training.fingerprints], dtype=int)  # (n, 2048)
-    own = np.array(list(ecfp4_bits(mol)), dtype=int)
-    both = bits @ own
-    tanimoto = both / (bits.sum(1) + own.sum() - both)
+    molecule_bits = np.array(list(ecfp4_bits(mol)), dtype=int)
+    both = bits @ molecule_bits
+    tanimoto = both / (bits.sum(1) + molecule_bits.sum() - both)
     near = training.nearness(mol)
     assert near.similarity == pytest.approx(tanimoto.max())
     assert near.nearest == training.smiles[int(tanimoto.argmax())]
@@ -127,8 +129,8 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
 def test_similarities_equal_those_of_rdkit(training):
     prints = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in ("CCO", "O", "c1ccccc1C(=O)N")]
     prints.append(type(prints[0])(2048))  # without any bit
-    for own, words in zip(prints, packed(prints), strict=True):
-        expected = BulkTanimotoSimilarity(own, training.fingerprints)
+    for fingerprint, words in zip(prints, packed(prints), strict=True):
+        expected = BulkTanimotoSimilarity(fingerprint, training.fingerprints)
         assert tanimoto(words, packed(training.fingerprints)).tolist() == expected
 
 
@@ -313,10 +315,10 @@ def test_the_smallest_molecules_have_signs_too(bace, smiles):
 def test_signs_do_not_depend_on_the_numbering(bace):
     mol = Chem.MolFromSmiles("CC(=O)Oc1ccccc1C(=O)O")
     other = Chem.RenumberAtoms(mol, list(range(mol.GetNumAtoms()))[::-1])
-    one, two = gx.trust(bace, mol), gx.trust(bace, other)
+    first, second = gx.trust(bace, mol), gx.trust(bace, other)
     for name in ("training set", "confidence"):
-        assert one[name].value == pytest.approx(two[name].value, abs=1e-6)
-    assert one.sentence == two.sentence
+        assert first[name].value == pytest.approx(second[name].value, abs=1e-6)
+    assert first.sentence == second.sentence
 
 
 @pytest.fixture(scope="module")
@@ -359,8 +361,8 @@ def test_similarity_is_the_largest_cosine_similarity(digits, training_images, mn
     images, _ = load_mnist(mnist_folder, "train")
     image = load_mnist(mnist_folder, "test", 1)[0][0]
     count = digits.origin.metadata["train_images"]
-    rows, own = images[:count].reshape(count, -1).astype(float), image.ravel().astype(float)
-    cosines = rows @ own / np.linalg.norm(rows, axis=1) / np.linalg.norm(own)
+    rows, pixels = images[:count].reshape(count, -1).astype(float), image.ravel().astype(float)
+    cosines = rows @ pixels / np.linalg.norm(rows, axis=1) / np.linalg.norm(pixels)
     assert gx.trust(digits, image)["training set"].value == pytest.approx(cosines.max(), abs=1e-5)
     assert gx.trust(digits, images[7])["training set"].value == pytest.approx(1, abs=1e-5)
 

@@ -1,4 +1,4 @@
-"""LRP along the activation path: its two points, against autograd through the softmax."""
+"""LRP along the activation path agrees, at its two points, with autograd through the softmax."""
 
 import math
 
@@ -31,10 +31,10 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     generator = torch.Generator().manual_seed(0)
     presence = torch.rand(tokens.shape[:2], generator=generator, dtype=torch.double) + 0.1
-    *_, found = lrp_and_presence(model, batch, tokens, bias, presence, Target())
+    *_, effect = lrp_and_presence(model, batch, tokens, bias, presence, Target())
 
     def attention(query, key, bias):
-        """Scores are constant; what is added to them is not."""
+        """Attend with constant weights, whereas what is added to the scores has a gradient."""
         return torch.softmax((query @ key.transpose(-2, -1)).detach() + bias, dim=-1)
 
     monkeypatch.setattr(propagation, "softmax_attention", attention)
@@ -43,7 +43,7 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
         outputs = model.encode(tokens, batch, bias=bias + logs[:, None, None, :])
     f = Target().resolve(model.config, outputs)(outputs)
     (expected,) = torch.autograd.grad(f.sum(), logs)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(effect, expected, atol=1e-10, rtol=1e-8)
 
 
 def test_with_everything_present_it_is_lrp_twice_and_the_effect_of_presence(smiles):
@@ -54,9 +54,9 @@ def test_with_everything_present_it_is_lrp_twice_and_the_effect_of_presence(smil
     *_, effect = lrp_and_presence(
         model, batch, tokens, bias, torch.ones_like(tokens[..., 0]), Target()
     )
-    found = LrpPath(floor=1.0).attribute(model, batch).relevance
+    relevance = LrpPath(floor=1.0).attribute(model, batch).relevance
     expected = (2 * lrp + effect[:, 1:]).masked_fill(~batch.mask, 0)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(relevance, expected, atol=1e-10, rtol=1e-8)
 
 
 def test_presence_falls_from_one_to_the_floor_and_is_equal_for_equal_relevance():
@@ -72,8 +72,10 @@ def test_presence_falls_from_one_to_the_floor_and_is_equal_for_equal_relevance()
 
 def test_symmetric_atoms_have_equal_scores():
     model = random_graphormer()
-    found = get_explainer("lrp_path").attribute(model, batch_of(model, ["Cc1ccccc1"])).relevance[0]
-    torch.testing.assert_close(found[[2, 3]], found[[6, 5]], atol=1e-5, rtol=1e-4)
+    relevance = (
+        get_explainer("lrp_path").attribute(model, batch_of(model, ["Cc1ccccc1"])).relevance[0]
+    )
+    torch.testing.assert_close(relevance[[2, 3]], relevance[[6, 5]], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +90,12 @@ def test_impossible_options_are_refused(options, message):
 def test_in_wrapped_models_it_is_lrp_of_the_graph_and_of_its_upper_half(module):
     graphs = molecules()[:3]
     model = gx.wrap(trained(module(), graphs, steps=3), kind="regression")
-    for graph, found in zip(graphs, gx.explain(model, graphs, method="lrp_path"), strict=True):
+    for graph, explanation in zip(
+        graphs, gx.explain(model, graphs, method="lrp_path"), strict=True
+    ):
         expected = gx.explain(model, graph).relevance
         median = sorted(expected)[(len(expected) - 1) // 2]
         # Symmetric atoms are equal but for rounding, and stay or go together.
         above = torch.from_numpy(expected >= median - 1e-4 * abs(expected).max())
         expected[above] += gx.explain(model, graph.subgraph(above)).relevance
-        np.testing.assert_allclose(found.relevance, expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(explanation.relevance, expected, rtol=1e-3, atol=1e-5)

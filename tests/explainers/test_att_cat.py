@@ -1,4 +1,4 @@
-"""AttCAT of other people's models, against a loop over the modules with hooks."""
+"""AttCAT of other people's models agrees with a loop over the modules with hooks."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ GRAPHS = [g for g in molecules() if g.num_nodes < 20]
 
 
 def given_to(modules: list[nn.Module], run) -> tuple[Tensor, list[tuple]]:
-    """What `run` returns, and the arguments of every module call."""
+    """Return what `run` returns, and the arguments of every call of the modules."""
     seen: list[tuple] = []
     hooks = [m.register_forward_pre_hook(lambda _, args: seen.append(args)) for m in modules]
     out = run()
@@ -29,8 +29,8 @@ def test_graphs_have_the_scores_of_a_loop_over_their_layers(name):
     torch.manual_seed(0)
     model = trained(GpsModel() if name == "gps" else SparseModel(name), GRAPHS, 5)
     model = model.double()
-    found = gx.explain(gx.wrap(model, kind="regression"), GRAPHS, "att_cat")
-    for graph, explanation in zip(GRAPHS, found, strict=True):
+    explanations = gx.explain(gx.wrap(model, kind="regression"), GRAPHS, "att_cat")
+    for graph, explanation in zip(GRAPHS, explanations, strict=True):
         n = int(graph.num_nodes)
         x, zeros = graph.x.double().requires_grad_(), torch.zeros(n).long()
         attending = (
@@ -54,7 +54,7 @@ def test_graphs_have_the_scores_of_a_loop_over_their_layers(name):
 
 
 class Pooled(nn.Module):
-    """Encoder layers and the mean of the tokens; `batch_first` as in PyTorch."""
+    """A model of encoder layers and the mean of the tokens; `batch_first` is PyTorch's."""
 
     def __init__(self, spelling: str, batch_first: bool = True):
         super().__init__()
@@ -78,7 +78,7 @@ class Pooled(nn.Module):
     [("encoder", True), ("encoder", False), ("functional", True), ("softmax", True)],
 )
 def test_rows_of_tokens_have_the_scores_of_a_loop_over_their_layers(spelling, batch_first):
-    """Also if there are as many rows as tokens, so that the axes are ambiguous."""
+    """This also holds for as many rows as tokens, which makes the axes ambiguous."""
     torch.manual_seed(0)
     model = Pooled(spelling, batch_first).eval()
     rows = torch.randn(5, 5, 16, dtype=torch.float64).requires_grad_()
@@ -92,8 +92,8 @@ def test_rows_of_tokens_have_the_scores_of_a_loop_over_their_layers(spelling, ba
         received = mha(*[args[0]] * 3)[1].mean(1)
         expected += received * (share if batch_first else share.T)
     wrapped = gx.wrap(model, kind="regression", inputs="tokens")
-    found = gx.explain(wrapped, list(rows.detach()), "att_cat")
-    scores = np.stack([explanation.relevance for explanation in found])
+    explanations = gx.explain(wrapped, list(rows.detach()), "att_cat")
+    scores = np.stack([explanation.relevance for explanation in explanations])
     np.testing.assert_allclose(scores, expected.detach(), rtol=1e-5)
 
 
@@ -117,10 +117,10 @@ def test_a_class_token_takes_its_share_and_padding_none():
         weights = (q @ k.transpose(1, 2) / 2).softmax(-1)  # (H, T, T)
         expected += weights.mean((0, 1)) * (h * slope).sum(-1)[0]
     batch = wrapped.collate([wrapped.prepare(each).data for each in (ids[0], torch.arange(6))])
-    found = gx.explainers.get_explainer("att_cat").attribute(wrapped, batch, 2)
-    torch.testing.assert_close(found.relevance[0, :3], expected[1:].detach())
-    torch.testing.assert_close(found.graph_token[0], expected[0].detach())
-    assert not found.relevance[0, 3:].any()
+    attribution = gx.explainers.get_explainer("att_cat").attribute(wrapped, batch, 2)
+    torch.testing.assert_close(attribution.relevance[0, :3], expected[1:].detach())
+    torch.testing.assert_close(attribution.graph_token[0], expected[0].detach())
+    assert not attribution.relevance[0, 3:].any()
 
 
 def test_scores_do_not_depend_on_the_other_graphs():

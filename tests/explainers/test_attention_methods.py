@@ -1,4 +1,4 @@
-"""Methods that read attention and its gradient, against formulas in NumPy and networkx."""
+"""Methods that read attention and its gradient agree with formulas in NumPy and networkx."""
 
 import networkx
 import numpy as np
@@ -22,20 +22,20 @@ def batch_of(model, smiles):
 
 
 def traced(model, batch):
-    """Attention (L, H, T, T) and its gradient; each layer's input tokens and their gradient."""
+    """Return attention (L, H, T, T) and its gradient, and each layer's input tokens and theirs."""
     with record(all_queries=True) as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         output = model.encode(tokens, batch)[0, 0]
     layers = len(tape.attention)
     gradients = torch.autograd.grad(output, tape.attention + tape.hidden[:layers])
-    found = (tape.attention, gradients[:layers], tape.hidden[:layers], gradients[layers:])
-    return [np.stack([x[0].detach().numpy() for x in values]) for values in found]
+    recorded = (tape.attention, gradients[:layers], tape.hidden[:layers], gradients[layers:])
+    return [np.stack([x[0].detach().numpy() for x in values]) for values in recorded]
 
 
 def explain(method, model, batch, **options):
-    """Scores of the first graph's tokens, (T,)."""
-    found = get_explainer(method, **options).attribute(model, batch, "active")
-    return np.concatenate([found.graph_token[:1].numpy(), found.relevance[0].numpy()])
+    """Return scores of the first graph's tokens, (T,)."""
+    attribution = get_explainer(method, **options).attribute(model, batch, "active")
+    return np.concatenate([attribution.graph_token[:1].numpy(), attribution.relevance[0].numpy()])
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])
@@ -65,8 +65,8 @@ def test_methods_equal_their_formulas(pre_layernorm, smiles):
         expected = (slope * last).mean(0)
         np.testing.assert_allclose(explain("grad_cam", model, batch), expected, atol=1e-12)
         expected = np.maximum((slope.mean(1, keepdims=True) * last).mean(0), 0)
-        found = explain("grad_cam", model, batch, pooled=True)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        scores = explain("grad_cam", model, batch, pooled=True)
+        np.testing.assert_allclose(scores, expected, atol=1e-12)
 
         class_activation = (hidden * hidden_gradient).sum(-1)  # (L, T)
         expected = (attention.mean((1, 2)) * class_activation).sum(0)
@@ -82,12 +82,12 @@ def test_att_cat_adds_up_gradient_times_input_when_attention_is_even(smiles):
                 parameter.zero_()
     batch = batch_of(model, smiles[2:3])
     size = batch.mask.shape[1] + 1
-    found, expected = explain("att_cat", model, batch), explain("gradient_input", model, batch)
-    np.testing.assert_allclose(found, expected / size, atol=1e-12)
+    scores, expected = explain("att_cat", model, batch), explain("gradient_input", model, batch)
+    np.testing.assert_allclose(scores, expected / size, atol=1e-12)
 
 
 def flow_by_networkx(capacities, token):
-    """Maximum flow from token 0 on top to `token` at the bottom, by networkx."""
+    """Compute with networkx the maximum flow from token 0 on top to `token` at the bottom."""
     graph = networkx.DiGraph()
     for layer, matrix in enumerate(capacities, 1):
         for q, k in np.ndindex(matrix.shape):

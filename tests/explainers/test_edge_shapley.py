@@ -1,4 +1,4 @@
-"""Shapley values of edges, against all orders of the edges and a sum over them."""
+"""Shapley values of edges agree with all orders of the edges, and with a sum over them."""
 
 from itertools import permutations
 from math import factorial
@@ -18,7 +18,7 @@ from toy import random_graphormer
 
 
 def exact(model, value, column: int = 0) -> np.ndarray:
-    """Shapley values of the edges, from every order."""
+    """Compute Shapley values of the edges from every order."""
     data = prepare_for(model, value).data
     ends = data.edge_index.sort(0).values.T.tolist()
     pairs = sorted({tuple(pair) for pair in ends})
@@ -39,31 +39,33 @@ def exact(model, value, column: int = 0) -> np.ndarray:
 def test_sampled_values_approach_those_of_all_orders():
     model = random_graphormer()
     wanted = exact(model, "CC(=O)N")
-    (found,) = edge_shapley(model, ["CC(=O)N"], permutations=200)
-    assert found.edges.tolist() == [[0, 1], [1, 2], [1, 3]]
-    assert np.abs(found.values - wanted).max() <= 4 * found.spread.max() + 1e-6
+    (shapley,) = edge_shapley(model, ["CC(=O)N"], permutations=200)
+    assert shapley.edges.tolist() == [[0, 1], [1, 2], [1, 3]]
+    assert np.abs(shapley.values - wanted).max() <= 4 * shapley.spread.max() + 1e-6
 
 
 def test_values_of_edges_sum_to_what_the_edges_change():
     model = random_graphormer()
     smiles = ["CC(=O)Oc1ccccc1C(=O)O", "CCO", "C"]
-    for one, value in zip(
+    for shapley, value in zip(
         edge_shapley(model, smiles, "pIC50", permutations=3), smiles, strict=True
     ):
-        assert one.values.sum() == pytest.approx(one.output - one.without, abs=1e-5)
-        assert one.output == pytest.approx(graphxai.predict(model, value)["pIC50"].value, abs=1e-4)
-        assert len(one.edges) == len(one.values) == len(one.spread)
+        assert shapley.values.sum() == pytest.approx(shapley.output - shapley.without, abs=1e-5)
+        assert shapley.output == pytest.approx(
+            graphxai.predict(model, value)["pIC50"].value, abs=1e-4
+        )
+        assert len(shapley.edges) == len(shapley.values) == len(shapley.spread)
 
 
 def test_a_graph_gets_the_same_values_alone_and_among_others():
     model = random_graphormer()
     (alone,) = edge_shapley(model, ["CC(=O)N"])
-    found = edge_shapley(model, ["c1ccccc1", "CC(=O)N"])[1]
-    np.testing.assert_allclose(found.values, alone.values, atol=1e-5)
+    shapley = edge_shapley(model, ["c1ccccc1", "CC(=O)N"])[1]
+    np.testing.assert_allclose(shapley.values, alone.values, atol=1e-5)
 
 
 class Isomorphism(nn.Module):
-    """Sum over the nodes after one convolution: f = sum_i x_i + sum over edges (x_i + x_j)."""
+    """A sum over nodes after one convolution: f = sum_i x_i + sum over edges (x_i + x_j)."""
 
     def __init__(self):
         super().__init__()
@@ -81,9 +83,9 @@ def test_edges_of_a_message_passing_model_get_what_they_carry():
         edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]),
     )
     model = graphxai.wrap(Isomorphism(), kind="regression")
-    (found,) = edge_shapley(model, [graph], permutations=1)
-    np.testing.assert_allclose(found.values, [3.0, 6.0], atol=1e-5)
-    assert found.without == pytest.approx(7.0)
+    (shapley,) = edge_shapley(model, [graph], permutations=1)
+    np.testing.assert_allclose(shapley.values, [3.0, 6.0], atol=1e-5)
+    assert shapley.without == pytest.approx(7.0)
 
 
 def test_no_order_is_refused():
@@ -92,7 +94,7 @@ def test_no_order_is_refused():
 
 
 class Papers(nn.Module):
-    """Sum what papers get along two types of edges, which have no attributes."""
+    """A model that sums what papers get along two types of edges without attributes."""
 
     def forward(self, x_dict, edge_index_dict, batch_dict):
         writes = edge_index_dict["author", "writes", "paper"]
@@ -110,11 +112,11 @@ def test_edges_without_attributes_have_values_by_type():
     data["author", "writes", "paper"].edge_index = torch.tensor([[0, 0, 1], [0, 1, 2]])
     data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1, 1], [1, 2, 1]])
     model = graphxai.wrap(Papers(), kind="regression")
-    (found,) = edge_shapley(model, [data], permutations=400)
+    (result,) = edge_shapley(model, [data], permutations=400)
     edges = [("writes", 0, 0), ("writes", 0, 1), ("writes", 1, 2), ("cites", 0, 1), ("cites", 1, 2)]
     names = {"writes": "author writes paper", "cites": "paper cites paper"}
-    assert found.types == tuple(names[kind] for kind, *_ in edges)
-    assert found.edges.tolist() == [[first, second] for _, first, second in edges]
+    assert result.types == tuple(names[kind] for kind, *_ in edges)
+    assert result.edges.tolist() == [[first, second] for _, first, second in edges]
 
     def worth(kept) -> float:
         h = data["paper"].x.flatten().tolist()
@@ -131,7 +133,7 @@ def test_edges_without_attributes_have_values_by_type():
         for place, edge in enumerate(order):
             before = [edges[k] for k in order[:place]]
             values[edge] += (worth([*before, edges[edge]]) - worth(before)) / factorial(5)
-    assert np.abs(found.values - values).max() <= 4 * found.spread.max() + 1e-6
-    by_type = found.by_type()
+    assert np.abs(result.values - values).max() <= 4 * result.spread.max() + 1e-6
+    by_type = result.by_type()
     assert list(by_type) == [names["writes"], names["cites"]]
-    assert by_type[names["cites"]].tolist() == found.values[3:].tolist()
+    assert by_type[names["cites"]].tolist() == result.values[3:].tolist()

@@ -1,4 +1,4 @@
-"""Explainers against their formulas, alone, in batches, padded and renumbered."""
+"""Explainers agree with their formulas, alone, in batches, padded and renumbered."""
 
 import numpy as np
 import pytest
@@ -87,14 +87,14 @@ def test_ledger_of_lrp_closes_for_every_architecture(
 
 def test_ledger_closes_in_double_precision_to_rounding(smiles):
     model = random_graphormer().double()
-    found = get_explainer("lrp").attribute(model, batch_of(model, smiles))
-    assert found.unexplained.abs().max() < 1e-12
+    attribution = get_explainer("lrp").attribute(model, batch_of(model, smiles))
+    assert attribution.unexplained.abs().max() < 1e-12
 
 
 def test_lrp_ah_ln_without_the_ratio_leaves_the_activation_unexplained(smiles):
     model = random_graphormer()
-    found = get_explainer("lrp_ah_ln").attribute(model, batch_of(model, smiles))
-    assert found.unexplained.abs().max() > 1e-2
+    attribution = get_explainer("lrp_ah_ln").attribute(model, batch_of(model, smiles))
+    assert attribution.unexplained.abs().max() > 1e-2
 
 
 class Frozen:
@@ -128,7 +128,7 @@ def test_lrp_equals_removing_a_token_from_the_network_of_constants(monkeypatch, 
     """That network is affine, so a token's relevance is what the output loses without it."""
     model = random_graphormer().double()
     batch = batch_of(model, smiles[4:5])
-    found = get_explainer("lrp").attribute(model, batch)
+    attribution = get_explainer("lrp").attribute(model, batch)
     frozen = Frozen()
     for name in ("softmax_attention", "layer_norm", "gelu"):
         monkeypatch.setattr(f"graphxai.rules.conservative.{name}", getattr(frozen, name))
@@ -142,8 +142,8 @@ def test_lrp_equals_removing_a_token_from_the_network_of_constants(monkeypatch, 
             frozen.restart()
             losses.append(output - model.encode(without, batch)[0, 0])
     losses = torch.stack(losses)
-    torch.testing.assert_close(found.relevance[0], losses[1:])
-    torch.testing.assert_close(found.graph_token[0], losses[0])
+    torch.testing.assert_close(attribution.relevance[0], losses[1:])
+    torch.testing.assert_close(attribution.graph_token[0], losses[0])
 
 
 def test_rollout_and_gae_equal_their_matrix_products(smiles):
@@ -160,9 +160,9 @@ def test_rollout_and_gae_equal_their_matrix_products(smiles):
             rollout = (mean / mean.sum(-1, keepdim=True)) @ rollout
             gae = gae + (weights[0] * gradient[0]).relu().mean(0) @ gae
         for method, matrix in {"rollout": rollout, "gae": gae}.items():
-            found = get_explainer(method).attribute(model, batch, "active")
-            torch.testing.assert_close(found.relevance[0], matrix[0, 1:])
-            torch.testing.assert_close(found.graph_token[0], matrix[0, 0])
+            attribution = get_explainer(method).attribute(model, batch, "active")
+            torch.testing.assert_close(attribution.relevance[0], matrix[0, 1:])
+            torch.testing.assert_close(attribution.graph_token[0], matrix[0, 0])
         summed = get_explainer("rollout", readout="sum").attribute(model, batch)
         torch.testing.assert_close(summed.relevance[0], rollout.sum(0)[1:])
         columns = get_explainer("attention_last", readout="sum").attribute(model, batch)
@@ -180,10 +180,12 @@ def test_summed_readout_ignores_padding(smiles):
 
 def test_features_split_each_nodes_relevance_exactly(smiles):
     model = random_graphormer()
-    found = get_explainer("lrp").attribute(model, batch_of(model, smiles))
-    assert found.features.shape[-1] == len(model.feature_names) == 10
+    attribution = get_explainer("lrp").attribute(model, batch_of(model, smiles))
+    assert attribution.features.shape[-1] == len(model.feature_names) == 10
     assert model.feature_names[-1] == "centrality"
-    torch.testing.assert_close(found.features.sum(-1), found.relevance, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        attribution.features.sum(-1), attribution.relevance, atol=1e-5, rtol=1e-4
+    )
 
 
 def test_random_scores_follow_from_seed_and_graph(smiles):
@@ -248,8 +250,8 @@ def test_training_mode_and_no_grad_do_not_change_the_result(smiles):
     expected = get_explainer("lrp").attribute(model, batch).relevance
     model.train()
     with torch.no_grad():
-        found = get_explainer("lrp").attribute(model, batch).relevance
-    assert torch.equal(found, expected)
+        relevance = get_explainer("lrp").attribute(model, batch).relevance
+    assert torch.equal(relevance, expected)
     assert model.training
 
 
@@ -277,8 +279,8 @@ def test_gradients_are_equal_across_runs_with_several_threads(smiles):
         for _ in range(12):
             model.zero_grad()
             model(batch).sum().backward()
-            found = get_explainer("lrp").attribute(model, batch)
-            seen.append([p.grad.clone() for p in model.parameters()] + [found.relevance])
+            attribution = get_explainer("lrp").attribute(model, batch)
+            seen.append([p.grad.clone() for p in model.parameters()] + [attribution.relevance])
     finally:
         torch.set_num_threads(1)
     for values in seen[1:]:
@@ -297,8 +299,8 @@ def test_own_explainers_can_be_used_by_class_and_by_name():
             return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
     model = random_graphormer()
-    found = get_explainer(Degree).attribute(model, batch_of(model, ["CCO"]))
-    assert found.relevance.tolist() == [[1.0, 2.0, 1.0]]
+    attribution = get_explainer(Degree).attribute(model, batch_of(model, ["CCO"]))
+    assert attribution.relevance.tolist() == [[1.0, 2.0, 1.0]]
     register(Degree)
     try:
         assert isinstance(get_explainer("degree"), Degree)

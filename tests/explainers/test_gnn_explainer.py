@@ -1,4 +1,4 @@
-"""The learned mask against PyTorch Geometric's GNNExplainer, one graph at a time."""
+"""The learned mask agrees with PyTorch Geometric's GNNExplainer, one graph at a time."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def batch_of(model, smiles):
 
 
 class Nodes(torch.nn.Module):
-    """A Graphormer as PyG calls a model: node tokens (N, D) to the outputs of one task."""
+    """A Graphormer as PyG calls a model, from node tokens (N, D) to the outputs of one task."""
 
     def __init__(self, model, batch, columns):
         super().__init__()
@@ -36,7 +36,7 @@ class Nodes(torch.nn.Module):
 
 
 class Start(GNNExplainer):
-    """PyG's algorithm from a given mask."""
+    """PyG's algorithm, which begins with a given mask."""
 
     def __init__(self, start, **settings):
         super().__init__(**settings)
@@ -59,11 +59,11 @@ def test_the_mask_is_that_of_pytorch_geometric(kind, smiles):
     model = random_graphormer(tasks=(TASKS[kind],)).double()
     task = model.config.tasks[0]
     chosen = {"binary": "active", "multiclass": "b", "regression": None}[kind]
-    found = get_explainer("gnn_explainer", epochs=30)
-    masks = found.attribute(model, batch_of(model, smiles), chosen).relevance
+    explainer = get_explainer("gnn_explainer", epochs=30)
+    masks = explainer.attribute(model, batch_of(model, smiles), chosen).relevance
     for row, text in list(enumerate(smiles))[1:4]:
         batch = batch_of(model, [text])
-        start = found.starting_mask(batch, model.embed(batch))[0]
+        start = explainer.starting_mask(batch, model.embed(batch))[0]
         value = model(batch).detach()
         truth = value if kind == "regression" else torch.tensor([1])
         published = Explainer(
@@ -98,15 +98,15 @@ class Convolution(torch.nn.Module):
 def test_a_wrapped_model_has_pygs_mask_if_both_start_from_the_same(kind):
     task = TASKS[kind]
     module = Convolution({"binary": 1, "multiclass": 3, "regression": 1}[kind]).double().eval()
-    model, found = gx.wrap(module, task), get_explainer("gnn_explainer", epochs=30)
+    model, explainer = gx.wrap(module, task), get_explainer("gnn_explainer", epochs=30)
     graphs = [graph(n) for n in (5, 7)]
     for data in graphs:
         data.x = data.x.double()
     chosen = {"binary": "active", "multiclass": "b", "regression": None}[kind]
-    together = gx.explain(model, graphs, found, target=chosen)
+    together = gx.explain(model, graphs, explainer, target=chosen)
     for data, ours in zip(graphs, together, strict=True):
         batch = model.collate([data])
-        start = found.starting_mask(batch, data.x)[0]
+        start = explainer.starting_mask(batch, data.x)[0]
         zeros = torch.zeros(len(data.x), dtype=torch.long)
         value = module(data.x, data.edge_index, zeros).detach()
         published = Explainer(

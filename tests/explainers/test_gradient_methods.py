@@ -1,4 +1,4 @@
-"""Saliency, Integrated Gradients and AttnLRP against Captum, explicit rules and differences."""
+"""Gradient methods agree with Captum, with explicit rules, and with differences."""
 
 import shutil
 
@@ -46,27 +46,27 @@ def test_a_graph_scores_alike_alone_in_batches_padded_and_renumbered(method, pre
 
 
 def captum_of(method, model, batch, **options):
-    """Captum's attribution (B, T, D) of the first output."""
+    """Return Captum's attribution (B, T, D) of the first output."""
     tokens = model.embed(batch).detach()
     explainer = method(lambda x: model.encode(x, batch)[:, 0])
     return explainer.attribute(tokens.requires_grad_(), **options).detach()
 
 
-def assert_tokens_close(found, expected):
-    torch.testing.assert_close(found.graph_token, expected[:, 0])
-    real = expected[:, 1:].masked_fill(~found.mask, 0)
-    torch.testing.assert_close(found.relevance, real)
+def assert_tokens_close(attribution, expected):
+    torch.testing.assert_close(attribution.graph_token, expected[:, 0])
+    real = expected[:, 1:].masked_fill(~attribution.mask, 0)
+    torch.testing.assert_close(attribution.relevance, real)
 
 
 def test_gradient_methods_equal_captum(smiles):
     model = random_graphormer().double()
     batch = batch_of(model, smiles)
     gradient = captum_of(captum.attr.Saliency, model, batch)
-    found = get_explainer("saliency").attribute(model, batch, "active")
-    assert_tokens_close(found, gradient.square().sum(-1).sqrt())
+    attribution = get_explainer("saliency").attribute(model, batch, "active")
+    assert_tokens_close(attribution, gradient.square().sum(-1).sqrt())
     product = captum_of(captum.attr.InputXGradient, model, batch)
-    found = get_explainer("gradient_input").attribute(model, batch, "active")
-    assert_tokens_close(found, product.sum(-1))
+    attribution = get_explainer("gradient_input").attribute(model, batch, "active")
+    assert_tokens_close(attribution, product.sum(-1))
 
 
 def test_integrated_gradients_equal_captum(smiles):
@@ -80,9 +80,9 @@ def test_integrated_gradients_equal_captum(smiles):
         )
         expected, delta = explainer.attribute(tokens, n_steps=20, return_convergence_delta=True)
         method = get_explainer("integrated_gradients", steps=20, power=1)
-        found = method.attribute(model, batch, "active")
-        assert_tokens_close(found, expected.sum(-1))
-        torch.testing.assert_close(found.unexplained, -delta.detach())
+        attribution = method.attribute(model, batch, "active")
+        assert_tokens_close(attribution, expected.sum(-1))
+        torch.testing.assert_close(attribution.unexplained, -delta.detach())
 
 
 def test_integrated_gradients_are_complete_in_the_limit_of_many_steps(smiles):
@@ -92,7 +92,7 @@ def test_integrated_gradients_are_complete_in_the_limit_of_many_steps(smiles):
         get_explainer("integrated_gradients", steps=steps).attribute(model, batch)
         for steps in (5, 20, 100)
     ]
-    worst = [found.unexplained.abs().max().item() for found in gaps]
+    worst = [attribution.unexplained.abs().max().item() for attribution in gaps]
     assert worst[0] > worst[1] > worst[2]
     assert worst[2] < 1e-6
     none = model.encode(torch.zeros_like(model.embed(batch)), batch)[:, 0]
@@ -119,8 +119,8 @@ def test_crowded_points_leave_less_of_a_trained_model_unexplained():
 class Relevance:
     """AttnLRP (Achtibat 2024) layer by layer in NumPy: relevance goes in, relevance comes out.
 
-    Linear maps by the rule `R_i = sum_j x_i w_ij R_j / y_j`, where y includes the bias, whose
-    share stays there. Additions share in proportion. Tokens x are (T, D). `made`: what comes out
+    Linear maps follow the rule `R_i = sum_j x_i w_ij R_j / y_j`, where y includes the bias, whose
+    share stays there. Additions share in proportion. Tokens x are (T, D). `made` is what comes out
     of the softmaxes minus what is passed on to their logits.
     """
 
@@ -233,14 +233,14 @@ def test_attn_lrp_equals_its_rules_layer_by_layer(smiles):
     for text in smiles[:5]:
         batch = batch_of(model, [text])
         expected = Relevance(model, batch)
-        found = get_explainer("attn_lrp").attribute(model, batch, "active")
-        np.testing.assert_allclose(found.output[0], expected.output)
-        tokens = np.concatenate([found.graph_token.numpy(), found.relevance[0].numpy()])
+        attribution = get_explainer("attn_lrp").attribute(model, batch, "active")
+        np.testing.assert_allclose(attribution.output[0], expected.output)
+        tokens = np.concatenate([attribution.graph_token.numpy(), attribution.relevance[0].numpy()])
         np.testing.assert_allclose(tokens, expected.tokens, atol=1e-9)
         for name, share in expected.structure.items():
-            np.testing.assert_allclose(found.structure[name][0], share, atol=1e-9)
-        assert set(found.remainders) == {"softmax"}
-        np.testing.assert_allclose(found.remainders["softmax"][0], expected.made, atol=1e-9)
+            np.testing.assert_allclose(attribution.structure[name][0], share, atol=1e-9)
+        assert set(attribution.remainders) == {"softmax"}
+        np.testing.assert_allclose(attribution.remainders["softmax"][0], expected.made, atol=1e-9)
 
 
 def test_products_share_the_relevance_between_both_factors():
@@ -279,7 +279,7 @@ def position_graph():
 
 
 class Scaled(torch.nn.Module):
-    """The output of another module times a factor."""
+    """A module that multiplies another's output by a factor."""
 
     def __init__(self, inner, factor):
         super().__init__()
@@ -290,7 +290,7 @@ class Scaled(torch.nn.Module):
 
 
 def scale_term(model, name, factor):
-    """Scale one term of the structural bias, in place."""
+    """Scale one term of the structural bias in place."""
     if name == "position":
         model.bias.position = Scaled(model.bias.position, factor)
         return
@@ -313,11 +313,11 @@ def test_structure_shares_are_what_scaling_each_term_changes(kind, smiles):
         batch = collate([StructureEncoding.from_config(model.config)(position_graph())])
     else:
         batch = batch_of(model, smiles)
-    found = get_explainer("gradient_input").attribute(model, batch, "active")
+    attribution = get_explainer("gradient_input").attribute(model, batch, "active")
     extra = {"edge"} if kind == "molecules" else {"position"}
-    assert set(found.structure) == {"spatial", "graph token distance"} | extra
+    assert set(attribution.structure) == {"spatial", "graph token distance"} | extra
     step = 1e-5
-    for name, share in found.structure.items():
+    for name, share in attribution.structure.items():
         outputs = []
         for factor in (1 + step, 1 - step):
             changed = build()
@@ -371,17 +371,19 @@ def test_relevance_from_the_mean_node_leaves_the_average_its_own_share(
     torch.testing.assert_close(measured.sum(0), mean)
 
     zero = get_explainer(method).attribute(model, batch)
-    found = get_explainer(method, baseline="mean").attribute(model, batch)
+    attribution = get_explainer(method, baseline="mean").attribute(model, batch)
     tokens.requires_grad_()
     with conservative(**vars(type(get_explainer(method)).rules)):
         outputs = model.encode(tokens, batch)
     (gradient,) = torch.autograd.grad(outputs[:, 0].sum(), tokens)
     expected = ((tokens - mean) * gradient).sum(-1)[:, 1:].detach()
-    torch.testing.assert_close(found.relevance, expected.masked_fill(~batch.mask, 0))
-    torch.testing.assert_close(found.unexplained, zero.unexplained)
-    torch.testing.assert_close(found.average_node + found.relevance.sum(-1), zero.relevance.sum(-1))
-    if found.features is not None:
-        torch.testing.assert_close(found.features.sum(-1), found.relevance)
+    torch.testing.assert_close(attribution.relevance, expected.masked_fill(~batch.mask, 0))
+    torch.testing.assert_close(attribution.unexplained, zero.unexplained)
+    torch.testing.assert_close(
+        attribution.average_node + attribution.relevance.sum(-1), zero.relevance.sum(-1)
+    )
+    if attribution.features is not None:
+        torch.testing.assert_close(attribution.features.sum(-1), attribution.relevance)
     check_batching(model, smiles, get_explainer(method, baseline="mean"))
 
 

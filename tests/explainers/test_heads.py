@@ -1,4 +1,4 @@
-"""What heads attend to, against brute force and RDKit; masked LRP against NumPy."""
+"""What heads attend to agrees with brute force and RDKit, and masked LRP with NumPy."""
 
 import json
 from itertools import combinations
@@ -13,7 +13,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
 from graphxai.explainers.heads import HeadCounts, count
-from graphxai.explainers.relations import FUNCTIONAL_GROUPS, RELATIONS, relations_of
+from graphxai.explainers.relations import RELATING_GROUPS, RELATIONS, relations_of
 from graphxai.models.graphormer import collate, locate
 from graphxai.rules.conservative import record
 from positive_reference import Reference, rolled_out
@@ -21,7 +21,7 @@ from toy import random_graphormer
 
 
 def statistics_of(positional, relational):
-    """Statistics that lead to exactly these masks (L, H)."""
+    """Return statistics that lead to exactly these masks (L, H)."""
     positional, relational = np.array(positional), np.array(relational)
     distances = np.zeros((*positional.shape, 5))
     distances[..., 1] = np.where(positional, 0.9, 0.5)
@@ -36,7 +36,7 @@ def statistics_of(positional, relational):
 def test_statistics_equal_a_loop_over_all_rows(smiles):
     molecules = smiles[1:6]
     model = random_graphormer().double()
-    found = head_statistics(model, molecules)
+    statistics = head_statistics(model, molecules)
     layers, heads = model.config.num_layers, model.config.num_heads
     far, token = model.config.max_distance + 1, model.config.max_distance + 2
     distances = np.zeros((layers, heads, token + 1))
@@ -61,15 +61,15 @@ def test_statistics_equal_a_loop_over_all_rows(smiles):
                     distances[layer, head, int(at)] += 1 / len(best)
                     if t > 0:
                         related[layer, head] += relations[:, i, t - 1] / len(best)
-    assert found.rows == rows
-    assert found.relations == RELATIONS
-    np.testing.assert_allclose(found.distances, distances / rows, atol=1e-12)
-    np.testing.assert_allclose(found.related, related / rows, atol=1e-12)
-    np.testing.assert_allclose(found.base_rates, chance.max(-1) / rows, atol=1e-12)
+    assert statistics.rows == rows
+    assert statistics.relations == RELATIONS
+    np.testing.assert_allclose(statistics.distances, distances / rows, atol=1e-12)
+    np.testing.assert_allclose(statistics.related, related / rows, atol=1e-12)
+    np.testing.assert_allclose(statistics.base_rates, chance.max(-1) / rows, atol=1e-12)
 
 
 def test_heads_built_to_look_at_one_distance_are_positional():
-    """Heads 1 to 4 look at the query itself, its neighbours, theirs, and the graph token."""
+    """Heads 1 to 4 look at the query itself, its neighbours, their neighbours, the graph token."""
     model = random_graphormer()
     with torch.no_grad():
         for layer in model.layers:
@@ -80,41 +80,43 @@ def test_heads_built_to_look_at_one_distance_are_positional():
         for head in range(3):
             model.bias.spatial[head, head] = 20.0
         model.bias.graph_token[3] = 20.0
-    found = head_statistics(model, ["CCCC", "CCCCCC"])
-    for head, distance in enumerate([0, 1, 2, found.distances.shape[-1] - 1]):
-        np.testing.assert_allclose(found.distances[:, head, distance], 1.0)
-    assert found.positional.tolist() == [[True, True, True, False]] * 3
-    assert not found.relational.any()  # distance 1 explains "bonded" (Song 2024, max(lambda_k))
-    assert found.mask().tolist() == [[1, 1, 1, 0]] * 3
-    assert found.related[0, 1, 0] == pytest.approx(1.0)
+    statistics = head_statistics(model, ["CCCC", "CCCCCC"])
+    for head, distance in enumerate([0, 1, 2, statistics.distances.shape[-1] - 1]):
+        np.testing.assert_allclose(statistics.distances[:, head, distance], 1.0)
+    assert statistics.positional.tolist() == [[True, True, True, False]] * 3
+    assert (
+        not statistics.relational.any()
+    )  # distance 1 explains "bonded" (Song 2024, max(lambda_k))
+    assert statistics.mask().tolist() == [[1, 1, 1, 0]] * 3
+    assert statistics.related[0, 1, 0] == pytest.approx(1.0)
 
 
 def test_statistics_do_not_depend_on_how_a_molecule_is_written_or_batched(smiles):
     model = random_graphormer()
-    found = head_statistics(model, smiles)
+    statistics = head_statistics(model, smiles)
     backwards = [
         Chem.MolToSmiles(m, rootedAtAtom=m.GetNumAtoms() - 1, canonical=False)
         for m in map(Chem.MolFromSmiles, reversed(smiles))
     ]
     other = head_statistics(model, backwards)
-    np.testing.assert_allclose(found.distances, other.distances, atol=1e-9)
-    np.testing.assert_allclose(found.related, other.related, atol=1e-9)
-    np.testing.assert_allclose(found.base_rates, other.base_rates, atol=1e-9)
+    np.testing.assert_allclose(statistics.distances, other.distances, atol=1e-9)
+    np.testing.assert_allclose(statistics.related, other.related, atol=1e-9)
+    np.testing.assert_allclose(statistics.base_rates, other.base_rates, atol=1e-9)
     one_by_one = [count(model, collate([model.prepare(s).data])) for s in smiles]
     total = one_by_one[0]
     for counts in one_by_one[1:]:
         total = total + counts
-    np.testing.assert_allclose(found.distances, total.shares()[0][0], atol=1e-9)
+    np.testing.assert_allclose(statistics.distances, total.shares()[0][0], atol=1e-9)
 
 
 def test_image_graphs_have_bonds_alone():
     model = graphxai.load("mnist-superpixels")
-    found = head_statistics(model, list(digit_paths())[:2])
-    assert found.relations == ("bonded",)
+    statistics = head_statistics(model, list(digit_paths())[:2])
+    assert statistics.relations == ("bonded",)
     sizes = [int(model.prepare(path).data.num_nodes) for path in list(digit_paths())[:2]]
-    assert found.rows == sum(sizes)
-    assert found.base_rates[0] == pytest.approx(1)  # every superpixel has a neighbour
-    assert not found.relational.any()
+    assert statistics.rows == sum(sizes)
+    assert statistics.base_rates[0] == pytest.approx(1)  # every superpixel has a neighbour
+    assert not statistics.relational.any()
 
 
 def test_no_inputs_are_an_error():
@@ -126,7 +128,7 @@ def test_no_inputs_are_an_error():
 
 
 def test_relations_of_paracetamol_worked_out_by_hand():
-    """The methyl carbon is atom 0; C, O and N of the amide 1 to 3; 8 the phenol's oxygen."""
+    """Atom 0 is the methyl carbon, 1 to 3 are C, O and N of the amide, 8 is the phenol's oxygen."""
     related = relations_of(Chem.MolFromSmiles("CC(=O)Nc1ccc(O)cc1"))
     bonds = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (7, 9), (9, 10)]
     bonds += [(4, 10)]
@@ -137,8 +139,8 @@ def test_relations_of_paracetamol_worked_out_by_hand():
         "conjugated": set(combinations(range(1, 11), 2)),
     }
     for name, matrix in zip(RELATIONS, related, strict=True):
-        found = {tuple(sorted(pair)) for pair in np.argwhere(matrix).tolist()}
-        assert found == expected[name], name
+        related_pairs = {tuple(sorted(pair)) for pair in np.argwhere(matrix).tolist()}
+        assert related_pairs == expected[name], name
 
 
 def test_relations_are_symmetric_and_never_with_oneself():
@@ -149,7 +151,7 @@ def test_relations_are_symmetric_and_never_with_oneself():
 
 
 def test_atoms_of_two_conjugated_systems_are_not_conjugated():
-    """Diphenylmethane: two rings with a saturated carbon between."""
+    """Diphenylmethane has two rings with a saturated carbon between them."""
     molecule = Chem.MolFromSmiles("c1ccccc1Cc1ccccc1")
     conjugated = relations_of(molecule)[3]
     assert conjugated[0, 5]
@@ -172,7 +174,7 @@ def test_atoms_of_two_conjugated_systems_are_not_conjugated():
     ],
 )
 def test_functional_groups_are_found(text, group):
-    pattern = Chem.MolFromSmarts(FUNCTIONAL_GROUPS[group])
+    pattern = Chem.MolFromSmarts(RELATING_GROUPS[group])
     assert Chem.MolFromSmiles(text).HasSubstructMatch(pattern)
 
 
@@ -180,14 +182,18 @@ def test_functional_groups_are_found(text, group):
 
 
 def test_statistics_survive_the_file(tmp_path, smiles):
-    found = head_statistics(random_graphormer(), smiles, data="seven molecules")
-    found.save(tmp_path)
+    statistics = head_statistics(random_graphormer(), smiles, data="seven molecules")
+    statistics.save(tmp_path)
     again = HeadStatistics.load(tmp_path)
     for name in ("distances", "related", "base_rates"):
-        np.testing.assert_allclose(getattr(again, name), getattr(found, name), atol=1e-6)
-    assert (again.positional == found.positional).all()
-    assert (again.relational == found.relational).all()
-    assert (again.rows, again.data, again.relations) == (found.rows, found.data, found.relations)
+        np.testing.assert_allclose(getattr(again, name), getattr(statistics, name), atol=1e-6)
+    assert (again.positional == statistics.positional).all()
+    assert (again.relational == statistics.relational).all()
+    assert (again.rows, again.data, again.relations) == (
+        statistics.rows,
+        statistics.data,
+        statistics.relations,
+    )
 
 
 def broken(**changes):
@@ -267,8 +273,8 @@ def numpy_scores(model, text, kinds):
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     reference = Reference(state, model.config, model.bias(batch)[0].detach().numpy())
     tokens = tokens[0].detach().numpy()
-    _, found = reference.relevance(tokens, np.array([1.0, 0.0]), "chefer", kinds)
-    return batch, rolled_out(found, gradients)
+    _, matrices = reference.relevance(tokens, np.array([1.0, 0.0]), "chefer", kinds)
+    return batch, rolled_out(matrices, gradients)
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])
@@ -279,9 +285,9 @@ def test_masked_lrp_equals_its_formulas_in_numpy(pre_layernorm):
     positional, relational = [[1, 0, 0, 0], [0, 0, 1, 0]], [[1, 0, 1, 0], [0, 0, 0, 1]]
     batch, expected = numpy_scores(model, "CCO", np.array([positional, relational]))
     explainer = get_explainer("masked_lrp", statistics=statistics_of(positional, relational))
-    found = explainer.attribute(model, batch)
-    np.testing.assert_allclose(found.relevance[0], expected[1:], rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(found.graph_token[0], expected[0], rtol=1e-8, atol=1e-12)
+    attribution = explainer.attribute(model, batch)
+    np.testing.assert_allclose(attribution.relevance[0], expected[1:], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(attribution.graph_token[0], expected[0], rtol=1e-8, atol=1e-12)
 
 
 def test_with_every_head_masked_lrp_is_transformer_attribution(smiles):
@@ -296,7 +302,7 @@ def test_with_every_head_masked_lrp_is_transformer_attribution(smiles):
 
 
 def test_masked_lrp_of_a_graph_depends_on_nothing_else(unlike):
-    """Also with each graph's own statistics, used if a model has none."""
+    """This also holds with each graph's own statistics, used if a model has none."""
     half = [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
     for pre_layernorm in (True, False):
         model = random_graphormer(pre_layernorm=pre_layernorm)
@@ -318,9 +324,9 @@ def test_a_graphs_own_statistics_are_those_of_a_data_set_of_one(smiles):
         measured.rows,
     )
     batch = collate([verubecestat.data])
-    own = get_explainer("masked_lrp").attribute(model, batch)
+    with_own_statistics = get_explainer("masked_lrp").attribute(model, batch)
     given = get_explainer("masked_lrp", statistics=bonds).attribute(model, batch)
-    torch.testing.assert_close(own.relevance, given.relevance)
+    torch.testing.assert_close(with_own_statistics.relevance, given.relevance)
     assert isinstance(count(model, batch), HeadCounts)
 
 

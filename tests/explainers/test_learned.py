@@ -1,4 +1,4 @@
-"""The learned explainer: its features, its training on a known truth, its files."""
+"""The learned explainer is trained on a known truth, and saved with what it needs."""
 
 import json
 import os
@@ -66,8 +66,8 @@ def test_features_of_a_molecule_equal_single_gradients(model):
     size = path.abs().mean()
     target = Target("b").resolve(model.config, model(batch).detach())
     with explaining(model):
-        found, states = node_features(model, batch, target, path)
-    assert found.shape == (1, 5, num_values(model.config))
+        features, states = node_features(model, batch, target, path)
+    assert features.shape == (1, 5, num_values(model.config))
     assert states.shape == (1, 5, 2 * 16)
     expected = []
     for rules in ({"attention": False, "layernorm": False}, {"activation": "ratio"}):
@@ -93,8 +93,8 @@ def test_features_of_a_molecule_equal_single_gradients(model):
         if not expected[1:]:
             shares = torch.cat([weights[0, :, 0, 1:] for weights in tape.attention]).T * 6
     of_v = torch.cat([*expected, path.T / size], dim=1).asinh()
-    torch.testing.assert_close(found[0, :, : of_v.shape[1]], of_v, atol=1e-5, rtol=1e-4)
-    rest = found[0, :, of_v.shape[1] :]
+    torch.testing.assert_close(features[0, :, : of_v.shape[1]], of_v, atol=1e-5, rtol=1e-4)
+    rest = features[0, :, of_v.shape[1] :]
     torch.testing.assert_close(rest[:, : shares.shape[1]], shares, atol=1e-5, rtol=1e-4)
     assert rest[:, shares.shape[1]].argsort().tolist() == path[0].argsort().tolist()
     torch.testing.assert_close(
@@ -120,7 +120,7 @@ def test_the_slope_of_the_probability_is_its_difference_quotient():
     presence = -torch.tensor([[0.1, 3.0, 0.7, 0.0, 1.5]], dtype=torch.double)
     target = Target("c", "digit").resolve(model.config, model(batch).detach())
     with explaining(model):
-        (found,) = gradients_of_probability(model, batch, target, presence[None])
+        (gradients,) = gradients_of_probability(model, batch, target, presence[None])
 
     @torch.no_grad()
     def probability(log_presence):
@@ -132,7 +132,7 @@ def test_the_slope_of_the_probability_is_its_difference_quotient():
         step = torch.zeros_like(presence)
         step[0, node] = 1e-5
         slope = (probability(presence + step) - probability(presence - step)) / 2e-5
-        assert found[0, node].item() == pytest.approx(slope.item(), abs=1e-8)
+        assert gradients[0, node].item() == pytest.approx(slope.item(), abs=1e-8)
 
 
 def test_held_out_areas_are_those_of_the_benchmark(model):
@@ -140,8 +140,8 @@ def test_held_out_areas_are_those_of_the_benchmark(model):
     batch = batch_of(model, texts)
     scores = torch.tensor([[3.0, 1.0, 2.0, 0.0, -1.0], [0.0, 2.0, 1.0, 0.0, 0.0]])
     target = Target("c", "digit")
-    found = areas(model, batch, target.resolve(model.config, model(batch)), scores)
-    for area, text, order in zip(found, texts, scores, strict=True):
+    held_out_areas = areas(model, batch, target.resolve(model.config, model(batch)), scores)
+    for area, text, order in zip(held_out_areas, texts, scores, strict=True):
         data = StructureEncoding.from_config(model.config)(molecule_to_data(text))
         curve = node_series(model, data, order[: data.num_nodes], target).activation
         assert area.item() == pytest.approx(curve.area, abs=1e-6)
@@ -155,7 +155,7 @@ def test_values_follow_the_order_and_equivalent_nodes_share_theirs():
 
 
 def test_it_finds_the_halogens_that_its_start_misses():
-    """In a model trained on the rule; the molecules explained are not those it was fitted to."""
+    """The model was trained on the rule; the molecules explained were not used for fitting."""
     rule, ends = RULES["halogen"], ("F", "Cl", "Br", "O", "N", "C#N", "S", "C(=O)O")
     scaffolds = ("CCCX", "CCC(C)X", "c1ccc(X)cc1", "CCC(=O)NX", "CC1CC1X", "CCCCX", "NCCX", "OCCX")
     smiles = [text.replace("X", end) for text in scaffolds for end in ends]
@@ -174,12 +174,12 @@ def test_it_finds_the_halogens_that_its_start_misses():
     assert ((model(batch)[:, 0] > 0) == labels.bool()).float().mean() > 0.95
     fitted = fit_explainer(model, smiles[::2], epochs=2, held_out=0)
     others = [k for k in range(1, len(smiles), 2) if labels[k]]
-    found = {}
+    means = {}
     for method, options in (("lrp_path", {}), ("learned", {"fitted": fitted})):
         explained = gx.explain(model, [smiles[k] for k in others], method, **options)
         pairs = zip(explained, (truths[k] for k in others), strict=True)
-        found[method] = np.mean([roc_auc(truth, e.relevance) for e, truth in pairs])
-    assert found["learned"] > found["lrp_path"] + 0.1, found
+        means[method] = np.mean([roc_auc(truth, e.relevance) for e, truth in pairs])
+    assert means["learned"] > means["lrp_path"] + 0.1, means
 
 
 # --- the method ----------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def test_a_saved_explainer_is_found_beside_the_checkpoint(model, few, tmp_path):
     fitted.save(folder)
     assert "learned" in methods_for(loaded)
     given = gx.explain(loaded, "CC(=O)NO", "learned", target="b", fitted=fitted)
-    found = gx.explain(loaded, "CC(=O)NO", "learned", target="b")
-    assert (found.relevance == given.relevance).all()
+    explanation = gx.explain(loaded, "CC(=O)NO", "learned", target="b")
+    assert (explanation.relevance == given.relevance).all()
     stored = FittedExplainer.load(folder)
     for name, value in stored.network.state_dict().items():
         assert torch.equal(value, fitted.network.state_dict()[name]), name
@@ -259,8 +259,8 @@ def test_it_explains_the_classes_of_every_task_it_was_fitted_to(few):
     outputs = torch.zeros(3, 6)
     for target, number in numbers.items():
         resolved = Target(target).resolve(model.config, outputs)
-        found = class_numbers(resolved, explainer.fitted.tasks_in(model))
-        assert found.tolist() == [number] * 3
+        class_of_graph = class_numbers(resolved, explainer.fitted.tasks_in(model))
+        assert class_of_graph.tolist() == [number] * 3
         learned, path = (
             gx.explain(model, few[1], method, target=target).relevance
             for method in (explainer, "lrp_path")
@@ -268,10 +268,10 @@ def test_it_explains_the_classes_of_every_task_it_was_fitted_to(few):
         np.testing.assert_allclose(sorted(learned), sorted(path), rtol=1e-4, atol=1e-6)
     with pytest.raises(ValueError, match="classes of 'A', 'digit', 'B', not to 'logP'"):
         gx.explain(model, "CCO", explainer, target="logP")
-    one = fit_explainer(model, few, task="B", epochs=1)
-    assert one.tasks == ("B",)
+    fitted_to_b = fit_explainer(model, few, task="B", epochs=1)
+    assert fitted_to_b.tasks == ("B",)
     with pytest.raises(ValueError, match="classes of 'B', not to 'yes'"):
-        gx.explain(model, "CCO", get_explainer("learned", fitted=one), target="A: yes")
+        gx.explain(model, "CCO", get_explainer("learned", fitted=fitted_to_b), target="A: yes")
 
 
 def test_what_it_cannot_explain_is_refused(model, fitted, few):

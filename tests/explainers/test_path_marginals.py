@@ -1,4 +1,4 @@
-"""Marginals along the activation path, against removing a node from a softmax by hand."""
+"""Marginals along the activation path agree with removing a node from a softmax by hand."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm,
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     present = torch.tensor([[True, False, True, True, False]])
     target = Target("b").resolve(model.config, model.encode(tokens, batch))
-    found = marginals(model, batch, tokens, bias, present, target)
+    values = marginals(model, batch, tokens, bias, present, target)
 
     shown = torch.tensor([True, True, False, True, True, False])  # with the graph token
     layers = []
@@ -55,7 +55,7 @@ def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm,
             other = scores.masked_fill(~others, -torch.inf).softmax(-1)
             gain = weights - other if present[0, node] else other - weights
             expected[node] += (gain * gradient).sum()
-    torch.testing.assert_close(found[0], expected, atol=1e-9, rtol=1e-7)
+    torch.testing.assert_close(values[0], expected, atol=1e-9, rtol=1e-7)
 
 
 def test_scores_are_equal_alone_in_batches_and_after_renumbering(smiles):
@@ -118,8 +118,8 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
     target = Target().resolve(model.config, model(batch).detach())
     with explaining(model):
         tokens = model.embed(batch).detach()
-        found = marginals_of_present(model, batch, tokens, present, target)
-    assert not found[~present].any()
+        values = marginals_of_present(model, batch, tokens, present, target)
+    assert not values[~present].any()
     for b, graph in enumerate(graphs):
         part = graph.subgraph(present[b, : graph.num_nodes])
         alone = model.collate([part])
@@ -127,12 +127,12 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
         with explaining(model):
             tokens = model.embed(alone).detach()
             expected = marginals_of_present(model, alone, tokens, alone.mask, target)
-        torch.testing.assert_close(found[b][present[b]], expected[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(values[b][present[b]], expected[0], atol=1e-5, rtol=1e-4)
         assert expected.abs().max() > 1e-4
 
 
 def test_a_node_alone_gives_nothing_through_attention_of_any_kind():
-    """Linear attention of one node is not even told from a product of channels."""
+    """Linear attention of one node cannot even be told from a product of channels."""
     torch.manual_seed(0)
     for kind in ("multihead", "performer"):
         model = gx.wrap(GpsModel(attn=kind).eval(), kind="regression")
@@ -150,10 +150,12 @@ def test_a_node_alone_with_a_graph_token_still_has_a_marginal():
     batch = model.collate([Data(dense=torch.randn(4, 16, dtype=torch.float64), num_nodes=3)])
     target = Target().resolve(model.config, model(batch).detach())
     with explaining(model):
-        one = torch.tensor([[False, True, False]])
-        found = marginals_of_present(model, batch, model.embed(batch).detach(), one, target)
-    assert abs(found[0, 1]) > 1e-4
-    assert not found[~one].any()
+        only_second = torch.tensor([[False, True, False]])
+        values = marginals_of_present(
+            model, batch, model.embed(batch).detach(), only_second, target
+        )
+    assert abs(values[0, 1]) > 1e-4
+    assert not values[~only_second].any()
 
 
 @pytest.mark.parametrize("rounds", [3, 33])
@@ -169,9 +171,9 @@ def test_values_of_lrp_in_this_order_keep_its_ledger(smiles, wrapped):
         inputs = molecules()[:2]
         model = gx.wrap(trained(SparseModel(), inputs, steps=3), kind="regression")
     explainer = get_explainer("path_marginals", rounds=4, values="lrp")
-    found = gx.explain(model, inputs, explainer)
+    explanations = gx.explain(model, inputs, explainer)
     order = gx.explain(model, inputs, get_explainer("path_marginals", rounds=4))
-    for e, by_marginals, lrp in zip(found, order, gx.explain(model, inputs), strict=True):
+    for e, by_marginals, lrp in zip(explanations, order, gx.explain(model, inputs), strict=True):
         assert e.ledger.nodes == pytest.approx(lrp.ledger.nodes, abs=1e-5)
         assert e.ledger.unexplained == pytest.approx(lrp.ledger.unexplained, abs=1e-5)
         assert e.additive

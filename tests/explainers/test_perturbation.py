@@ -1,4 +1,4 @@
-"""Occlusion and Shapley values, against direct loops and brute force over all subsets."""
+"""Occlusion and Shapley values agree with direct loops, and with brute force over subsets."""
 
 from itertools import chain, combinations, permutations
 from math import comb
@@ -73,13 +73,13 @@ def test_occlusion_is_the_loss_without_each_node(smiles):
                 hidden, zeroed = model.encode(tokens, batch, keep), model.encode(empty, batch)
                 without = hidden if operator == "mask" else zeroed
                 expected.append(whole.max() - without[0, whole.argmax()])
-            found = get_explainer("occlusion", operator=operator).attribute(model, batch)
-            torch.testing.assert_close(found.relevance[0], torch.stack(expected))
-            assert found.graph_token.item() == 0
+            attribution = get_explainer("occlusion", operator=operator).attribute(model, batch)
+            torch.testing.assert_close(attribution.relevance[0], torch.stack(expected))
+            assert attribution.graph_token.item() == 0
 
 
 def shapley_by_brute_force(model, graph, operator):
-    """Shapley's own formula, a weighted sum over all subsets of the other nodes."""
+    """Apply Shapley's own formula, a weighted sum over all subsets of the other nodes."""
     n = graph.num_nodes
     subsets = list(chain.from_iterable(combinations(range(n), k) for k in range(n + 1)))
     keep = torch.tensor([[i in subset for i in range(n)] for subset in subsets])
@@ -94,7 +94,7 @@ def shapley_by_brute_force(model, graph, operator):
 
 
 class AllOrders(ShapleySampling):
-    """Every order once."""
+    """A generator that draws every order once."""
 
     name = "all orders"
 
@@ -107,8 +107,8 @@ class AllOrders(ShapleySampling):
 def test_shapley_values_over_all_orders_are_exact(operator):
     model = random_graphormer().double()
     explainer = AllOrders(operator, permutations=120)
-    found = explainer.attribute(model, batch_of(model, SMALL))
-    for row, text in zip(found.relevance, SMALL, strict=True):
+    attribution = explainer.attribute(model, batch_of(model, SMALL))
+    for row, text in zip(attribution.relevance, SMALL, strict=True):
         graph = graph_of(model, text)
         expected = shapley_by_brute_force(model, graph, operator)
         np.testing.assert_allclose(row[: len(expected)].numpy(), expected, atol=1e-12)
@@ -123,8 +123,8 @@ def test_sampled_shapley_values_approach_the_exact_ones():
 
     def error(count):
         runs = [get_explainer("shapley_sampling", permutations=count, seed=s) for s in range(4)]
-        found = [run.attribute(model, batch, "active").relevance[0].numpy() for run in runs]
-        return np.sqrt(np.mean((np.stack(found) - expected) ** 2))
+        estimates = [run.attribute(model, batch, "active").relevance[0].numpy() for run in runs]
+        return np.sqrt(np.mean((np.stack(estimates) - expected) ** 2))
 
     few, many = error(8), error(512)
     assert many < few / 4  # the error falls with the root of the number: eightfold
@@ -135,13 +135,15 @@ def test_sampled_shapley_values_approach_the_exact_ones():
 def test_shapley_values_share_out_what_the_nodes_add(permutations, smiles):
     model = random_graphormer().double()
     batch = batch_of(model, smiles)
-    found = get_explainer("shapley_sampling", permutations=permutations).attribute(model, batch)
+    attribution = get_explainer("shapley_sampling", permutations=permutations).attribute(
+        model, batch
+    )
     none = torch.zeros_like(batch.mask)
     with torch.no_grad():
         tokens = model.embed(batch)
         difference = model.encode(tokens, batch) - model.encode(tokens, batch, none)
-    torch.testing.assert_close(found.relevance.sum(-1), difference[:, 0])
-    assert found.unexplained.abs().max() < 1e-12
+    torch.testing.assert_close(attribution.relevance.sum(-1), difference[:, 0])
+    assert attribution.unexplained.abs().max() < 1e-12
 
 
 def test_orders_follow_from_seed_and_graph(smiles):
@@ -189,8 +191,8 @@ def log_odds_by_hand(outputs, explained):
 def test_own_order_adds_each_nodes_gain_along_the_order_of_the_scores(operator):
     model = random_graphormer(tasks=(Task("digit", "multiclass", ("a", "b", "c")),)).double()
     graph = graph_of(model, "CC(=O)NO")
-    found = get_explainer("order_marginals", operator=operator, rounds=2, start="occlusion")
-    found = found.attribute(model, collate([graph]), "b")
+    attribution = get_explainer("order_marginals", operator=operator, rounds=2, start="occlusion")
+    attribution = attribution.attribute(model, collate([graph]), "b")
     first = get_explainer("occlusion").attribute(model, collate([graph]), "b").relevance[0]
     start = first / first.abs().mean()
     scores, found_gains = start, []
@@ -205,9 +207,9 @@ def test_own_order_adds_each_nodes_gain_along_the_order_of_the_scores(operator):
         found_gains.append(gain)
         mean = torch.stack(found_gains).mean(0)
         scores = start + mean / mean.abs().mean()
-    torch.testing.assert_close(found.relevance[0], scores)
+    torch.testing.assert_close(attribution.relevance[0], scores)
     error = (found_gains[0] - found_gains[1]).abs() / 2  # of a mean of two
-    torch.testing.assert_close(found.spread[0], error / mean.abs().mean())
+    torch.testing.assert_close(attribution.spread[0], error / mean.abs().mean())
 
 
 def test_own_order_scores_alike_alone_in_batches_padded_and_renumbered(smiles):
@@ -241,11 +243,15 @@ def test_impossible_own_orders_are_refused(options, message):
 
 
 def test_the_spread_of_shapley_values_covers_their_mean_over_many_seeds():
-    """Student's t of four pairs of orders: 61 % within one standard error, 86 % within two."""
+    """Student's t of four pairs of orders has 61 % within one standard error, 86 % within two."""
     model = random_graphormer()
     batch = batch_of(model, ["CC(=O)Nc1ccccc1"])
-    found = [get_explainer("shapley_sampling", seed=s).attribute(model, batch) for s in range(40)]
-    scores, spread = (torch.cat([getattr(f, n) for f in found]) for n in ("relevance", "spread"))
+    attributions = [
+        get_explainer("shapley_sampling", seed=s).attribute(model, batch) for s in range(40)
+    ]
+    scores, spread = (
+        torch.cat([getattr(f, n) for f in attributions]) for n in ("relevance", "spread")
+    )
     off = (scores - scores.mean(0)).abs() / spread
     assert 0.5 < (off < 1).double().mean() < 0.72
     assert 0.78 < (off < 2).double().mean() < 0.93

@@ -1,4 +1,4 @@
-"""The positive-rule family of Chefer 2021b against NumPy, loop by loop, and its own lemmas."""
+"""The positive rules of Chefer 2021b agree with loops in NumPy and with their own lemmas."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def batch_of(model, smiles, **options):
 
 
 def reference_of(model, batch):
-    """The same network in NumPy, its tokens, and d(outputs[0]) / dA by autograd."""
+    """Return the same network in NumPy, its tokens, and d(outputs[0]) / dA by autograd."""
     with record() as tape:
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
@@ -78,9 +78,9 @@ def test_all_three_methods_equal_their_formulas_in_numpy(changes, target, sign):
         "partial_lrp": plain_attention[-1].mean(0)[0],
     }
     for method, scores in expected.items():
-        found = get_explainer(method).attribute(model, batch, target)
-        np.testing.assert_allclose(found.relevance[0], scores[1:], rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(found.graph_token[0], scores[0], rtol=1e-8, atol=1e-12)
+        attribution = get_explainer(method).attribute(model, batch, target)
+        np.testing.assert_allclose(attribution.relevance[0], scores[1:], rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(attribution.graph_token[0], scores[0], rtol=1e-8, atol=1e-12)
 
 
 @architecture
@@ -90,17 +90,17 @@ def test_relevance_of_every_attention_matrix_equals_numpy(changes):
     reference, tokens, _ = reference_of(model, batch)
     for rules, name in ((CHEFER, "chefer"), (PLAIN, "plain")):
         expected, matrices = reference.relevance(tokens, np.array([1.0, 0.0]), name)
-        found = pass_relevance_back(model, batch, Target(), rules)
-        np.testing.assert_allclose(found.tokens[0], expected, rtol=1e-7, atol=1e-12)
-        for one, other in zip(found.attention, matrices, strict=True):
-            np.testing.assert_allclose(one[0], other, rtol=1e-7, atol=1e-12)
+        relevance = pass_relevance_back(model, batch, Target(), rules)
+        np.testing.assert_allclose(relevance.tokens[0], expected, rtol=1e-7, atol=1e-12)
+        for matrix, other in zip(relevance.attention, matrices, strict=True):
+            np.testing.assert_allclose(matrix[0], other, rtol=1e-7, atol=1e-12)
 
 
 def test_positive_rule_of_a_linear_map_worked_out_by_hand():
-    """x = (1, -2), w = ((3, 1), (-1, -4)): positive products are 3; 8."""
+    """x = (1, -2) and w = ((3, 1), (-1, -4)) have the positive products 3 and 8."""
     x, weight = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0], [-1.0, -4.0]])
-    found = through_linear(x, weight, torch.tensor([[5.0, 7.0]]))
-    torch.testing.assert_close(found, torch.tensor([[5.0, 7.0]]))
+    relevance_of_x = through_linear(x, weight, torch.tensor([[5.0, 7.0]]))
+    torch.testing.assert_close(relevance_of_x, torch.tensor([[5.0, 7.0]]))
     both = through_linear(x.abs(), weight, torch.tensor([[5.0, 0.0]]))  # 3 and 2 of 5
     torch.testing.assert_close(both, torch.tensor([[3.0, 2.0]]))
 
@@ -136,7 +136,7 @@ def test_attention_that_almost_vanishes_gives_finite_relevance():
 
 
 def test_relevance_of_a_skip_connection_does_not_explode():
-    """The example of Eq. 8, 9: relevances of e^5 and 1 - e^5 by Eq. 2; Lemma 2 by Eq. 10."""
+    """In the example of Eq. 8 and 9, Eq. 2 gives e^5 and 1 - e^5; Eq. 10 keeps Lemma 2."""
     u = torch.tensor([[5.0, 4.0]], dtype=torch.float64).exp()
     to_u, to_v = through_addition(u, 1 - u, torch.ones_like(u))
     assert to_u.sum() + to_v.sum() == pytest.approx(2.0)
@@ -152,8 +152,8 @@ def test_normalisation_is_over_one_graph():
     together = normalised(first, second, incoming)
     for b in range(2):
         alone = normalised(first[b : b + 1], second[b : b + 1], incoming[b : b + 1])
-        for one, other in zip(together, alone, strict=True):
-            torch.testing.assert_close(one[b], other[0])
+        for in_batch, by_itself in zip(together, alone, strict=True):
+            torch.testing.assert_close(in_batch[b], by_itself[0])
     over_the_batch = normalised(first[None], second[None], incoming[None])  # the released code's
     assert (over_the_batch[0][0] - together[0]).abs().max() > 0.01
 
@@ -170,9 +170,11 @@ def test_scores_of_a_graph_depend_on_nothing_else(changes, unlike):
 @architecture
 def test_z_plus_relevance_sums_to_one_and_is_not_negative(changes, smiles):
     model = random_graphormer(**changes)
-    found = get_explainer("lrp_zplus").attribute(model, batch_of(model, smiles))
-    assert (found.relevance >= 0).all()
-    torch.testing.assert_close(found.relevance.sum(-1) + found.graph_token, torch.ones(len(smiles)))
+    attribution = get_explainer("lrp_zplus").attribute(model, batch_of(model, smiles))
+    assert (attribution.relevance >= 0).all()
+    torch.testing.assert_close(
+        attribution.relevance.sum(-1) + attribution.graph_token, torch.ones(len(smiles))
+    )
 
 
 def test_padding_has_no_relevance_anywhere(smiles):
@@ -180,9 +182,9 @@ def test_padding_has_no_relevance_anywhere(smiles):
     batch = batch_of(model, smiles, pad_to=40)
     padding = torch.nn.functional.pad(~batch.mask, (1, 0))  # (B, T)
     for rules in (CHEFER, PLAIN):
-        found = pass_relevance_back(model, batch, Target(), rules)
-        assert (found.tokens[padding] == 0).all()
-        for matrix in found.attention:
+        relevance = pass_relevance_back(model, batch, Target(), rules)
+        assert (relevance.tokens[padding] == 0).all()
+        for matrix in relevance.attention:
             assert (matrix.sum(1).transpose(1, 2)[padding] == 0).all()
             if matrix.shape[2] > 1:
                 assert (matrix.sum(1)[padding] == 0).all()
@@ -190,17 +192,17 @@ def test_padding_has_no_relevance_anywhere(smiles):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_logit_is_explained_as_two_opposite_logits(method, smiles):
-    """A logit z for the second class is the softmax of (-z, z) up to scale."""
-    one = random_graphormer(tasks=(Task("activity", "binary", ("inactive", "active")),))
+    """Up to scale, a logit z for the second class is the softmax of (-z, z)."""
+    one_logit = random_graphormer(tasks=(Task("activity", "binary", ("inactive", "active")),))
     two = random_graphormer(tasks=(Task("activity", "multiclass", ("inactive", "active")),))
-    state = one.state_dict()
+    state = one_logit.state_dict()
     for name in ("head.weight", "head.bias"):
         state[name] = torch.cat([-state[name], state[name]])
     two.load_state_dict(state)
-    batch = batch_of(one, smiles)
+    batch = batch_of(one_logit, smiles)
     by_class = {}
     for name in ("inactive", "active"):
-        by_class[name] = get_explainer(method).attribute(one, batch, name).relevance
+        by_class[name] = get_explainer(method).attribute(one_logit, batch, name).relevance
         expected = get_explainer(method).attribute(two, batch, name).relevance
         torch.testing.assert_close(by_class[name], expected)
     assert not torch.allclose(by_class["active"], by_class["inactive"])
@@ -208,12 +210,12 @@ def test_one_logit_is_explained_as_two_opposite_logits(method, smiles):
 
 def test_relevance_has_no_unit(smiles):
     """Relevance starts from one: a regression in other units has the same relevance."""
-    batch, found = None, []
+    batch, relevances = None, []
     for scale in (1.0, 250.0):
         model = random_graphormer(tasks=(Task("logS", "regression", offset=3.0, scale=scale),))
         batch = batch_of(model, smiles)
-        found.append(get_explainer("lrp_zplus").attribute(model, batch).relevance)
-    torch.testing.assert_close(*found)
+        relevances.append(get_explainer("lrp_zplus").attribute(model, batch).relevance)
+    torch.testing.assert_close(*relevances)
 
 
 def test_weights_stay_in_single_precision_and_without_gradients(smiles):

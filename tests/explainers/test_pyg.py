@@ -1,4 +1,4 @@
-"""The bridges to `torch_geometric.explain`, in both directions."""
+"""Bridges to `torch_geometric.explain` work in both directions."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def model(batch) -> nn.Module:
 
 
 class NodeModel(nn.Module):
-    """Two hops: what lies three bonds away has no influence."""
+    """A model of two hops, so that what lies three bonds away has no influence."""
 
     def __init__(self):
         super().__init__()
@@ -68,14 +68,14 @@ def test_every_explainer_is_an_algorithm_for_graphs_in_a_batch(model, batch, met
     few = FEW_STEPS.get(method, {})
     algorithm = getattr(graphxai.explainers.pyg, REGISTRY[method].__name__)(**few)
     inputs = {"edge_attr": batch.edge_attr, "batch": batch.batch}
-    found = explained(model, batch, algorithm, GRAPH_VALUE, **inputs)
-    assert found.validate()
-    assert found.node_mask.shape == (batch.num_nodes, 1)
+    explanation = explained(model, batch, algorithm, GRAPH_VALUE, **inputs)
+    assert explanation.validate()
+    assert explanation.node_mask.shape == (batch.num_nodes, 1)
     wrapped = gx.wrap(model, kind="regression")
-    own = gx.explain(wrapped, batch.to_data_list(), method, **few)
-    expected = np.concatenate([e.relevance for e in own])
-    assert np.allclose(found.node_mask[:, 0], expected, atol=1e-5)
-    assert found.prediction.shape == (4, 1)
+    explanations = gx.explain(wrapped, batch.to_data_list(), method, **few)
+    expected = np.concatenate([e.relevance for e in explanations])
+    assert np.allclose(explanation.node_mask[:, 0], expected, atol=1e-5)
+    assert explanation.prediction.shape == (4, 1)
 
 
 def test_attributes_are_the_parts_of_the_relevance(model, batch):
@@ -101,26 +101,28 @@ def test_the_other_class_of_one_logit_has_the_opposite_relevance(model, batch):
         flipped.head.weight.neg_()
         flipped.head.bias.neg_()
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
-    one = explained(
+    first = explained(
         model, graph, graphxai.explainers.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs
     )
-    two = explained(
+    second = explained(
         flipped.eval(), graph, graphxai.explainers.pyg.Lrp(), GRAPH_BINARY, batch=zeros, **inputs
     )
-    assert one.target != two.target
-    assert torch.allclose(one.node_mask, two.node_mask, atol=1e-6)  # both of the class predicted
+    assert first.target != second.target
+    assert torch.allclose(
+        first.node_mask, second.node_mask, atol=1e-6
+    )  # both of the class predicted
 
 
 def test_node_level_relevance_is_gradient_times_input_of_the_rows_asked_for(batch):
     model = NodeModel().eval()
     index = torch.tensor([3, 40])
     algorithm = graphxai.explainers.pyg.GradientInput()
-    found = explained(model, batch, algorithm, NODE_CLASSES, index=index)
+    explanation = explained(model, batch, algorithm, NODE_CLASSES, index=index)
     x = batch.x.clone().requires_grad_()
     out = model(x, batch.edge_index)
     f = out[index].max(-1).values.sum()  # the class predicted
     expected = (x * torch.autograd.grad(f, x)[0]).sum(-1, keepdim=True)
-    assert torch.allclose(found.node_mask, expected, atol=1e-6)
+    assert torch.allclose(explanation.node_mask, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["lrp", "rollout", "gae", "attention_last"])
@@ -128,11 +130,11 @@ def test_node_level_relevance_stays_within_reach(batch, method):
     from torch_geometric.utils import k_hop_subgraph
 
     algorithm = graphxai.explainers.pyg.Algorithm(method)
-    found = explained(NodeModel().eval(), batch, algorithm, NODE_CLASSES, index=5)
+    explanation = explained(NodeModel().eval(), batch, algorithm, NODE_CLASSES, index=5)
     near = torch.zeros(batch.num_nodes, dtype=torch.bool)
     near[k_hop_subgraph(5, 2, batch.edge_index)[0]] = True
-    assert found.node_mask[near].any()
-    assert not found.node_mask[~near].any()
+    assert explanation.node_mask[near].any()
+    assert not explanation.node_mask[~near].any()
 
 
 class MixedModel(nn.Module):
@@ -166,16 +168,16 @@ def test_without_a_batch_vector_copies_of_the_graph_do_not_mix(batch, level, tak
 
     n = graph.num_nodes
     everything = torch.ones(n, dtype=torch.bool)
-    found = explained(model, graph, graphxai.explainers.pyg.Occlusion(), config, **asked).node_mask[
-        :, 0
-    ]
+    explanation = explained(
+        model, graph, graphxai.explainers.pyg.Occlusion(), config, **asked
+    ).node_mask[:, 0]
     for node in {0, 1, n - 1}:
         expected = f(graph.x, everything) - f(graph.x, torch.arange(n) != node)
-        assert found[node].item() == pytest.approx(expected, abs=1e-5)
+        assert explanation[node].item() == pytest.approx(expected, abs=1e-5)
     algorithm = graphxai.explainers.pyg.IntegratedGradients(steps=500 if level == "node" else 100)
-    found = explained(model, graph, algorithm, config, **asked)
+    explanation = explained(model, graph, algorithm, config, **asked)
     change = f(graph.x, everything) - f(graph.x * 0, everything)
-    assert found.node_mask.sum().item() == pytest.approx(change, abs=1e-4)
+    assert explanation.node_mask.sum().item() == pytest.approx(change, abs=1e-4)
 
 
 def test_shapley_values_need_the_empty_graph_and_a_missing_one_is_reported(batch):
@@ -190,7 +192,7 @@ def test_shapley_values_need_the_empty_graph_and_a_missing_one_is_reported(batch
 
 
 class WithTable(nn.Module):
-    """Takes a table that belongs to no graph."""
+    """A model that takes a table which belongs to no graph."""
 
     def __init__(self):
         super().__init__()
@@ -206,14 +208,14 @@ def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
     config = ModelConfig("regression", "graph", return_type="raw")
     zeros = torch.zeros(graph.num_nodes, dtype=torch.long)
     algorithm = graphxai.explainers.pyg.Occlusion()
-    found = explained(model, graph, algorithm, config, batch=zeros, table=table)
+    explanation = explained(model, graph, algorithm, config, batch=zeros, table=table)
     with torch.no_grad():
         outputs = [
             model(graph.x[torch.arange(graph.num_nodes) != i], None, zeros[1:], table).item()
             for i in range(graph.num_nodes)
         ]
-    expected = found.prediction.item() - torch.tensor(outputs)
-    assert torch.allclose(found.node_mask[:, 0], expected, atol=1e-5)
+    expected = explanation.prediction.item() - torch.tensor(outputs)
+    assert torch.allclose(explanation.node_mask[:, 0], expected, atol=1e-5)
     with pytest.raises(ValueError, match="cannot tell how table splits into the graphs"):
         explained(model, batch, algorithm, config, batch=batch.batch, table=table)
 
@@ -227,8 +229,8 @@ def test_pygs_own_metric_takes_the_result(batch):
         model_config=NODE_CLASSES,
     )
     graph = batch[0]
-    found = explainer(graph.x, graph.edge_index, index=3)
-    assert 0 <= unfaithfulness(explainer, found) <= 1
+    explanation = explainer(graph.x, graph.edge_index, index=3)
+    assert 0 <= unfaithfulness(explainer, explanation) <= 1
 
 
 @pytest.mark.parametrize(
@@ -324,11 +326,11 @@ def test_gnn_explainer_explains_a_wrapped_model_reproducibly(model, batch, masks
     state = torch.get_rng_state()
     together = gx.explain(wrapped, graphs, explainer)
     assert torch.equal(state, torch.get_rng_state())
-    for graph, found in zip(graphs, together, strict=True):
+    for graph, explanation in zip(graphs, together, strict=True):
         alone = gx.explain(wrapped, graph, explainer).relevance
-        assert np.allclose(found.relevance, alone, atol=1e-5)
-        assert (found.relevance >= 0).all()
-        assert found.relevance.std() > 0
+        assert np.allclose(explanation.relevance, alone, atol=1e-5)
+        assert (explanation.relevance >= 0).all()
+        assert explanation.relevance.std() > 0
     assert all(m._explain in (None, False) for m in model.modules() if hasattr(m, "_explain"))
 
 
@@ -337,7 +339,7 @@ def test_attention_explainer_gives_edges_whose_halves_go_to_their_ends(model, ba
     explainer = graphxai.explainers.pyg.from_pyg(
         AttentionExplainer(), node_mask=None, edge_mask="object"
     )
-    found = gx.explain(gx.wrap(model, kind="regression"), graph, explainer).relevance
+    relevance = gx.explain(gx.wrap(model, kind="regression"), graph, explainer).relevance
     theirs = Explainer(
         model,
         algorithm=AttentionExplainer(),
@@ -350,13 +352,13 @@ def test_attention_explainer_gives_edges_whose_halves_go_to_their_ends(model, ba
         edge_attr=graph.edge_attr,
         batch=torch.zeros(graph.num_nodes, dtype=torch.long),
     )
-    assert found.sum() == pytest.approx(theirs.edge_mask.sum().item(), rel=1e-4)
+    assert relevance.sum() == pytest.approx(theirs.edge_mask.sum().item(), rel=1e-4)
 
 
 def test_gnn_explainer_explains_the_graphormer_too():
     explainer = graphxai.explainers.pyg.from_pyg(GNNExplainer(epochs=3))
-    found = gx.explain("bace", ["CCO", "c1ccccc1O"], explainer)
-    assert [len(e.relevance) for e in found] == [3, 7]
+    explanations = gx.explain("bace", ["CCO", "c1ccccc1O"], explainer)
+    assert [len(e.relevance) for e in explanations] == [3, 7]
 
 
 def test_pygs_algorithms_are_evaluated_with_ours(model, batch):

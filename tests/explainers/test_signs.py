@@ -22,18 +22,18 @@ UNSIGNED = {
 
 
 def words(svg: str) -> list[str]:
-    """The text that a picture shows."""
-    found = ElementTree.fromstring(svg).iter()
-    return [text for e in found if (text := e.get("aria-label")) is not None]
+    """Return the text that a picture shows."""
+    elements = ElementTree.fromstring(svg).iter()
+    return [text for e in elements if (text := e.get("aria-label")) is not None]
 
 
 @pytest.mark.parametrize("name", [m for m, cls in REGISTRY.items() if not cls.traits.needs_fitting])
 @pytest.mark.parametrize("target", ["active", "pIC50"])
 def test_every_method_has_the_key_of_its_scores(name, target):
     fewer = {"epochs": 5} if name == "gnn_explainer" else {}
-    found = gx.explain("bace", MOLECULES, name, target=target, progress=False, **fewer)
-    lowest = min(e.relevance.min() for e in found)
-    for e in found:
+    explanations = gx.explain("bace", MOLECULES, name, target=target, progress=False, **fewer)
+    lowest = min(e.relevance.min() for e in explanations)
+    for e in explanations:
         shown = words(e.svg(title="", subtitle=""))
         negative = [text for text in shown if re.match("[+−]", text)]
         if name in UNSIGNED or lowest >= 0:  # for other methods, the scores tell
@@ -68,9 +68,9 @@ def test_masks_of_pyg_have_no_sign_and_attributions_may():
 
 
 def test_a_comparison_keeps_each_methods_own_key():
-    for one in (MOLECULES[1], digit_paths()[3]):
-        model = "bace" if one is MOLECULES[1] else "mnist-superpixels"
-        shown = words(gx.compare(model, one, ["lrp", "saliency", "rollout"]))
+    for value in (MOLECULES[1], digit_paths()[3]):
+        model = "bace" if value is MOLECULES[1] else "mnist-superpixels"
+        shown = words(gx.compare(model, value, ["lrp", "saliency", "rollout"]))
         assert {"sensitive to", "attended to"} <= set(shown)
         assert sum(text.startswith("against") for text in shown) == 1
 

@@ -1,4 +1,4 @@
-"""Files are read back with the tools they are for; and what a notebook shows."""
+"""Files are read back with the tools they are for, and notebooks show what they should."""
 
 import base64
 import csv
@@ -47,7 +47,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def one(model):
+def verubecestat(model):
     return gx.explain(model, VERUBECESTAT)
 
 
@@ -62,10 +62,13 @@ def digit():
     return gx.explain("mnist-superpixels", digit_paths()[3])
 
 
-def test_an_explanation_introduces_itself_in_a_few_words(one):
-    text = repr(one)
+def test_an_explanation_introduces_itself_in_a_few_words(verubecestat):
+    text = repr(verubecestat)
     assert text.startswith(f"Explanation({VERUBECESTAT}: ")
-    assert f"for {one.target!r}, output {one.ledger.output:+.3f}, unexplained" in text
+    assert (
+        f"for {verubecestat.target!r}, output {verubecestat.ledger.output:+.3f}, unexplained"
+        in text
+    )
     assert len(text) < 400
 
 
@@ -79,9 +82,9 @@ def relevance_of(mol):
 def test_rdkit_puts_relevance_of_an_sd_file_on_the_atoms(several, tmp_path):
     path = several.save(tmp_path / "all.sdf")
     read = list(Chem.SDMolSupplier(str(path), removeHs=False))
-    found = [explanation for explanation in several if explanation is not None]
-    assert len(read) == len(found)
-    for mol, explanation in zip(read, found, strict=True):
+    explained = [explanation for explanation in several if explanation is not None]
+    assert len(read) == len(explained)
+    for mol, explanation in zip(read, explained, strict=True):
         assert np.array_equal(np.float32(relevance_of(mol)), explanation.relevance)
         symbols = [atom.GetSymbol() for atom in explanation.molecule.GetAtoms()]
         assert [atom.GetSymbol() for atom in mol.GetAtoms()] == symbols
@@ -89,7 +92,7 @@ def test_rdkit_puts_relevance_of_an_sd_file_on_the_atoms(several, tmp_path):
         assert mol.GetProp("Target") == "active"
         assert float(mol.GetProp("Output")) == pytest.approx(explanation.ledger.output)
         assert mol.GetProp("Prediction activity") == str(explanation.prediction)
-    assert path.read_text().count("V2000") == len(found)
+    assert path.read_text().count("V2000") == len(explained)
 
 
 def test_an_sd_file_has_the_coordinates_that_a_molecule_came_with(model):
@@ -115,10 +118,10 @@ def test_hydrogens_that_are_atoms_keep_their_relevance(model, tmp_path):
 
 def test_rdkit_reads_relevance_from_smiles(several, tmp_path):
     path = several.save(tmp_path / "all.smi")
-    found = [explanation for explanation in several if explanation is not None]
+    explained = [explanation for explanation in several if explanation is not None]
     supplier = Chem.SmilesMolSupplier(str(path), titleLine=False)
-    assert [mol.GetNumAtoms() for mol in supplier] == [len(e) for e in found]
-    for line, explanation in zip(path.read_text().splitlines(), found, strict=True):
+    assert [mol.GetNumAtoms() for mol in supplier] == [len(e) for e in explained]
+    for line, explanation in zip(path.read_text().splitlines(), explained, strict=True):
         mol = Chem.MolFromSmiles(line)
         place = [atom.GetAtomMapNum() - 1 for atom in mol.GetAtoms()]
         assert sorted(place) == list(range(len(explanation)))
@@ -170,22 +173,22 @@ def test_no_title_ends_a_record_of_an_sd_file(model, name):
     assert [" ".join(mol.GetProp("_Name").split()) for mol in read] == [" ".join(shown.split())] * 2
 
 
-def test_fragments_say_what_they_can_be_written_as(one, tmp_path):
+def test_fragments_say_what_they_can_be_written_as(verubecestat, tmp_path):
     with pytest.raises(ValueError, match=r"cannot write '\.json'; use .*\.csv"):
-        gx.fragments(one).save(tmp_path / "fr.json")
+        gx.fragments(verubecestat).save(tmp_path / "fr.json")
     assert list(tmp_path.iterdir()) == []
 
 
 # --- tables ------------------------------------------------------------------------------------
 
 
-def test_parquet_holds_the_atoms_and_all_the_rest(one, several, tmp_path):
-    path = one.save(tmp_path / "one.parquet")
+def test_parquet_holds_the_atoms_and_all_the_rest(verubecestat, several, tmp_path):
+    path = verubecestat.save(tmp_path / "one.parquet")
     frame = pd.read_parquet(path)
-    assert np.array_equal(frame.relevance.to_numpy(), one.relevance)
-    assert frame.symbol.tolist() == one.to_frame().symbol.tolist()
+    assert np.array_equal(frame.relevance.to_numpy(), verubecestat.relevance)
+    assert frame.symbol.tolist() == verubecestat.to_frame().symbol.tolist()
     stored = json.loads(pq.read_schema(path).metadata[b"graphxai"])
-    assert stored == json.loads(json.dumps(one.to_dict()))
+    assert stored == json.loads(json.dumps(verubecestat.to_dict()))
     frame = pd.read_parquet(several.save(tmp_path / "all.parquet"))
     assert sorted(frame.input.unique()) == [0, *range(2, len(several))]
     for place, rows in frame.groupby("input"):
@@ -201,46 +204,46 @@ def test_csv_and_json_of_a_list_name_the_input(several, tmp_path):
     assert stored[0]["ledger"] == several[0].ledger.to_dict()
 
 
-def test_pyg_accepts_the_explanation_as_its_own(one, digit):
+def test_pyg_accepts_the_explanation_as_its_own(verubecestat, digit):
     from torch_geometric.explain import Explanation
 
-    for explanation in (one, digit):
-        found = explanation.to_pyg()
-        assert isinstance(found, Explanation)
-        assert found.validate(raise_on_error=True)
-        assert found.available_explanations == ["node_mask"]
-        assert np.array_equal(found.node_mask[:, 0].numpy(), explanation.relevance)
-        assert found.num_nodes == len(explanation)
-        assert found.ledger["output"] == explanation.ledger.output
+    for explanation in (verubecestat, digit):
+        pyg_explanation = explanation.to_pyg()
+        assert isinstance(pyg_explanation, Explanation)
+        assert pyg_explanation.validate(raise_on_error=True)
+        assert pyg_explanation.available_explanations == ["node_mask"]
+        assert np.array_equal(pyg_explanation.node_mask[:, 0].numpy(), explanation.relevance)
+        assert pyg_explanation.num_nodes == len(explanation)
+        assert pyg_explanation.ledger["output"] == explanation.ledger.output
     data = molecule_to_data(VERUBECESTAT)
-    assert one.to_pyg().edge_index.equal(data.edge_index)
+    assert verubecestat.to_pyg().edge_index.equal(data.edge_index)
     pixels = digit.to_pyg()
     assert np.array_equal(pixels.edge_index.numpy(), region_adjacency(digit.segments))
     means = [digit.image[digit.segments == k].mean() for k in range(len(digit))]
     assert pixels.x[:, 0].numpy() == pytest.approx(means, abs=1e-6)
     assert pixels.pos.shape == (len(digit), 2)
-    assert one.to_pyg().threshold("topk", 3).node_mask.count_nonzero() == 3
+    assert verubecestat.to_pyg().threshold("topk", 3).node_mask.count_nonzero() == 3
 
 
-def test_what_cannot_be_written_is_reported(one, digit, tmp_path, monkeypatch):
+def test_what_cannot_be_written_is_reported(verubecestat, digit, tmp_path, monkeypatch):
     for name in ("a.pt", "a.pkl", "a.doc", "a"):
         with pytest.raises(ValueError, match=r"cannot write .*use \.svg, \.png, \.pdf, \.html"):
-            one.save(tmp_path / name)
+            verubecestat.save(tmp_path / name)
     assert ".pt" not in SUFFIXES
     with pytest.raises(ValueError, match="has no molecule"):
         digit.save(tmp_path / "digit.sdf")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"graphxai\[parquet\]"):
-        one.save(tmp_path / "a.parquet")
+        verubecestat.save(tmp_path / "a.parquet")
     assert not list(tmp_path.iterdir())
 
 
 # --- pictures ----------------------------------------------------------------------------------
 
 
-def test_a_pdf_has_a_page_for_each_picture(one, several, digit, tmp_path):
-    page = PdfReader(one.save(tmp_path / "one.pdf")).pages[0]
-    svg = ElementTree.fromstring(one.svg())
+def test_a_pdf_has_a_page_for_each_picture(verubecestat, several, digit, tmp_path):
+    page = PdfReader(verubecestat.save(tmp_path / "one.pdf")).pages[0]
+    svg = ElementTree.fromstring(verubecestat.svg())
     assert (float(page.mediabox.width), float(page.mediabox.height)) == (
         float(svg.get("width")),
         float(svg.get("height")),
@@ -252,13 +255,15 @@ def test_a_pdf_has_a_page_for_each_picture(one, several, digit, tmp_path):
     assert len(PdfReader(digit.save(tmp_path / "digit.pdf")).pages) == 1
 
 
-def test_a_pdf_without_the_extra_or_in_other_scripts_holds_an_image(one, monkeypatch):
+def test_a_pdf_without_the_extra_or_in_other_scripts_holds_an_image(verubecestat, monkeypatch):
     pages = PdfReader(
-        io.BytesIO(pictures_to_pdf([one.svg(title="苯", width=300, height=250)]))
+        io.BytesIO(pictures_to_pdf([verubecestat.svg(title="苯", width=300, height=250)]))
     ).pages
     assert len(pages[0].images) == 1
     monkeypatch.setitem(__import__("sys").modules, "fpdf", None)
-    page = PdfReader(io.BytesIO(pictures_to_pdf([one.svg(width=300, height=250)] * 2))).pages[1]
+    page = PdfReader(
+        io.BytesIO(pictures_to_pdf([verubecestat.svg(width=300, height=250)] * 2))
+    ).pages[1]
     assert (float(page.mediabox.width), float(page.mediabox.height)) == (300, 250)
     assert len(page.images) == 1
 
@@ -270,47 +275,52 @@ def test_pictures_of_a_list_are_a_grid(several, tmp_path):
         assert picture.format == "PNG"
 
 
-def test_a_page_contains_pictures_and_numbers(one, several, tmp_path):
+def test_a_page_contains_pictures_and_numbers(verubecestat, several, tmp_path):
     page = several[:3].save(tmp_path / "all.html").read_text()
     assert page.startswith("<!doctype html>")
     assert page.count("data:image/svg+xml;base64,") == sum(e is not None for e in several[:3])
     assert "<td>C</td>" in page
-    code = re.search('base64,([^"]+)', one.save(tmp_path / "one.html", scale=2).read_text())[1]
-    assert base64.b64decode(code).decode() == one.svg(scale=2)
+    code = re.search(
+        'base64,([^"]+)', verubecestat.save(tmp_path / "one.html", scale=2).read_text()
+    )[1]
+    assert base64.b64decode(code).decode() == verubecestat.svg(scale=2)
 
 
-def test_a_grid_of_several_methods_names_each_and_shares_no_scale(model, one):
-    other = gx.explain(model, one.smiles, "gradient_input")
-    picture = gx.grid([one, other])
+def test_a_grid_of_several_methods_names_each_and_shares_no_scale(model, verubecestat):
+    other = gx.explain(model, verubecestat.smiles, "gradient_input")
+    picture = gx.grid([verubecestat, other])
     assert "LRP: " in picture
     assert "Gradient x Input: " in picture
-    limits = [re.search("full colour at ([0-9.]+)", e.svg())[1] for e in (one, other)]
+    limits = [re.search("full colour at ([0-9.]+)", e.svg())[1] for e in (verubecestat, other)]
     assert re.findall("full colour at ([0-9.]+)", picture) == limits
 
 
-def test_a_grid_of_several_targets_names_each_and_shares_a_scale_of_one_unit_only(model, one):
+def test_a_grid_of_several_targets_names_each_and_shares_a_scale_of_one_unit_only(
+    model, verubecestat
+):
     tasks = [task.name for task in model.config.tasks]
-    found = [
-        gx.explain(model, one.smiles, target=t) for t in (*model.config.tasks[0].classes, tasks[1])
+    explanations = [
+        gx.explain(model, verubecestat.smiles, target=t)
+        for t in (*model.config.tasks[0].classes, tasks[1])
     ]
-    picture = gx.grid(found)
-    for explanation in found:
+    picture = gx.grid(explanations)
+    for explanation in explanations:
         assert f"{explanation.headline}, for {explanation.target}" in picture
     assert len(set(re.findall("full colour at ([0-9.]+)", picture))) > 1
-    assert len(set(re.findall("full colour at ([0-9.]+)", gx.grid(found[:2])))) == 1
+    assert len(set(re.findall("full colour at ([0-9.]+)", gx.grid(explanations[:2])))) == 1
     with pytest.raises(ValueError, match="1 titles for 3 explanations"):
-        gx.grid(found, titles=["one"])
+        gx.grid(explanations, titles=["one"])
     with pytest.raises(ValueError, match="a number or None, not 'shared'"):
-        gx.grid(found, scale="shared")
+        gx.grid(explanations, scale="shared")
 
 
-def test_the_colour_scale_may_be_a_number(one, several):
-    assert one.svg(scale=2) == one.svg(scale=Scale(2.0))
+def test_the_colour_scale_may_be_a_number(verubecestat, several):
+    assert verubecestat.svg(scale=2) == verubecestat.svg(scale=Scale(2.0))
     both = [e for e in several if e is not None][:2]
     assert gx.grid(both, scale=2) == gx.grid(both, scale=Scale(2.0))
     assert gx.grid(both, scale=2) != gx.grid(both)
     with pytest.raises(ValueError, match="finite and above 0"):
-        one.svg(scale=-1)
+        verubecestat.svg(scale=-1)
 
 
 # --- notebooks ---------------------------------------------------------------------------------
@@ -338,27 +348,33 @@ class MeanOfRows(torch.nn.Linear):
 
 @pytest.fixture(scope="module")
 def rows():
-    """An explanation of rows of tokens, which have no picture, in a list of two."""
+    """Return two explanations of rows of tokens, which have no picture."""
     torch.manual_seed(0)
     model = gx.wrap(MeanOfRows(4, 1).eval(), kind="binary", inputs="tokens")
     return gx.explain(model, [torch.randn(3, 4), torch.randn(5, 4)])
 
 
 def test_inputs_without_pictures_show_numbers(rows):
-    found = rows
-    assert "<svg" not in found._repr_html_()
-    assert found[0].prediction.label in found._repr_html_()
-    html = found[0]._repr_html_()
-    top = int(np.argmax(np.abs(found[0].relevance)))
-    assert f"<td>{top}</td><td>{found[0].relevance[top]:+.4f}</td>" in html
+    explanations = rows
+    assert "<svg" not in explanations._repr_html_()
+    assert explanations[0].prediction.label in explanations._repr_html_()
+    html = explanations[0]._repr_html_()
+    top = int(np.argmax(np.abs(explanations[0].relevance)))
+    assert f"<td>{top}</td><td>{explanations[0].relevance[top]:+.4f}</td>" in html
 
 
-def test_a_notebook_keeps_one_form_of_a_picture(model, one, several, rows):
+def test_a_notebook_keeps_one_form_of_a_picture(model, verubecestat, several, rows):
     """Jupyter stores every form that a result offers, and shows one."""
     data = molecule_to_data("CCO")
     del data.smiles
     graph, bare = gx.explain(model, data), rows[0]
-    drawn = (one, several, graph, gx.fragments(one), gx.contrast(model, "CCCO", "CCCN"))
+    drawn = (
+        verubecestat,
+        several,
+        graph,
+        gx.fragments(verubecestat),
+        gx.contrast(model, "CCCO", "CCCN"),
+    )
     for shown in (*drawn, bare, type(several)([bare])):
         forms = {form: getattr(shown, f"_repr_{form}_", lambda: None)() for form in ("svg", "html")}
         assert [form for form, text in forms.items() if text] == [
@@ -574,8 +590,8 @@ def test_formats_that_are_not_there_are_refused(run, table, tmp_path, arguments,
 # --- safety ------------------------------------------------------------------------------------
 
 
-def test_no_script_can_run_in_a_page_and_its_styles_are_allowed(one, several, tmp_path):
-    for result in (one, several[:3]):
+def test_no_script_can_run_in_a_page_and_its_styles_are_allowed(verubecestat, several, tmp_path):
+    for result in (verubecestat, several[:3]):
         page = result.save(tmp_path / "a.html").read_text()
         policy = html.unescape(re.search('Content-Security-Policy" content="([^"]+)"', page)[1])
         rules = dict(rule.split(maxsplit=1) for rule in policy.split("; "))
@@ -589,24 +605,24 @@ def test_no_script_can_run_in_a_page_and_its_styles_are_allowed(one, several, tm
             assert f"'sha256-{digest}'" in rules["style-src"]
 
 
-def test_values_that_are_not_finite_reach_no_result(one, tmp_path):
+def test_values_that_are_not_finite_reach_no_result(verubecestat, tmp_path):
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError, match="not a finite number"):
-            replace(one, relevance=np.full_like(one.relevance, value))
+            replace(verubecestat, relevance=np.full_like(verubecestat.relevance, value))
         with pytest.raises(ValueError, match="not a finite number"):
-            replace(one, ledger=replace(one.ledger, biases=value))
-    strange = replace(one, provenance={"weight": np.nan})
+            replace(verubecestat, ledger=replace(verubecestat.ledger, biases=value))
+    strange = replace(verubecestat, provenance={"weight": np.nan})
     with pytest.raises(ValueError, match="JSON"):
         strange.save(tmp_path / "a.json")
     assert not list(tmp_path.iterdir())
 
 
-def test_results_are_written_to_files_only(one, several, tmp_path):
+def test_results_are_written_to_files_only(verubecestat, several, tmp_path):
     import os
 
     for suffix in SUFFIXES:
         pipe = tmp_path / f"pipe{suffix}"
         os.mkfifo(pipe)
-        for result in (one, several):
+        for result in (verubecestat, several):
             with pytest.raises(OSError, match="is a device, a pipe or a socket"):
                 result.save(pipe)

@@ -1,4 +1,4 @@
-"""Relevance of token pairs, against a network whose constants are written out, and its sums."""
+"""Relevance of token pairs agrees with a network whose constants are written out."""
 
 import math
 import re
@@ -25,14 +25,21 @@ def batch_of(model, smiles):
 
 
 def frozen_pass(
-    model, batch, constants=None, switched_off=None, *, tokens=None, put=None, states=None
+    model,
+    batch,
+    constants=None,
+    switched_off=None,
+    *,
+    tokens=None,
+    entering_state=None,
+    states=None,
 ):
-    """The first output of one graph by the formulas of the pre-LN Graphormer, and its constants.
+    """Compute one graph's first output by the pre-LN Graphormer's formulas, and its constants.
 
     With `constants` the attention, the scales of LayerNorm and the ratios of GELU are those of an
-    earlier pass; `switched_off`: (layer, query, key) whose attention is zero in all heads.
-    `tokens` replace the embeddings; `put`: (layer, token, its state) that enters instead; `states`
-    gets what enters each layer.
+    earlier pass. In `switched_off`, (layer, query, key), the attention is zero in all heads.
+    `tokens` replace the embeddings, and `entering_state`, (layer, token, its state), replaces what
+    enters a layer. `states` gets what enters each layer.
     """
     kept, given = [], iter(constants or [])
 
@@ -52,9 +59,9 @@ def frozen_pass(
     x, bias = model.embed(batch)[0] if tokens is None else tokens, model.bias(batch)[0]
     heads = model.config.num_heads
     for number, layer in enumerate(model.layers):
-        if put is not None and put[0] == number:
+        if entering_state is not None and entering_state[0] == number:
             x = x.clone()
-            x[put[1]] = put[2]
+            x[entering_state[1]] = entering_state[2]
         if states is not None:
             states.append(x)
         attention, y = layer.attention, norm(layer.attention_norm, x)
@@ -78,14 +85,14 @@ def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
     """With all else constant, the output is affine in every entry of attention."""
     model = random_graphormer().double()
     batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
-    found = pair_relevance(model, batch, "active")[0]  # (L, T, T)
+    pairs = pair_relevance(model, batch, "active")[0]  # (L, T, T)
     full, constants = frozen_pass(model, batch)
     torch.testing.assert_close(full, model(batch)[0, 0])
-    lost = torch.empty_like(found)
-    for entry in np.ndindex(*found.shape):
+    lost = torch.empty_like(pairs)
+    for entry in np.ndindex(*pairs.shape):
         lost[entry] = full - frozen_pass(model, batch, constants, entry)[0]
-    torch.testing.assert_close(found, lost, atol=1e-12, rtol=1e-9)
-    assert found.abs().max() > 0.1
+    torch.testing.assert_close(pairs, lost, atol=1e-12, rtol=1e-9)
+    assert pairs.abs().max() > 0.1
 
 
 @torch.no_grad()
@@ -93,22 +100,27 @@ def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
 def test_a_walk_is_what_a_token_of_the_frozen_network_loses_without_where_it_began(num_layers):
     model = random_graphormer(num_layers=3).double()
     batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
-    found = walk_relevance(model, batch, num_layers, "active")[0]  # (T, T)
+    walks = walk_relevance(model, batch, num_layers, "active")[0]  # (T, T)
     full, constants = frozen_pass(model, batch)
-    for began in range(len(found)):
+    for began in range(len(walks)):
         states = entering(model, batch, constants, began)[num_layers]
-        for at in range(len(found)):
-            lost = full - frozen_pass(model, batch, constants, put=(num_layers, at, states[at]))[0]
-            torch.testing.assert_close(found[at, began], lost, atol=1e-12, rtol=1e-9)
-    assert found.abs().max() > 0.1
+        for at in range(len(walks)):
+            lost = (
+                full
+                - frozen_pass(model, batch, constants, entering_state=(num_layers, at, states[at]))[
+                    0
+                ]
+            )
+            torch.testing.assert_close(walks[at, began], lost, atol=1e-12, rtol=1e-9)
+    assert walks.abs().max() > 0.1
 
 
 def entering(model, batch, constants, without):
-    """What enters each layer of the frozen network if one token's embedding is zero."""
-    tokens, found = model.embed(batch)[0], []
+    """Return what enters each layer of the frozen network if one token's embedding is zero."""
+    tokens, entering_states = model.embed(batch)[0], []
     tokens[without] = 0
-    frozen_pass(model, batch, constants, tokens=tokens, states=found)
-    return found
+    frozen_pass(model, batch, constants, tokens=tokens, states=entering_states)
+    return entering_states
 
 
 def test_walks_sum_to_the_relevance_of_where_they_began(smiles):
@@ -131,7 +143,7 @@ def test_walks_need_a_layer_before_and_after(num_layers):
 
 @pytest.mark.parametrize("pre", [True, False])
 def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
-    """`sum_i y_i . d f / d y_i` at y = A v, which the output projection receives."""
+    """This is `sum_i y_i . d f / d y_i` at y = A v, which the output projection receives."""
     model = random_graphormer(pre_layernorm=pre).double()
     batch = batch_of(model, [ASPIRIN, "CCO"])
     mixed = []
@@ -145,8 +157,8 @@ def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
         hook.remove()
     gradients = torch.autograd.grad(outputs[:, 0].sum(), mixed)
     passed = [(y * g).flatten(1).sum(-1) for y, g in zip(mixed, gradients, strict=True)]
-    found = pair_relevance(model, batch, "active")
-    torch.testing.assert_close(found.sum((2, 3)), torch.stack(passed, 1).detach())
+    pairs = pair_relevance(model, batch, "active")
+    torch.testing.assert_close(pairs.sum((2, 3)), torch.stack(passed, 1).detach())
 
 
 def test_relevance_passes_through_attention_or_around_it():
@@ -178,11 +190,11 @@ def test_nothing_reads_the_last_layers_nodes():
 def test_a_graph_alone_is_as_in_a_batch(smiles):
     model = random_graphormer()
     together = gx.pairs(model, smiles)
-    for text, found in zip(smiles, together, strict=True):
+    for text, pairs in zip(smiles, together, strict=True):
         alone = gx.pairs(model, text)
-        assert found.by_layer.shape == (3, len(alone.distances) + 1, len(alone.distances) + 1)
+        assert pairs.by_layer.shape == (3, len(alone.distances) + 1, len(alone.distances) + 1)
         np.testing.assert_allclose(
-            found.by_layer, alone.by_layer, atol=1e-4 * np.abs(alone.by_layer).max()
+            pairs.by_layer, alone.by_layer, atol=1e-4 * np.abs(alone.by_layer).max()
         )
 
 
@@ -202,11 +214,11 @@ def test_renumbered_atoms_permute_rows_and_columns(smiles):
 
 def test_the_profile_counts_every_pair_once_by_rdkits_distance(smiles):
     model = random_graphormer()
-    for found, text in zip(gx.pairs(model, smiles), smiles, strict=True):
+    for pairs, text in zip(gx.pairs(model, smiles), smiles, strict=True):
         between = Chem.GetDistanceMatrix(Chem.MolFromSmiles(text))  # 1e8 between parts of a salt
         for layer in (None, 0):
-            relevance = found.matrix if layer is None else found.by_layer[layer]
-            profile = found.profile(layer)
+            relevance = pairs.matrix if layer is None else pairs.by_layer[layer]
+            profile = pairs.profile(layer)
             assert sum(profile.values()) == pytest.approx(relevance.sum(), abs=1e-4)
             nodes = relevance[1:, 1:]
             for key, value in profile.items():
@@ -217,23 +229,23 @@ def test_the_profile_counts_every_pair_once_by_rdkits_distance(smiles):
 
 
 def test_bond_types_share_the_pairs_at_distance_one():
-    found = gx.pairs(random_graphormer(), ASPIRIN)
-    by_bond = found.by_bond()
+    pairs = gx.pairs(random_graphormer(), ASPIRIN)
+    by_bond = pairs.by_bond()
     assert set(by_bond) == {"single", "double", "aromatic"}
-    assert sum(by_bond.values()) == pytest.approx(found.profile()[1], abs=1e-4)
-    nodes = found.matrix[1:, 1:]
+    assert sum(by_bond.values()) == pytest.approx(pairs.profile()[1], abs=1e-4)
+    nodes = pairs.matrix[1:, 1:]
     double = nodes[1, 2] + nodes[2, 1] + nodes[10, 11] + nodes[11, 10]
     assert by_bond["double"] == pytest.approx(double, abs=1e-5)
 
 
 def test_the_strongest_pairs_come_first_with_both_directions():
-    found = gx.pairs(random_graphormer(), ASPIRIN)
-    both = found.matrix[1:, 1:] + found.matrix[1:, 1:].T
-    i, j, value = found.strongest(5)[0]
+    pairs = gx.pairs(random_graphormer(), ASPIRIN)
+    both = pairs.matrix[1:, 1:] + pairs.matrix[1:, 1:].T
+    i, j, value = pairs.strongest(5)[0]
     assert i < j
     assert value == pytest.approx(both[i, j])
     assert abs(value) == pytest.approx(np.abs(np.triu(both, 1)).max())
-    assert len(found.strongest(5)) == 5
+    assert len(pairs.strongest(5)) == 5
 
 
 @pytest.mark.parametrize("method", ["gradient_input", "attn_lrp", "rollout"])
@@ -246,10 +258,10 @@ def test_methods_that_do_not_hold_attention_constant_are_refused(method):
 def test_the_rules_are_the_methods_own(method):
     model = random_graphormer()
     rules = Rules(attention=True, layernorm=method == "lrp_ah_ln")
-    found = gx.pairs(model, "CCO", method)
+    pairs = gx.pairs(model, "CCO", method)
     expected = pair_relevance(model, batch_of(model, ["CCO"]), rules=rules)[0]
-    np.testing.assert_allclose(found.by_layer, expected)
-    assert found.explanation.method == method
+    np.testing.assert_allclose(pairs.by_layer, expected)
+    assert pairs.explanation.method == method
 
 
 def test_a_bad_input_among_several_is_left_out_with_a_warning():
@@ -260,11 +272,11 @@ def test_a_bad_input_among_several_is_left_out_with_a_warning():
 
 
 def test_lines_and_rings_have_the_colour_of_their_relevance(tmp_path):
-    found = gx.pairs(random_graphormer(), ASPIRIN)
-    root = ElementTree.fromstring(found.svg(count=4))
+    pairs = gx.pairs(random_graphormer(), ASPIRIN)
+    root = ElementTree.fromstring(pairs.svg(count=4))
     lines = [e for e in root.iter() if e.get("data-pair")]
     drawn = {tuple(map(int, e.get("data-pair").split())): e for e in lines}
-    strongest = found.strongest(4, directed=True)
+    strongest = pairs.strongest(4, directed=True)
     assert set(drawn) == {(i, j) for i, j, _ in strongest}
     scale = gx.visualization.Scale(abs(strongest[0][2]))
     for i, j, value in strongest:
@@ -272,12 +284,12 @@ def test_lines_and_rings_have_the_colour_of_their_relevance(tmp_path):
     widths = [float(drawn[i, j][0].get("stroke-width")) for i, j, _ in strongest]
     assert widths == sorted(widths, reverse=True)
     for name in ("pairs.svg", "pairs.png", "pairs.csv"):
-        assert found.save(tmp_path / name).stat().st_size > 500
+        assert pairs.save(tmp_path / name).stat().st_size > 500
 
 
 def test_arrows_point_to_the_reader_and_stay_off_the_rings():
-    found = gx.pairs(random_graphormer(), ASPIRIN)
-    root = ElementTree.fromstring(found.svg(count=20))
+    pairs = gx.pairs(random_graphormer(), ASPIRIN)
+    root = ElementTree.fromstring(pairs.svg(count=20))
     rings = [e for e in root.iter() if e.get("data-read")]
     centre = {int(e.get("data-read")): [float(e.get(c)) for c in ("cx", "cy")] for e in rings}
     outer = {int(e.get("data-read")): float(e.get("r")) for e in rings}
@@ -305,50 +317,50 @@ def _drawn(element):
 
 
 def test_each_direction_of_a_pair_is_its_own():
-    found = gx.pairs(random_graphormer(), ASPIRIN)
-    between = found.matrix[1:, 1:]
-    i, j, value = found.strongest(1, directed=True)[0]
+    pairs = gx.pairs(random_graphormer(), ASPIRIN)
+    between = pairs.matrix[1:, 1:]
+    i, j, value = pairs.strongest(1, directed=True)[0]
     assert value == between[i, j]
     assert abs(value) == np.abs(between - np.diag(np.diag(between))).max()
 
 
 def test_the_table_has_every_pair_of_nodes():
-    found = gx.pairs(random_graphormer(), "CCO")
-    frame = found.to_frame()
+    pairs = gx.pairs(random_graphormer(), "CCO")
+    frame = pairs.to_frame()
     assert len(frame) == 3 * 3 * 3
     row = frame[(frame.layer == 0) & (frame["query"] == 2) & (frame.key == 1)].iloc[0]
-    assert row.relevance == found.by_layer[0, 3, 2]
+    assert row.relevance == pairs.by_layer[0, 3, 2]
     assert (row.distance, row.bond) == (1, "single")
 
 
 def test_images_have_a_profile_but_no_lines():
-    found = gx.pairs("mnist-superpixels", digit_paths()[0])
-    assert found.by_bond() == {}
-    assert len(found.figure().axes) == 1
-    assert found._repr_svg_() is None
+    pairs = gx.pairs("mnist-superpixels", digit_paths()[0])
+    assert pairs.by_bond() == {}
+    assert len(pairs.figure().axes) == 1
+    assert pairs._repr_svg_() is None
     with pytest.raises(ValueError, match="drawn on molecules"):
-        found.svg()
+        pairs.svg()
 
 
 def test_bars_are_the_profile_of_each_layer():
-    found = gx.pairs(random_graphormer(), ASPIRIN, target="pIC50")
-    axes, bonds = found.figure().axes
+    pairs = gx.pairs(random_graphormer(), ASPIRIN, target="pIC50")
+    axes, bonds = pairs.figure().axes
     heights = [bar.get_height() for bar in axes.containers[1]]
-    assert heights == pytest.approx(list(found.profile(1).values()))
+    assert heights == pytest.approx(list(pairs.profile(1).values()))
     assert [bar.get_height() for bar in bonds.patches] == pytest.approx(
-        list(found.by_bond().values())
+        list(pairs.by_bond().values())
     )
 
 
 def test_a_pair_of_tasks_is_the_difference_of_their_pairs():
     model = random_graphormer(tasks=(Task("A", "regression"), Task("B", "regression")))
-    one, other, both = (
+    first, second, both = (
         gx.pairs(model, ASPIRIN, target=target).by_layer for target in ("A", "B", ("A", "B"))
     )
-    np.testing.assert_allclose(both, one - other, atol=1e-5)
+    np.testing.assert_allclose(both, first - second, atol=1e-5)
 
 
 def test_the_explanation_of_pairs_knows_the_training_set():
-    found = gx.pairs("bace", "CCO").explanation
-    assert found.nearness == gx.explain("bace", "CCO").nearness
-    assert found.nearness.word == "far"
+    pairs = gx.pairs("bace", "CCO").explanation
+    assert pairs.nearness == gx.explain("bace", "CCO").nearness
+    assert pairs.nearness.word == "far"

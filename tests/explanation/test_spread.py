@@ -1,4 +1,4 @@
-"""The standard error of a score, wherever scores are listed."""
+"""The standard error of a score is shown wherever scores are listed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A headless Chromium driven by its DevTools protocol, for tests of pages."""
+"""Drive a headless Chromium by its DevTools protocol, for tests of pages."""
 
 import base64
 import json
@@ -39,15 +39,15 @@ PATIENCE = 20.0  # seconds
 
 
 def chromium() -> str | None:
-    """The browser's program, or None if there is none."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """Return the browser's program, or None if there is none."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
-    """One tab: commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
+    """One tab, with commands, JavaScript, mouse and keys; `errors` lists what the page reported."""
 
     def __init__(self, address: str) -> None:
-        """address: of the tab's socket, ws://..."""
+        """Connect to a tab by the address of its socket, ws://..."""
         import websocket
 
         self._address = address
@@ -72,16 +72,16 @@ class Page:
             self._note(reply)
 
     def _note(self, event: dict[str, Any]) -> None:
-        found = event.get("params", {})
+        params = event.get("params", {})
         match event.get("method"):
             case "Runtime.exceptionThrown":
-                self.errors.append(json.dumps(found["exceptionDetails"])[:500])
-            case "Log.entryAdded" if found["entry"]["level"] == "error":
-                self.errors.append(found["entry"]["text"])
+                self.errors.append(json.dumps(params["exceptionDetails"])[:500])
+            case "Log.entryAdded" if params["entry"]["level"] == "error":
+                self.errors.append(params["entry"]["text"])
             case "Page.javascriptDialogOpening":
-                self.errors.append(f"dialog: {found['message']}")
+                self.errors.append(f"dialog: {params['message']}")
             case "Network.requestWillBeSent":
-                self.requests.append(found["request"]["url"])
+                self.requests.append(params["request"]["url"])
 
     def open(self, path: Path | str) -> None:
         """Load a file or an address and wait until its scripts have run."""
@@ -91,7 +91,7 @@ class Page:
         self.wait(f"document.readyState === 'complete' && location.protocol === '{scheme}:'")
 
     def tab(self, url: str) -> "Page":
-        """A further tab."""
+        """Open another tab."""
         number = self.call("Target.createTarget", url=url)["targetId"]
         return Page(f"{self._address.rpartition('/')[0]}/{number}")
 
@@ -105,13 +105,13 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def js(self, expression: str) -> Any:
-        """The JSON value of an expression."""
-        found = self.call(
+        """Return the JSON value of an expression."""
+        answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
@@ -132,7 +132,7 @@ class Page:
         )
 
     def middle(self, selector: str) -> tuple[float, float]:
-        """The middle of an element, in pixels of the window, scrolled into view."""
+        """Scroll an element into view, and return its middle in pixels of the window."""
         quoted = json.dumps(selector)
         self.js(f"document.querySelector({quoted}).scrollIntoView({{block: 'nearest'}})")
         box = f"document.querySelector({quoted}).getBoundingClientRect()"
@@ -178,14 +178,14 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def pdf(self) -> bytes:
-        """The page as printed."""
-        found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
-        return base64.b64decode(found["data"])
+        """Print the page and return the PDF."""
+        answer = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+        return base64.b64decode(answer["data"])
 
 
 @contextmanager
 def browsing() -> Iterator[Page]:
-    """A browser with one empty page. Needs `chromium()` and websocket-client."""
+    """Yield a browser with one empty page. This needs `chromium()` and websocket-client."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -205,7 +205,7 @@ def browsing() -> Iterator[Page]:
 
 
 def _port(path: Path) -> int:
-    """The port that the browser writes to a file when it is ready."""
+    """Return the port that the browser writes to a file when it is ready."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if path.exists() and (lines := path.read_text().split()):

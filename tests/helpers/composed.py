@@ -33,9 +33,9 @@ POOLS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_poo
 class Graphs:
     """What the parts of a model read, and how they compute what the rules change.
 
-    rules: whether these are written out, for one graph. products: whether they are those of
-    AttnLRP, which holds no weights constant, but halves what they multiply. leaves: by line of the
-    ledger the constants that were added. attention: of each part with attention, (H, n, n).
+    `rules` says whether these are written out, for one graph, and `products` whether they are those
+    of AttnLRP, which holds no weights constant but halves what they multiply. `leaves` has, by line
+    of the ledger, the constants that were added. `attention` has that of each part, (H, n, n).
     """
 
     edge_index: Tensor
@@ -52,7 +52,7 @@ class Graphs:
         return int(self.batch.max()) + 1
 
     def added(self, line: str, value: Tensor) -> Tensor:
-        """A constant that is added."""
+        """Return a constant that is added, and under rules note it as a leaf of this line."""
         if not self.rules:
             return value
         self.leaves.setdefault(line, []).append(value.detach().clone().requires_grad_())
@@ -65,7 +65,7 @@ class Graphs:
         return x if layer.bias is None else x + self.added("biases", layer.bias)
 
     def by_ratio(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """An activation, as x times a constant."""
+        """Apply an activation as a constant factor."""
         if not self.rules:
             return f(x)
         safe = torch.where(x == 0, 1.0, x)
@@ -74,27 +74,27 @@ class Graphs:
     def halved(
         self, a: Tensor, b: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
     ) -> Tensor:
-        """A product that gives each factor half of its relevance."""
+        """Multiply two factors so that each gets half of the relevance."""
         return 0.5 * (f(a, b.detach()) + f(a.detach(), b)) if self.rules else f(a, b)
 
     def weighted(
         self, a: Tensor, v: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
     ) -> Tensor:
-        """Values by attention or a gate."""
+        """Weigh values by attention or a gate."""
         return self.halved(a, v, f) if self.products or not self.rules else f(a.detach(), v)
 
     def length(self, x: Tensor) -> Tensor:
-        """By which rows are divided."""
+        """Return what rows are divided by."""
         length = x.norm(dim=-1, keepdim=True)
         return length.detach() if self.rules else length
 
-    def one(self, like: Tensor) -> Tensor | float:
-        """A one that a gate is added to."""
+    def ones(self, like: Tensor) -> Tensor | float:
+        """Return ones that a gate is added to, as a share of the constants."""
         return self.added("constants", torch.ones_like(like)) if self.products else 1.0
 
 
 class Part(nn.Module):
-    """Rows (n, DIM) to rows (n, DIM), in one of its spellings."""
+    """A map of rows (n, DIM) to rows (n, DIM), in one of its spellings."""
 
     spellings: tuple[str, ...]
 
@@ -120,14 +120,14 @@ class Norm(Part):
             "group": lambda: nn.GroupNorm(2, DIM),
         }
         self.norm = kinds[spelling]() if spelling in kinds else None
-        own = self.norm
-        self.weight = nn.Parameter(torch.empty(DIM)) if own is None else own.weight
+        norm = self.norm
+        self.weight = nn.Parameter(torch.empty(DIM)) if norm is None else norm.weight
         shifts = spelling not in ("rms", "rms module", "power", "length")
         if shifts:
-            self.bias = nn.Parameter(torch.empty(DIM)) if own is None else own.bias
+            self.bias = nn.Parameter(torch.empty(DIM)) if norm is None else norm.bias
         if spelling == "batch":
-            own.running_mean.copy_(torch.linspace(-1, 1, DIM))
-            own.running_var.copy_(torch.linspace(0.5, 2, DIM))
+            norm.running_mean.copy_(torch.linspace(-1, 1, DIM))
+            norm.running_var.copy_(torch.linspace(0.5, 2, DIM))
 
     def forward(self, h: Tensor, g: Graphs) -> Tensor:
         return self.ruled(h, g) if g.rules else self.written(h, g)
@@ -232,7 +232,7 @@ class Linear(Part):
 
 
 class Attention(Part):
-    """Attention between the nodes of each graph; "bare": without an output projection."""
+    """Attention between the nodes of each graph; "bare" has no output projection."""
 
     ways = (
         "softmax", "sdpa", "heads", "module", "exp", "logsumexp", "log_softmax", "biased", "cosine",
@@ -254,8 +254,8 @@ class Attention(Part):
             return self.projected(self.on_edges(h, g), g)
         x, mask = to_dense_batch(h, g.batch)  # (B, N, DIM), (B, N)
         if self.way == "module" and not g.rules:
-            found, _ = self.mha(x, x, x, key_padding_mask=~mask, need_weights=False)
-            return self.projected(found[mask], g)
+            attended, _ = self.mha(x, x, x, key_padding_mask=~mask, need_weights=False)
+            return self.projected(attended[mask], g)
         q, k, v = self.queries_keys_values(x, g)
         if self.way == "gated values":
             v = g.weighted(v.sigmoid(), x)
@@ -275,7 +275,7 @@ class Attention(Part):
         return tuple(x @ w.T + g.added("biases", b) for w, b in pairs)
 
     def scores(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
-        """(B, N, N)."""
+        """Return scores (B, N, N)."""
         if self.way == "cosine":
             q, k = (3 * t / g.length(t) for t in (q, k))
         s = g.halved(q, k.mT, torch.matmul) / math.sqrt(q.shape[-1])
@@ -285,7 +285,7 @@ class Attention(Part):
         return s.masked_fill(~mask[:, None, :], -math.inf)
 
     def unusual(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, g: Graphs) -> Tensor | None:
-        """Attention without a softmax, or without its matrix."""
+        """Attend without a softmax, or without a matrix; return None if the way is another one."""
         match self.way:
             case "sigmoid":
                 s = g.halved(q, k.mT, torch.matmul) / 3
@@ -297,7 +297,7 @@ class Attention(Part):
                 k = (k * mask[..., None]).mT
                 return g.halved(q, g.halved(k, v, torch.matmul), torch.matmul) / 7
             case "linear":
-                q, k = (g.by_ratio(F.elu, t) + g.one(t) for t in (q, k))
+                q, k = (g.by_ratio(F.elu, t) + g.ones(t) for t in (q, k))
                 k = k * mask[..., None]
                 if g.rules:
                     a = g.halved(q, k.mT, torch.matmul)
@@ -313,7 +313,7 @@ class Attention(Part):
         weights = [self.weights(x, *head, mask, g) for head in heads]
         g.attention.append(torch.cat(weights).detach())
         pairs = zip(weights, v.chunk(parts, -1), strict=True)
-        return torch.cat([g.weighted(a, own, torch.matmul) for a, own in pairs], -1)
+        return torch.cat([g.weighted(a, values, torch.matmul) for a, values in pairs], -1)
 
     def weights(self, x: Tensor, q: Tensor, k: Tensor, mask: Tensor, g: Graphs) -> Tensor:
         a = self.scores(x, q, k, mask, g).softmax(-1)
@@ -354,9 +354,9 @@ class Attention(Part):
                 return F.log_softmax(s, -1).exp() @ v
             case "two kinds":
                 kinds = s, self.second_scores(x, mask, g)
-                one, other = ((t - t.amax(-1, keepdim=True)).exp() for t in kinds)
-                one = 0.4 * one / one.sum(-1, keepdim=True)
-                return (one + other / other.sum(-1, keepdim=True) * 0.6) @ v
+                first, second = ((t - t.amax(-1, keepdim=True)).exp() for t in kinds)
+                first = 0.4 * first / first.sum(-1, keepdim=True)
+                return (first + second / second.sum(-1, keepdim=True) * 0.6) @ v
             case "in chunks":
                 return torch.cat([part.softmax(-1) @ v for part in s.split(3, 1)], 1)
         return self.weights(x, q, k, mask, g) @ v
@@ -462,19 +462,19 @@ class Gate(Part):
             case "one":
                 return g.weighted(z[:, :1], h)
             case "plus one":
-                return g.weighted(g.one(z) + z, h)
+                return g.weighted(g.ones(z) + z, h)
             case "channels":
                 return g.weighted(g.linear(self.value, h).softmax(-1), h)
         x = g.linear(self.value, h)
         match self.spelling:
             case "blend":
-                return g.weighted(z, x) + g.weighted(g.one(z) - z, h)
+                return g.weighted(z, x) + g.weighted(g.ones(z) - z, h)
             case "lerp":
                 if g.rules:
-                    return g.weighted(g.one(z) - z, h) + g.weighted(z, x)
+                    return g.weighted(g.ones(z) - z, h) + g.weighted(z, x)
                 return torch.lerp(h, x, z)
             case "gru":
-                return g.weighted(g.one(z) - z, g.by_ratio(torch.tanh, x)) + g.weighted(z, h)
+                return g.weighted(g.ones(z) - z, g.by_ratio(torch.tanh, x)) + g.weighted(z, h)
         return g.weighted(z, x)
 
 
@@ -509,7 +509,7 @@ class Product(Part):
 
 
 class Moves(Part):
-    """Nothing but the order, the shape or the place of the entries changes."""
+    """A part that changes only the order, the shape or the place of entries."""
 
     ways: ClassVar[dict[str, Callable[[Tensor, Graphs], Tensor]]] = {
         "rows": lambda h, g: h.flip(0)[torch.arange(len(h) - 1, -1, -1)],
@@ -545,7 +545,7 @@ def _written(h: Tensor) -> Tensor:
 
 
 def _conjugated(h: Tensor) -> Tensor:
-    """The channels in reverse order, but for the first."""
+    """Return the channels in reverse order, but for the first."""
     return torch.fft.ifft(torch.fft.fft(h).conj()).real
 
 
@@ -601,7 +601,7 @@ class Constants(Part):
 
 
 class Global(Part):
-    """What all nodes of a graph have in common is added to each."""
+    """A part that adds to each node what all nodes of a graph have in common."""
 
     spellings = tuple(POOLS)
 
@@ -615,7 +615,7 @@ class Global(Part):
 
 
 class Block(Part):
-    """Parts one after another, beside a residual connection, or without one: "chain"."""
+    """Parts one after another, with a residual connection, or without one as a "chain"."""
 
     spellings = ("chain", "plus", "in place", "add_", "alpha", "cat", "checkpoint")
 
@@ -679,7 +679,7 @@ PARTS: dict[str, type[Part]] = {
 
 
 def part_of(name: str) -> Part:
-    """The part with a name such as "norm: rsqrt"."""
+    """Return the part with a name such as "norm: rsqrt"."""
     kind, _, spelling = name.partition(": ")
     return PARTS[kind](spelling)
 
@@ -705,7 +705,7 @@ PLAIN = {name: alike[0] for alike in ALIKE for name in alike if name is not None
 
 
 def plainly(blocks: list[list[str]], pool: str) -> tuple[list[list[str]], str]:
-    """The recipe of the same model in its first spellings."""
+    """Return the recipe of the same model in its first spellings."""
     plain = [[PLAIN.get(name, name) for name in block] for block in blocks]
     return [[name for name in block if name] for block in plain], PLAIN.get(pool, pool)
 
@@ -736,12 +736,14 @@ class Composed(nn.Module):
 
 
 def graph(nodes: int) -> Data:
-    """A connected graph with loops, in double precision."""
+    """Draw a connected graph with loops, in double precision."""
     draw = torch.Generator().manual_seed(nodes)
-    one = torch.arange(nodes)
+    nodes_in_order = torch.arange(nodes)
     more = torch.randint(nodes, (2, nodes // 2), generator=draw)
-    pairs = torch.cat([torch.stack([one[:-1], one[1:]]), more[:, more[0] != more[1]]], 1)
-    edges = torch.cat([pairs, pairs.flip(0), one.expand(2, -1)], 1).unique(dim=1)
+    pairs = torch.cat(
+        [torch.stack([nodes_in_order[:-1], nodes_in_order[1:]]), more[:, more[0] != more[1]]], 1
+    )
+    edges = torch.cat([pairs, pairs.flip(0), nodes_in_order.expand(2, -1)], 1).unique(dim=1)
     sizes = ((nodes, IN), (nodes, DIM), (edges.shape[1], HALF))
     x, pe, bonds = (torch.randn(size, generator=draw, dtype=torch.double) for size in sizes)
     return Data(x=x, edge_index=edges, edge_attr=bonds, pe=pe)
@@ -749,9 +751,9 @@ def graph(nodes: int) -> Data:
 
 @dataclass(frozen=True)
 class Expected:
-    """The second output of one graph, and its shares by the rules: of the nodes (n,), by line.
+    """The second output of one graph, and its shares by the rules, of nodes (n,) and of lines.
 
-    attention: of each part with attention, (H, n, n).
+    `attention` has that of each part with attention, (H, n, n).
     """
 
     output: float
@@ -761,12 +763,12 @@ class Expected:
 
     @property
     def unexplained(self) -> float:
-        """What the shares do not sum to."""
+        """Return what the shares do not sum to."""
         return self.output - float(self.nodes.sum()) - sum(self.lines.values())
 
     @property
     def largest(self) -> float:
-        """The size of the largest term."""
+        """Return the size of the largest term."""
         return max(abs(self.output), float(self.nodes.abs().max()), *map(abs, self.lines.values()))
 
 
@@ -777,45 +779,45 @@ def expected(model: Composed, data: Data, factor: float = 1.0, products: bool = 
     g = Graphs(data.edge_index, batch, data.pe, data.edge_attr, rules=True, products=products)
     output = model.run(x, g)[0, 1]
     leaves = [leaf for of in g.leaves.values() for leaf in of]
-    found = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
-    terms = [(t * gradient).detach() for t, gradient in zip([x, *leaves], found, strict=True)]
+    gradients = torch.autograd.grad(output, [x, *leaves], allow_unused=True, materialize_grads=True)
+    terms = [(t * gradient).detach() for t, gradient in zip([x, *leaves], gradients, strict=True)]
     rest = iter(terms[1:])
     lines = {line: sum(float(next(rest).sum()) for _ in of) for line, of in g.leaves.items()}
     return Expected(float(output.detach()), terms[0].sum(-1), lines, g.attention)
 
 
 def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
-    """What an explanation says beside what the reference says, relative to the largest term."""
+    """Return how far an explanation is from the reference, relative to the largest term."""
     ledger = explanation.ledger
     lines = {"biases": ledger.biases, **ledger.others}
-    found = {
+    gaps = {
         "output": abs(ledger.output - wanted.output),
         "nodes": float((torch.from_numpy(explanation.relevance) - wanted.nodes).abs().max()),
         "unexplained": abs(ledger.unexplained - wanted.unexplained),
     }
     for line in lines.keys() | wanted.lines.keys():
-        found[line] = abs(lines.get(line, 0.0) - wanted.lines.get(line, 0.0))
-    return {name: gap / wanted.largest for name, gap in found.items()}
+        gaps[line] = abs(lines.get(line, 0.0) - wanted.lines.get(line, 0.0))
+    return {name: gap / wanted.largest for name, gap in gaps.items()}
 
 
 def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
-    """Whether the outputs and shares hardly change if the features do, and no rounding decides.
+    """Return whether features hardly change the results, and rounding decides nothing.
 
     They change a lot where attention and activations are saturated. Rounding decides which of equal
     nodes is the largest.
     """
-    one, other = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
+    usual, disturbed = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
     terms = [
-        (one.output, other.output),
-        *zip(one.nodes.tolist(), other.nodes.tolist(), strict=True),
+        (usual.output, disturbed.output),
+        *zip(usual.nodes.tolist(), disturbed.nodes.tolist(), strict=True),
     ]
-    terms += [(share, other.lines[line]) for line, share in one.lines.items()]
-    steady = all(abs(a - b) < 1e-4 * one.largest for a, b in terms)
-    return one.largest < 1e4 and steady and not has_ties(model, data)
+    terms += [(share, disturbed.lines[line]) for line, share in usual.lines.items()]
+    steady = all(abs(a - b) < 1e-4 * usual.largest for a, b in terms)
+    return usual.largest < 1e4 and steady and not has_ties(model, data)
 
 
 def has_ties(model: Composed, data: Data) -> bool:
-    """Whether two nodes are equal, but for rounding, where the model takes a maximum over nodes."""
+    """Return whether a maximum over nodes has two that are equal but for rounding."""
     tied = []
 
     def look(part: nn.Module, args: tuple[Any, ...]) -> None:
@@ -836,7 +838,7 @@ def has_ties(model: Composed, data: Data) -> bool:
 
 
 def attends_plainly(model: Composed) -> bool:
-    """Whether a model has attention between nodes, with a softmax each, and no other weights."""
+    """Return whether the only weights are softmaxes of attention between nodes."""
     parts = list(model.modules())
     ways = {part.way for part in parts if isinstance(part, Attention)}
     others = any(isinstance(part, Gate) for part in parts)

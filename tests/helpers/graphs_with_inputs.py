@@ -21,7 +21,7 @@ def graph(seed: int = 0, nodes: int = 4, dim: int = DIM) -> Data:
 
 
 class Inputs(nn.Module):
-    """Adds edges, positions, an embedding and a number to the nodes; edges also scale messages."""
+    """A model that adds edges, positions, an embedding and a number; edges also scale messages."""
 
     def __init__(self):
         super().__init__()

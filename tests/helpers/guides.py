@@ -29,7 +29,7 @@ class PastedBlock:
 
 
 def pasted_blocks(page: str) -> list[PastedBlock]:
-    """The blocks of a page that go into files."""
+    """Return the blocks of a page that go into files."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         PastedBlock(match["path"], match["text"], match["how"].lower() == "end of")

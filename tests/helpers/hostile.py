@@ -1,4 +1,4 @@
-"""What must hold for any input, however strange: one check for each kind of input.
+"""Check what must hold for any input, however strange, with one check for each kind of input.
 
 A check returns if the library does its work or refuses the input by an error of its own. Anything
 else is a fault. `tests/data/hostile.jsonl` holds inputs that once were faults.
@@ -50,7 +50,7 @@ CORPUS = Path(__file__).parents[1] / "data" / "hostile.jsonl"
 
 
 def corpus() -> list[dict[str, Any]]:
-    """Every input that once was a fault: kind, value, and why it was one."""
+    """Return every input that was once a fault: kind, value, and why it was one."""
     return [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
 
 
@@ -61,7 +61,7 @@ def _model() -> Any:
 
 @functools.cache
 def _saved() -> tuple[dict[str, Any], bytes]:
-    """The configuration and the weights of a checkpoint."""
+    """Return the configuration and the weights of a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         path = save_checkpoint(_model(), folder)
         content = json.loads((path / "config.json").read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def _saved() -> tuple[dict[str, Any], bytes]:
 
 
 def check_cells(cells: list[str]) -> None:
-    """Every cell of a column of SMILES is explained or rejected, and no file is broken."""
+    """Check that every SMILES of a column is explained or rejected, and no file is broken."""
     with tempfile.TemporaryDirectory() as folder:
         table, out = Path(folder) / "table.csv", Path(folder) / "out"
         with table.open("w", encoding="utf-8", newline="") as file:
@@ -85,20 +85,20 @@ def check_cells(cells: list[str]) -> None:
             formats=["sdf"],
         )
         assert counts.done + counts.rejected == len(cells)
-        found = []
+        row_numbers = []
         for name in ("explanations.csv", "rejected.csv"):
             text = (out / name).read_text(encoding="utf-8")
             assert text == printable(text), "a control character"
             rows = list(csv.DictReader(text.splitlines()))
             assert all(math.isfinite(float(row.get("output", 0))) for row in rows)
-            found += [int(row["row"]) for row in rows]
-        assert sorted(found) == list(range(1, len(cells) + 1))
+            row_numbers += [int(row["row"]) for row in rows]
+        assert sorted(row_numbers) == list(range(1, len(cells) + 1))
         assert (out / "explanations.sdf").read_text().count("$$$$\n") == counts.done
         assert len(list((out / "pictures").iterdir())) == counts.done
 
 
 def check_bytes(raw: str) -> None:
-    """A file of any bytes (one for each character) is read as a table, or refused."""
+    """Check that a file of any bytes (one for each character) is read as a table, or refused."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         path.write_bytes(raw.encode("latin-1"))
@@ -107,13 +107,13 @@ def check_bytes(raw: str) -> None:
 
 
 def check_config(changes: dict[str, Any]) -> None:
-    """Any configuration gives a model that predicts numbers, or a CheckpointError."""
+    """Check that a configuration gives a model that predicts numbers, or a CheckpointError."""
     content, weights = _saved()
     _check_checkpoint(json.dumps(content | {"model": content["model"] | changes}), weights)
 
 
 def check_weights(change: list[Any]) -> None:
-    """Weights with bytes replaced from a place on, or cut there, are used or refused."""
+    """Check that weights with bytes replaced from a place on, or cut there, are used or refused."""
     content, weights = _saved()
     place, raw = change
     place %= len(weights)
@@ -139,7 +139,7 @@ def _check_checkpoint(config: str, weights: bytes) -> None:
 
 
 def check_data(changes: dict[str, list[Any]]) -> None:
-    """A graph with any tensors (dtype, shape, value) is explained or refused."""
+    """Check that a graph with any tensors (dtype, shape, value) is explained or refused."""
     data = molecule_to_data("CCO")
     del data.smiles
     for name, (dtype, shape, value) in changes.items():
@@ -149,7 +149,7 @@ def check_data(changes: dict[str, list[Any]]) -> None:
 
 
 def check_folder(changes: list[list[Any]]) -> None:
-    """A run folder with files that anything happened to is continued, or refused as it is."""
+    """Check that a run folder with damaged files is continued, or refused unchanged."""
     with tempfile.TemporaryDirectory() as name:
         table, out = Path(name) / "table.csv", Path(name) / "out"
         table.write_text("smiles\nCCO\nC1\nCCN\n", encoding="utf-8")
@@ -171,12 +171,13 @@ def check_folder(changes: list[list[Any]]) -> None:
 
 
 def check_model(recipe: list[Any]) -> None:
-    """LRP and AttnLRP of a model composed of parts are what its reference says.
+    """Check LRP and AttnLRP of a composed model against its reference.
 
-    LRP is so in both tiers: by hooks on the autograd graph, where that says enough, and recorded.
-    Other methods give the same relevance to the same model in other spellings.
-    In a batch, when the pass is recorded and when it is followed, and alone; without a warning, but
-    for what has no rule: the sigmoid of a gate, which AttnLRP does not hold constant.
+    LRP is checked in both tiers: by hooks on the autograd graph, where that says enough, and
+    recorded. Other methods give the same relevance to the same model in other spellings. All this
+    holds in a batch, when the pass is recorded and when it is followed, and for a graph alone.
+    There is no warning, but for what has no rule: the sigmoid of a gate, which AttnLRP does not
+    hold constant.
     """
     model, graphs = Composed(*recipe), [graph(nodes) for nodes in (6, 9, 4)]
     wrapped = gx.wrap(model, kind="multiclass", classes=2)
@@ -187,17 +188,17 @@ def check_model(recipe: list[Any]) -> None:
         ("attn_lrp", ([0, 1, 2], [1]), contextlib.nullcontext),
     ):
         products = method == "attn_lrp"
-        if not all(is_well_conditioned(model, one, products) for one in graphs):
+        if not all(is_well_conditioned(model, data, products) for data in graphs):
             continue
-        wanted = [expected(model, one, products=products) for one in graphs]
+        wanted = [expected(model, data, products=products) for data in graphs]
         for chosen in batches:
             with warnings.catch_warnings(record=True) as caught, tier():
                 warnings.simplefilter("always")
-                found = gx.explain(wrapped, [graphs[k] for k in chosen], method, target=1)
-            said = {str(one.message) for one in caught if one.category is UserWarning}
+                explanations = gx.explain(wrapped, [graphs[k] for k in chosen], method, target=1)
+            said = {str(data.message) for data in caught if data.category is UserWarning}
             odd = {text for text in said if "without their gradient" not in text}
             assert not [text for text in odd if not (products and OF_GATES.search(text))], odd
-            for k, explanation in zip(chosen, found, strict=True):
+            for k, explanation in zip(chosen, explanations, strict=True):
                 gaps = differences(explanation, wanted[k])
                 off = {name: gap for name, gap in gaps.items() if not gap < FAR}
                 assert not off, f"{method}: {off}, relative to {wanted[k].largest:.3g}"
@@ -211,7 +212,7 @@ def check_model(recipe: list[Any]) -> None:
 
 
 def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
-    """Methods that need attention, or pass relevance back by positive rules, see no difference."""
+    """Check that attention methods and positive rules do not depend on a model's spelling."""
     other = gx.wrap(plain, kind="multiclass", classes=2)
     for method in ("lrp_zplus", "partial_lrp", "transformer_attribution", "gae", "rollout"):
         with warnings.catch_warnings():
@@ -220,15 +221,15 @@ def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
                 plain_ones = gx.explain(other, graphs, method, target=1)
             except NoAttentionError:
                 continue
-            found = gx.explain(model, graphs, method, target=1)
-        for one, plain_one in zip(found, plain_ones, strict=True):
-            gap = abs(one.relevance - plain_one.relevance).max()
+            explanations = gx.explain(model, graphs, method, target=1)
+        for explanation, plain_one in zip(explanations, plain_ones, strict=True):
+            gap = abs(explanation.relevance - plain_one.relevance).max()
             largest = abs(plain_one.relevance).max()
             assert gap <= FAR * largest, f"{method}: {gap:.2g} of {largest:.2g} differ in spelling"
 
 
 def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> None:
-    """The attention that methods read is that between the nodes, layer by layer."""
+    """Check that the attention that methods read is that between nodes, layer by layer."""
     for some in ([0, 1, 2], [0], [2]):
         items = prepare_all(model, [graphs[k] for k in some])
         batch = model.collate([item.data for item in items])
@@ -237,9 +238,11 @@ def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> No
         layers = joined(tape.chunks, tape.attention)
         for row, k in enumerate(some):
             assert len(layers) == len(wanted[k].attention), "a layer is missing"
-            for found, matrix in zip(layers, wanted[k].attention, strict=True):
-                own = found[row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]]
-                torch.testing.assert_close(own.detach(), matrix, rtol=FAR, atol=FAR)
+            for layer_attention, matrix in zip(layers, wanted[k].attention, strict=True):
+                graph_attention = layer_attention[
+                    row, :, 1 : 1 + matrix.shape[1], 1 : 1 + matrix.shape[1]
+                ]
+                torch.testing.assert_close(graph_attention.detach(), matrix, rtol=FAR, atol=FAR)
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {
@@ -254,7 +257,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
 
 
 def check(kind: str, value: Any) -> None:
-    """Run the check of a kind of input; raises whatever the fault is."""
+    """Run the check of a kind of input, which raises an error if it finds a fault."""
     with warnings.catch_warnings(), rdBase.BlockLogs():
         warnings.simplefilter("ignore")
         CHECKS[kind](value)

@@ -23,7 +23,7 @@ FEW_STEPS: dict[str, dict[str, int]] = {
 
 
 def quick_explainer(method: Any, **options: Any) -> Explainer:
-    """As `get_explainer`, the slow ones with few steps."""
+    """Return `get_explainer`'s result, with few steps for a slow method."""
     few = FEW_STEPS.get(method, {}) if isinstance(method, str) else {}
     return get_explainer(method, **few | options)
 
@@ -33,12 +33,12 @@ METHODS = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fittin
 
 
 def explainers() -> list[Explainer]:
-    """Every explainer that any model has, the slow ones with few steps."""
+    """Return every explainer that any model has, the slow ones with few steps."""
     return [quick_explainer(name) for name in METHODS]
 
 
 def graph_of(smiles: str) -> Data:
-    """A molecule as a float graph, with Crippen's logP as label."""
+    """Return a molecule as a float graph, with Crippen's logP as label."""
     from rdkit.Chem import Crippen, MolFromSmiles
 
     data = molecule_to_data(smiles)
@@ -49,7 +49,7 @@ def graph_of(smiles: str) -> Data:
 
 
 def molecules() -> list[Data]:
-    """Sample drugs."""
+    """Return sample drugs."""
     return [graph_of(smiles) for smiles in MOLECULES.values()]
 
 
@@ -93,7 +93,7 @@ class SparseModel(nn.Module):
 
 
 def trained(model: nn.Module, graphs: list[Data], steps: int = 40) -> nn.Module:
-    """The model after some steps on the labels; running means and biases are far from zero."""
+    """Train a model for some steps, so that running means and biases are far from zero."""
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -102,8 +102,8 @@ def trained(model: nn.Module, graphs: list[Data], steps: int = 40) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        found = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
-        F.mse_loss(found, batch.y).backward()
+        outputs = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
+        F.mse_loss(outputs, batch.y).backward()
         optimizer.step()
     return model.eval()
 
@@ -111,8 +111,8 @@ def trained(model: nn.Module, graphs: list[Data], steps: int = 40) -> nn.Module:
 class OwnLayer(nn.Module):
     """One post-LN encoder layer with the weights of `nn.TransformerEncoderLayer`.
 
-    `attention`: "functional" is scaled_dot_product_attention, "softmax" writes it out, "module"
-    is `nn.MultiheadAttention`.
+    The attention "functional" is scaled_dot_product_attention, "softmax" writes it out, and
+    "module" is `nn.MultiheadAttention`.
     """
 
     def __init__(self, layer: nn.TransformerEncoderLayer, attention: str):
@@ -140,7 +140,7 @@ class OwnLayer(nn.Module):
 
 
 def encoder(layers: int = 2) -> nn.TransformerEncoder:
-    """A `torch.nn.TransformerEncoder` whose every parameter matters; its fast path is open."""
+    """Return a `torch.nn.TransformerEncoder` that has a fast path and uses every parameter."""
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(
         16, 4, 32, dropout=0.1, activation="gelu", batch_first=True, dtype=torch.float64

@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks of code, and a reader's folder to run them in."""
+"""Read the pages of the documentation: their blocks of code, and a folder to run them in."""
 
 import contextlib
 import csv
@@ -63,9 +63,9 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     source = (ROOT / page).read_text(encoding="utf-8")
-    found = list(FENCE.finditer(source))
+    fences = list(FENCE.finditer(source))
     blocks = []
-    for match, after in pairwise([*found, None]):
+    for match, after in pairwise([*fences, None]):
         prints = None
         if after and after["kind"] == "text" and not source[match.end() : after.start()].strip():
             prints = after["text"]
@@ -77,7 +77,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each command in a shell block; a backslash continues a line."""
+    """Return the words of each command in a shell block; a backslash continues a line."""
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
@@ -90,7 +90,7 @@ def parse(words: list[str]) -> None:
 
 
 def sketched(report: Report, kind: str, stem: Path, operator: str | None) -> None:
-    """A figure of a report as a small picture: the large ones, tested elsewhere, take longer."""
+    """Draw the figures of reports small: the large ones, tested elsewhere, take longer."""
     figure = draw(report, kind, operator)
     figure.set_layout_engine("none")
     figure.savefig(stem.with_suffix(".png"), dpi=30)
@@ -112,7 +112,7 @@ def run(words: list[str], monkeypatch) -> None:
 
 
 def files_of_the_reader(folder: Path, page: str) -> None:
-    """A table, a digit, and a published checkpoint in the folder where a page runs.
+    """Put a table, a digit and a published checkpoint into the folder where a page runs.
 
     A page on training finds an assay; one on benchmarks a model, its test set, and a library. The
     README finds only what a clone has: its commands are typed as they stand.
@@ -139,7 +139,7 @@ def files_of_the_reader(folder: Path, page: str) -> None:
 
 
 def write_assay(path: Path, rows: int) -> None:
-    """The first compounds that the bundled model was trained on; every other one is active."""
+    """Write the bundled model's first training compounds to a table, every other one as active."""
     with (locate("bace") / "training.csv").open() as file:
         smiles = [row["smiles"] for _, row in zip(range(rows), csv.DictReader(file), strict=False)]
     lines = [f"{text},{k % 2}" for k, text in enumerate(smiles)]
@@ -163,7 +163,7 @@ def run_block(block: Block, page: str, names: dict, monkeypatch) -> None:
 
 
 def engine_of(block: Block) -> str | None:
-    """The engine that a block of the page for platform engineers needs."""
+    """Return the engine that a block of the page for platform engineers needs, or None."""
     marks = {"ray": ("import ray", "--engine ray", "cluster/"), "pyspark": ("pyspark",)}
     marks["dask"] = ("import dask",)
     return next((e for e in ENGINES if any(mark in block.text for mark in marks[e])), None)

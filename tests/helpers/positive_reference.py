@@ -1,6 +1,6 @@
-"""Chefer 2021b and Song 2024 for one graph in plain NumPy: every formula in loops over indices.
+"""Compute Chefer 2021b and Song 2024 for one graph in plain NumPy, in loops over indices.
 
-Slow, and written from the papers alone. Tokens (T, D); the graph token comes first.
+This is slow, and written from the papers alone. Tokens are (T, D), and the graph token comes first.
 """
 
 from math import erf, sqrt
@@ -9,32 +9,32 @@ import numpy as np
 
 
 def linear_rule(x, weight, relevance):
-    """Eq. 5, over the set q of pairs with a positive product."""
-    found = np.zeros_like(x)
+    """Apply Eq. 5, over the set q of pairs with a positive product."""
+    passed_on = np.zeros_like(x)
     for t in range(len(x)):
         for i in range(len(weight)):
             products = [x[t, j] * weight[i, j] for j in range(x.shape[1])]
             total = sum(p for p in products if p > 0)
             for j, p in enumerate(products):
                 if p > 0:
-                    found[t, j] += p / total * relevance[t, i]
-    return found
+                    passed_on[t, j] += p / total * relevance[t, i]
+    return passed_on
 
 
 def eq_10(first, second, incoming):
-    """The normalisation as printed."""
+    """Normalise as Eq. 10 is printed."""
     a, b, total = first.sum(), second.sum(), incoming.sum()
     scale = abs(a) / (abs(a) + abs(b)) * total / a
     return first * scale, second * (abs(b) / (abs(a) + abs(b)) * total / b)
 
 
 def chefer_addition(u, v, relevance):
-    """Eq. 2 of u + v (the derivatives are one), then Eq. 10."""
+    """Apply Eq. 2 of u + v (the derivatives are one), then Eq. 10."""
     return eq_10(u * relevance / (u + v), v * relevance / (u + v), relevance)
 
 
 def chefer_product(a, v, relevance):
-    """Eq. 2 of the matrix product with respect to each factor, head by head, then Eq. 10."""
+    """Apply Eq. 2 of the matrix product to each factor, head by head, then Eq. 10."""
     to_a, to_v = np.zeros_like(a), np.zeros_like(v)
     out = a @ v
     for h, i, d in np.ndindex(out.shape):
@@ -46,7 +46,7 @@ def chefer_product(a, v, relevance):
 
 
 def _shares(terms):
-    """Shares of the positive terms; of all terms if none is positive."""
+    """Return the shares of the positive terms, or of all terms if none is positive."""
     chosen = np.maximum(terms, 0) if (terms > 0).any() else terms
     return chosen / chosen.sum()
 
@@ -69,7 +69,7 @@ def plain_product(a, v, relevance):
 
 
 class Reference:
-    """Forward pass and relevance pass of a Graphormer's weights (a state dict of arrays)."""
+    """The forward and relevance passes of a Graphormer's weights (a state dict of arrays)."""
 
     def __init__(self, state, config, bias):
         self.state, self.config, self.bias = state, config, bias  # bias (H, T, T)
@@ -92,7 +92,7 @@ class Reference:
         return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
 
     def layer(self, index, x):
-        """Everything a layer computes, by name."""
+        """Return everything that a layer computes, by name."""
         at, pre = f"layers.{index}.", self.config.pre_layernorm
         seen = {"x": x, "attended": self.norm(at + "attention_norm", x) if pre else x}
         q = self.heads(self.linear(at + "attention.query", seen["attended"]))
@@ -120,7 +120,7 @@ class Reference:
         return seen, x
 
     def output(self, x):
-        """All outputs, read from the graph token of x (T, D)."""
+        """Compute all outputs from the graph token of x (T, D)."""
         x = self.norm("final_norm", x[:1]) if self.config.final_layernorm else x[:1]
         if self.config.head == "linear":
             return self.linear("head", x)[0]
@@ -128,22 +128,22 @@ class Reference:
         return (inner @ self.state["head.output.weight"].T + self.state["head.bias"])[0]
 
     def through_head(self, x, row):
-        """Relevance of x (T, D) when f_c = row . outputs has relevance one."""
+        """Return the relevance of x (T, D) when f_c = row . outputs has relevance one."""
         read = self.norm("final_norm", x[:1]) if self.config.final_layernorm else x[:1]
-        relevance, one = np.zeros_like(x), np.ones((1, 1))
+        relevance, unit = np.zeros_like(x), np.ones((1, 1))
         if self.config.head == "linear":
-            relevance[:1] = linear_rule(read, row[None] @ self.state["head.weight"], one)
+            relevance[:1] = linear_rule(read, row[None] @ self.state["head.weight"], unit)
             return relevance
         inner = self.norm("head.norm", self.gelu(self.linear("head.transform", read)))
-        below = linear_rule(inner, row[None] @ self.state["head.output.weight"], one)
+        below = linear_rule(inner, row[None] @ self.state["head.output.weight"], unit)
         relevance[:1] = linear_rule(read, self.state["head.transform.weight"], below)
         return relevance
 
     def relevance(self, tokens, row, rule, kinds=None):
-        """Relevance of tokens (T, D), and of every layer's attention (H, T, T).
+        """Return the relevance of tokens (T, D), and of every layer's attention (H, T, T).
 
-        row: f_c's weights over the outputs; rule: "chefer" or "plain"; kinds: two sets of heads
-        (2, L, H) for Song 2024.
+        `row` has f_c's weights over the outputs, and `rule` is "chefer" or "plain". `kinds` are two
+        sets of heads (2, L, H), for Song 2024.
         """
         addition = chefer_addition if rule == "chefer" else plain_addition
         product = chefer_product if rule == "chefer" else plain_product
@@ -184,7 +184,7 @@ class Reference:
 
 
 def song_mask(relevance, kinds):
-    """Section 4.3 as printed, with |sum R_1| + |sum R_2| for |sum R|: relevance (H, Q, d)."""
+    """Apply section 4.3 as printed, with |sum R_1| + |sum R_2| for |sum R|: relevance (H, Q, d)."""
     parts = [relevance * kind[:, None, None] for kind in kinds]
     total = sum(abs(part.sum()) for part in parts)
     scaled = [
@@ -196,7 +196,7 @@ def song_mask(relevance, kinds):
 
 
 def rolled_out(of_attention, gradients):
-    """Eq. 13 and 14 with whole matrices; the first row of C."""
+    """Return the first row of C by Eq. 13 and 14 with whole matrices."""
     size = of_attention[0].shape[-1]
     product = np.eye(size)
     for relevance, gradient in zip(of_attention, gradients, strict=True):

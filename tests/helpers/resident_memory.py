@@ -1,4 +1,4 @@
-"""The memory that curves of a large graph take, measured in a process that does nothing else."""
+"""Measure the memory that curves of a large graph take, in a process that does nothing else."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ BYTES = st.binary(max_size=40).map(lambda raw: raw.decode("latin-1"))
 
 @st.composite
 def damaged_smiles(draw):
-    """A real SMILES with a part replaced."""
+    """Draw a real SMILES with a part replaced."""
     text = draw(st.sampled_from(list(MOLECULES.values())))
     start = draw(st.integers(0, len(text)))
     stop = draw(st.integers(start, min(start + 8, len(text))))

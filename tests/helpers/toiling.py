@@ -13,7 +13,7 @@ def doubled(items):
 
 
 def where(items):
-    """The process that did the items, and what it may do to threads."""
+    """Return the process that did the items, and what it may do to threads."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS"), list(items)
 
 
@@ -31,10 +31,10 @@ def strict(items):
 
 
 class OddError(Exception):
-    """Cannot be rebuilt from its words."""
+    """An error that cannot be rebuilt from its words."""
 
-    def __init__(self, one, other):
-        super().__init__(f"{one} and {other}")
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
 
 
 def odd(items):
@@ -46,7 +46,7 @@ def die():
 
 
 class DiesOn:
-    """Ends its process at certain items; `at_first`: only until the file is there."""
+    """A function that ends its process at certain items, or `at_first` until the file is there."""
 
     def __init__(self, items, at_first: Path | None = None) -> None:
         self.items, self.at_first = items, at_first
@@ -62,7 +62,7 @@ class DiesOn:
 
 
 class DiesTimes:
-    """Ends its process at an item a number of times, each of which leaves a file in a folder."""
+    """A function that ends its process at an item some times, and leaves a file each time."""
 
     def __init__(self, item, times: int, folder: Path) -> None:
         self.item, self.times, self.folder = item, times, folder
@@ -76,7 +76,7 @@ class DiesTimes:
 
 
 class DiesSending:
-    """Ends its process when half of the answer for an item is sent, until the file is there."""
+    """A function that ends its process within the answer for an item, until the file is there."""
 
     def __init__(self, item, at_first: Path) -> None:
         self.item, self.at_first = item, at_first

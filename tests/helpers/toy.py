@@ -1,4 +1,4 @@
-"""A small Graphormer for tests."""
+"""Draw small Graphormers for tests."""
 
 import torch
 
@@ -8,7 +8,7 @@ from graphxai.models.graphormer import Graphormer, GraphormerConfig
 
 
 def random_graphormer(**changes: object) -> Graphormer:
-    """A molecular Graphormer with all parameters of order one, so that no error stays hidden."""
+    """Draw a molecular Graphormer with parameters of order one, so that no error stays hidden."""
     settings: dict = {
         "tasks": (Task("activity", "binary", ("inactive", "active")), Task("pIC50", "regression")),
         "num_layers": 3,

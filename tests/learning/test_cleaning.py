@@ -32,7 +32,7 @@ def binary():
     return alkanes([k % 2 for k in range(30)])
 
 
-def found(table, check):
+def finding_of(table, check):
     return next(f for f in table.findings if f.check == check)
 
 
@@ -196,7 +196,7 @@ def test_every_row_has_one_place(write, tmp_path):
     table = clean_table(write(rows), "smiles", ["y"])
     assert table.read == 42
     left_out = sum(f.count for f in table.findings if f.done == "left out")
-    merged = found(table, "duplicate molecules").count
+    merged = finding_of(table, "duplicate molecules").count
     assert table.read == len(table.graphs) + left_out + merged
     places = {
         "SMILES unreadable": [31],
@@ -211,7 +211,7 @@ def test_every_row_has_one_place(write, tmp_path):
         "no usable label left": [36, 42],
     }
     assert {f.check: [row.row for row in f.rows] for f in table.findings} == places
-    assert "ring 1 is opened" in found(table, "SMILES unreadable").rows[0].reason
+    assert "ring 1 is opened" in finding_of(table, "SMILES unreadable").rows[0].reason
     assert 36 not in table.rows
     table.save(tmp_path)
     with (tmp_path / "hygiene.csv").open(newline="") as file:
@@ -240,7 +240,7 @@ def test_values_of_one_molecule_become_their_median(write):
     rows = [*alkanes(range(30)), "OCC,1", "CCO,2", "C(O)C,9"]
     table = clean_table(write(rows), "smiles", ["y"])
     assert table.y[table.rows.index(31)] == 2
-    finding = found(table, "duplicates with different values")
+    finding = finding_of(table, "duplicates with different values")
     assert finding.count == 3
     assert "largest difference 8" in finding.done
 
@@ -260,8 +260,8 @@ def test_a_column_with_one_class_is_not_learned(write):
     path = write([*rows, "CO,,1"], "smiles,a,b")
     table = clean_table(path, "smiles", ["a", "b"])
     assert [target.name for target in table.targets] == ["a"]
-    assert found(table, "one class or value only").target == "b"
-    assert [row.row for row in found(table, "no usable label left").rows] == [31]
+    assert finding_of(table, "one class or value only").target == "b"
+    assert [row.row for row in finding_of(table, "no usable label left").rows] == [31]
     with pytest.raises(ValueError, match="all molecules have the same class or value"):
         clean_table(path, "smiles", ["b"])
 
@@ -277,8 +277,8 @@ def test_a_class_whose_molecules_all_contradict_themselves_is_gone(write):
 
 def test_outliers_and_values_over_orders_of_magnitude_are_reported(write):
     table = clean_table(write(alkanes([*range(1, 30), 5000])), "smiles", ["y"])
-    assert [row.row for row in found(table, "values far from the rest").rows] == [30]
-    assert "logarithm" in found(table, "values span orders of magnitude").done
+    assert [row.row for row in finding_of(table, "values far from the rest").rows] == [30]
+    assert "logarithm" in finding_of(table, "values span orders of magnitude").done
     assert len(table.graphs) == 30
 
 
@@ -302,14 +302,14 @@ def test_bounds_have_a_finding_of_their_own_with_what_they_contradict(write):
     rows = alkanes([f"{k}.5" for k in range(1, 31)])
     rows += ["OCC,>9", "CCO,4", "CCO,4.1", "CN,<3", "CCN,broken"]
     table = clean_table(write(rows), "smiles", ["y"])
-    bounds = found(table, "bounds instead of values")
+    bounds = finding_of(table, "bounds instead of values")
     assert [row.row for row in bounds.rows] == [31, 34]
     assert "contradicts 4.05" in bounds.rows[0].reason
     assert bounds.done == (
         "not used, such as '>9'; the training range ends there;"
         " 1 contradicts the value learned for the same compound"
     )
-    assert [row.row for row in found(table, "label not understood").rows] == [35]
+    assert [row.row for row in finding_of(table, "label not understood").rows] == [35]
 
 
 def test_a_column_with_one_number_says_which_cells_are_none(write):
@@ -328,12 +328,12 @@ def test_what_excel_writes_is_read(write):
 
 def test_rows_with_another_separator_are_pointed_out(write):
     table = clean_table(write([*binary(), "CCO;1,1"]), "smiles", ["y"])
-    assert "semicolon" in found(table, "SMILES unreadable").rows[0].reason
+    assert "semicolon" in finding_of(table, "SMILES unreadable").rows[0].reason
 
 
 def test_an_inchi_is_named_and_its_commas_are_not_taken_for_separators(write):
     table = clean_table(write([*binary(), '"InChI=1S/CH4O/c1-2/h2H,1H3",1']), "smiles", ["y"])
-    reason = found(table, "SMILES unreadable").rows[0].reason
+    reason = finding_of(table, "SMILES unreadable").rows[0].reason
     assert "is an InChI, not a SMILES" in reason
     assert "comma" not in reason
 
@@ -400,7 +400,7 @@ def test_a_header_is_read_as_name_and_unit_of_a_value(write, header, units, name
     ids=["opening", "pairs", "open", "nested", "closing"],
 )
 def test_a_header_of_many_brackets_is_read_at_once(header):
-    """Its time must not grow with the square of its length, 5 s before at 16,000 characters."""
+    """It took 5 s at 16,000 characters when the time grew with the square of the length."""
     start = time.process_time()
     name_and_unit(header)
     assert time.process_time() - start < 0.5

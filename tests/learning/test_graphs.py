@@ -33,7 +33,7 @@ QUICK = {"layers": 2, "width": 16, "epochs": 4, "accelerator": "cpu", "progress"
 
 
 def motifs(count=30):
-    """BA-2Motifs (Luo 2020): a random tree with a house or a cycle, which `node_mask` marks."""
+    """Draw BA-2Motifs (Luo 2020), random trees with a house or a cycle that `node_mask` marks."""
     seed_everything(0)
     graphs = []
     for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
@@ -44,7 +44,7 @@ def motifs(count=30):
 
 
 def numbers(count=40):
-    """Graphs whose value is 100 times the mean of their first feature, and whether it is high."""
+    """Draw graphs that have 100 times the mean of their first feature, and whether it is high."""
     torch.manual_seed(0)
     graphs = []
     for _ in range(count):
@@ -245,7 +245,7 @@ def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
 
 
 def test_the_layout_of_ogb_is_read_without_ogb(tmp_path):
-    """As OGB's reader for graph properties does: each edge is stored once, and is undirected."""
+    """As in OGB's reader for graph properties, each edge is stored once and is undirected."""
     files = {
         "raw/num-node-list": "3\n1\n1\n",
         "raw/num-edge-list": "2\n0\n0\n",

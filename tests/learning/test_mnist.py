@@ -1,4 +1,4 @@
-"""The recipe of the bundled digit model, and the model itself."""
+"""The recipe of the bundled digit model trains it, and the model itself works."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""Recipes for molecules: pre-training targets, recombined molecules, a teacher's labels."""
+"""Recipes for molecules pre-train, recombine molecules, and follow a teacher's labels."""
 
 import json
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ def test_descriptors_of_pre_training_are_learned_in_their_units() -> None:
     assert tasks[0].offset == pytest.approx(np.mean(weights))
     standard = (values[:, 0] - tasks[0].offset) / tasks[0].scale
     assert abs(standard).max() == pytest.approx(1)
-    (found,) = gx.predict(gx.load("molecules"), ["CC(=O)Oc1ccccc1C(=O)O"])
-    assert found["molecular weight"].value == pytest.approx(180.2, rel=0.1)
+    (predictions,) = gx.predict(gx.load("molecules"), ["CC(=O)Oc1ccccc1C(=O)O"])
+    assert predictions["molecular weight"].value == pytest.approx(180.2, rel=0.1)
 
 
 def test_an_amide_is_recombined_at_its_brics_bond() -> None:
@@ -190,7 +190,7 @@ def test_a_student_learns_from_an_ensemble(
 
 
 class CountingTeacher:
-    """Labels a SMILES with its length, and stops as if interrupted after some parts."""
+    """A teacher that labels a SMILES with its length, and stops after some parts if told to."""
 
     def __init__(self, parts: int = 1000) -> None:
         self.parts = parts
@@ -239,7 +239,7 @@ def test_similarity_of_counts_is_rdkits() -> None:
         radius=3, fpSize=counts.shape[1], includeChirality=True
     )
     given = [generator.GetCountFingerprint(Chem.MolFromSmiles(s)) for s in DRUGS]
-    expected = [DataStructs.BulkTanimotoSimilarity(one, given[:5]) for one in given]
+    expected = [DataStructs.BulkTanimotoSimilarity(bits, given[:5]) for bits in given]
     np.testing.assert_allclose(tanimoto(counts, counts[:5]), expected, rtol=1e-6)
 
 
@@ -252,7 +252,7 @@ def test_a_gaussian_process_equals_scikit_learns() -> None:
     y[3, 0] = np.nan
     train, test = DRUGS[:9], DRUGS[9:]
     process = TanimotoProcess(train, y[:9])
-    known = ~np.isnan(y[:9, 0])
+    labelled_rows = ~np.isnan(y[:9, 0])
     kinds, means = (
         (partial(ecfp6_counts, stereo=False), atom_pair_counts),
         np.nanmean(y[:9], axis=0),
@@ -267,7 +267,7 @@ def test_a_gaussian_process_equals_scikit_learns() -> None:
         machine = GaussianProcessRegressor(similar, alpha=NOISE, optimizer=None)
         return machine.fit(counts[rows], y[:9][rows, column] - mean)
 
-    for column, rows in ((0, known), (1, np.ones(9, dtype=bool))):
+    for column, rows in ((0, labelled_rows), (1, np.ones(9, dtype=bool))):
         machine = fitted(rows, column, means[column])
         expected = machine.predict(np.concatenate([k(test) for k in kinds], 1)) + means[column]
         np.testing.assert_allclose(process.predict(test)[:, column], expected, rtol=1e-6)
@@ -293,11 +293,11 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
         TanimotoProcess(DRUGS, y),
     )
     each = [forests.predict(DRUGS).astype(float), process.predict(DRUGS)]
-    each = [np.stack([one[:, 0].clip(0, 1), one[:, 1]], 1) for one in each]
+    each = [np.stack([values[:, 0].clip(0, 1), values[:, 1]], 1) for values in each]
     shares = [1 - PROCESS_SHARE, PROCESS_SHARE]
     np.testing.assert_allclose(plain.predict(DRUGS), np.average(each, 0, shares))
-    read = [1 / (1 + np.exp(-2.0 * (one[:, 1] - 13.5))) for one in each]
-    halves = [(one[:, 0] + other) / 2 for one, other in zip(each, read, strict=True)]
+    read = [1 / (1 + np.exp(-2.0 * (values[:, 1] - 13.5))) for values in each]
+    halves = [(values[:, 0] + other) / 2 for values, other in zip(each, read, strict=True)]
     expected = np.average(halves, 0, shares)
     np.testing.assert_allclose(linked.predict(DRUGS)[:, 0], expected)
     assert ((linked.left_out()[:, 0] >= 0) & (linked.left_out()[:, 0] <= 1)).all()
@@ -326,9 +326,9 @@ def test_an_ensemble_predicts_a_contradictory_value_and_its_class_as_measured(
     y[contradictory, 1] = 1.0
     link = Link("large", "size", 13.5)
     plain, linked = LinkedTeacher(tasks, DRUGS, y), LinkedTeacher(tasks, DRUGS, y, [link])
-    one = [DRUGS[contradictory]]
-    assert linked.predict(one)[0, 1] == plain.predict(one)[0, 1] < 6
-    assert linked.predict(one)[0, 0] > 0.8
+    drug = [DRUGS[contradictory]]
+    assert linked.predict(drug)[0, 1] == plain.predict(drug)[0, 1] < 6
+    assert linked.predict(drug)[0, 0] > 0.8
     assert linked.left_out().shape == y.shape
 
 
@@ -384,6 +384,6 @@ def test_recipes_of_known_truth_train_in_bfloat16_and_refuse_what_is_not_there(
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert ("no", "yes") in {task.classes for task in model.config.tasks}
     if recipe == "rules":
-        assert {name: one.slope for name, one in model.conformal.items()} == dict.fromkeys(
+        assert {name: scores.slope for name, scores in model.conformal.items()} == dict.fromkeys(
             ("halogen", "logp"), 0.0
         )

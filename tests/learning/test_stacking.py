@@ -55,7 +55,7 @@ def labels():
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_weights_are_the_best_of_a_fine_grid(classes):
-    """Brute force over a simplex, for values and for probabilities of three classes."""
+    """Brute force over a simplex confirms it, for values and for probabilities of three classes."""
     y = RNG.integers(3, size=60).astype(float)
     truth = np.eye(3)[y.astype(int)] if classes == 3 else y
     sources = [truth + scale * RNG.normal(size=truth.shape) for scale in (0.5, 0.7, 3.0)]
@@ -98,8 +98,8 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
 
     (tmp_path / TEACHER).write_bytes(teacher_file(teacher, DIGEST))
     saved = saved_teacher(tmp_path, DIGEST)
-    for own, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
-        np.testing.assert_allclose(other, own, rtol=1e-9)
+    for readings, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
+        np.testing.assert_allclose(other, readings, rtol=1e-9)
     assert list(saved.columns(new.smiles)) == [
         "size: teacher (atoms)", "amine: teacher: no", "amine: teacher: yes",
         "kind: teacher: a", "kind: teacher: b", "kind: teacher: c",
@@ -111,7 +111,7 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
 
 @pytest.fixture(scope="module")
 def small_teacher():
-    """A forest and a process for a value and for two classes, fitted by hand."""
+    """Fit a forest and a process by hand, for a value and for two classes."""
     y = labels()[:, :2]
     tasks = dict(enumerate(TASKS[:2]))
     features = MoleculeFeatures(tuple(SMILES))
@@ -285,10 +285,10 @@ def test_few_carriers_approximate_a_process_and_leave_out_like_a_refit():
         others = np.delete(np.arange(40), k)
         centred = y[others, 0] - y[:, 0].mean()
         phi = kernel[:, carriers].astype(float)
-        own = kernel[np.ix_(carriers, carriers)].astype(float)
-        seen = np.einsum("ij,ji->i", phi, np.linalg.pinv(own, 1e-6) @ phi.T)
+        among_carriers = kernel[np.ix_(carriers, carriers)].astype(float)
+        seen = np.einsum("ij,ji->i", phi, np.linalg.pinv(among_carriers, 1e-6) @ phi.T)
         noise = 0.05 + (1 - seen[others, None]).clip(0)
-        gram = (phi[others] / noise).T @ phi[others] + own
+        gram = (phi[others] / noise).T @ phi[others] + among_carriers
         weights = np.linalg.solve(gram + 1e-8 * np.eye(20), (phi[others] / noise).T @ centred)
         expected = phi[k] @ weights + y[:, 0].mean()
         assert few.left_out[k, 0] == pytest.approx(expected, abs=5e-3)

@@ -1,4 +1,4 @@
-"""A model of your own table: trained, calibrated, compared with a forest, usable."""
+"""A model of your own table is trained, calibrated, compared with a forest, and used."""
 
 import csv
 import hashlib
@@ -49,7 +49,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """A class in words, a value, three classes, gaps; two rows that cannot be used."""
+    """Write a class in words, a value, three classes, gaps, and two rows that cannot be used."""
     path = tmp_path_factory.mktemp("data") / "own.csv"
     lines = ["id;SMILES;nitrogen;size;ring"]
     for k, smiles in enumerate(MOLECULES):
@@ -66,7 +66,7 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch, request):
-    """Trainings also have intervals from few resamples, of which only the ends depend on them."""
+    """Train with few trees and few resamples; the latter change only the ends of intervals."""
     if "run" in request.fixturenames:
         monkeypatch.setattr(training_scores, "RESAMPLES", 50)
     monkeypatch.setattr(forests, "TREES", 20)
@@ -82,10 +82,10 @@ def read(path):
 def test_scores_are_those_of_scikit_learn():
     truth = RNG.integers(2, size=200).astype(float)
     p = np.round(np.clip(truth * 0.3 + RNG.random(200) * 0.7, 0, 1), 2)  # with ties
-    found = METRICS["binary"]
-    assert found["ROC-AUC"](p, truth) == pytest.approx(metrics.roc_auc_score(truth, p))
-    assert found["PR-AUC"](p, truth) == pytest.approx(metrics.average_precision_score(truth, p))
-    assert found["Brier"](p, truth) == pytest.approx(metrics.brier_score_loss(truth, p))
+    by_metric = METRICS["binary"]
+    assert by_metric["ROC-AUC"](p, truth) == pytest.approx(metrics.roc_auc_score(truth, p))
+    assert by_metric["PR-AUC"](p, truth) == pytest.approx(metrics.average_precision_score(truth, p))
+    assert by_metric["Brier"](p, truth) == pytest.approx(metrics.brier_score_loss(truth, p))
     classes = RNG.integers(3, size=200).astype(float)
     three = RNG.dirichlet([1, 1, 1], size=200)
     expected = metrics.roc_auc_score(classes, three, multi_class="ovr")
@@ -94,11 +94,13 @@ def test_scores_are_those_of_scikit_learn():
     assert METRICS["multiclass"]["accuracy"](three, classes) == expected
     values = RNG.normal(size=200)
     guess = values + RNG.normal(size=200)
-    found = METRICS["regression"]
-    assert found["R2"](guess, values) == pytest.approx(metrics.r2_score(values, guess))
+    by_metric = METRICS["regression"]
+    assert by_metric["R2"](guess, values) == pytest.approx(metrics.r2_score(values, guess))
     rmse = metrics.root_mean_squared_error(values, guess)
-    assert found["RMSE"](guess, values) == pytest.approx(rmse)
-    assert found["MAE"](guess, values) == pytest.approx(metrics.mean_absolute_error(values, guess))
+    assert by_metric["RMSE"](guess, values) == pytest.approx(rmse)
+    assert by_metric["MAE"](guess, values) == pytest.approx(
+        metrics.mean_absolute_error(values, guess)
+    )
 
 
 def test_calibration_error_counts_the_gap_in_each_bin():
@@ -114,22 +116,22 @@ def test_the_interval_of_a_mean_error_is_the_theoretical_one():
     """MAE is a mean, so its bootstrap interval is the value plus or minus 1.96 standard errors."""
     truth = np.zeros(400)
     error = RNG.exponential(size=400)
-    found = measure("regression", {"model": error, "other": error + 1.0}, truth, resamples=4000)
-    value, low, high = found["scores"]["model"]["MAE"]
+    report = measure("regression", {"model": error, "other": error + 1.0}, truth, resamples=4000)
+    value, low, high = report["scores"]["model"]["MAE"]
     standard_error = error.std() / 20
     assert value == pytest.approx(error.mean())
     assert low == pytest.approx(value - 1.96 * standard_error, abs=0.15 * standard_error)
     assert high == pytest.approx(value + 1.96 * standard_error, abs=0.15 * standard_error)
     # The same resamples for both: a constant difference has no width.
-    assert found["differences"]["other"]["MAE"] == pytest.approx([-1.0, -1.0, -1.0])
-    assert found["n"] == 400
+    assert report["differences"]["other"]["MAE"] == pytest.approx([-1.0, -1.0, -1.0])
+    assert report["n"] == 400
 
 
 def test_what_one_class_leaves_undefined_is_none():
-    found = measure("binary", {"model": np.full(5, 0.5), "dummy": np.full(5, 0.2)}, np.zeros(5))
-    assert found["scores"]["model"]["ROC-AUC"] == [None, None, None]
-    assert found["scores"]["model"]["Brier"][0] == 0.25
-    json.dumps(found, allow_nan=False)
+    report = measure("binary", {"model": np.full(5, 0.5), "dummy": np.full(5, 0.2)}, np.zeros(5))
+    assert report["scores"]["model"]["ROC-AUC"] == [None, None, None]
+    assert report["scores"]["model"]["Brier"][0] == 0.25
+    json.dumps(report, allow_nan=False)
 
 
 def test_a_temperature_undoes_overconfidence():
@@ -154,10 +156,10 @@ def test_the_dummy_knows_only_the_training_labels():
 def test_a_forest_gives_every_class_a_column_even_one_it_never_saw():
     x = np.eye(4, dtype=np.float32).repeat(5, 0)
     y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(5)
-    found = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
-    assert found.argmax(1).tolist() == [0, 2, 0, 2]
-    assert not found[:, 1].any()
-    np.testing.assert_allclose(found.sum(1), 1)
+    probabilities = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
+    assert probabilities.argmax(1).tolist() == [0, 2, 0, 2]
+    assert not probabilities[:, 1].any()
+    np.testing.assert_allclose(probabilities.sum(1), 1)
     one_class = forest_predictions(Task("y", "binary", ("a", "b")), x, np.ones(20), np.eye(4))
     assert one_class.tolist() == [1.0] * 4
 
@@ -168,10 +170,13 @@ def test_a_model_worse_than_another_predictor_is_reported():
     far = measure("regression", {"graphormer": -truth, "forest": forest, "dummy": mean}, truth)
     (printed_text,) = verdicts({"logS": far | {"kind": "regression"}})
     squares = np.sum((truth - truth.mean()) ** 2)
-    own, other = 1 - np.sum((2 * truth) ** 2) / squares, 1 - np.sum((truth - 5) ** 2) / squares
+    model_r2, dummy_r2 = (
+        1 - np.sum((2 * truth) ** 2) / squares,
+        1 - np.sum((truth - 5) ** 2) / squares,
+    )
     assert printed_text == (
         "this model is worse than predicting the training mean of logS"
-        f" (R2 {own:.2f} against {other:.2f} on test molecules): do not use it"
+        f" (R2 {model_r2:.2f} against {dummy_r2:.2f} on test molecules): do not use it"
     )
     noisy = truth + RNG.normal(0, 6, 40)
     near = measure("regression", {"graphormer": noisy, "forest": forest, "dummy": mean}, truth)
@@ -190,10 +195,10 @@ def test_the_better_of_two_forests_is_the_opponent():
         "descriptor_forest": truth + RNG.normal(0, 1, 40),
         "dummy": np.full(40, 5.0),
     }
-    found = {"logS": measure("regression", predictions, truth) | {"kind": "regression"}}
-    (printed_text,) = verdicts(found)
+    scores = {"logS": measure("regression", predictions, truth) | {"kind": "regression"}}
+    (printed_text,) = verdicts(scores)
     assert "worse than a random forest with descriptors for logS" in printed_text
-    assert [row[0] for row in score_rows("logS", found["logS"])[1:]] == [
+    assert [row[0] for row in score_rows("logS", scores["logS"])[1:]] == [
         "this model",
         "forest, ECFP4",
         "forest, + descriptors",
@@ -211,16 +216,20 @@ def test_a_share_of_zero_is_stated():
 
 def test_a_small_lead_of_the_forest_may_be_chance():
     truth = np.array([0.0, 1.0] * 10)
-    own = np.linspace(0.0, 0.9, 20)
-    forest = own.copy()
+    model_scores = np.linspace(0.0, 0.9, 20)
+    forest = model_scores.copy()
     forest[1] = 1.0  # one molecule, which every third resample lacks, makes all the difference
     dummy = np.full(20, 0.5)
-    found = measure("binary", {"graphormer": own, "forest": forest, "dummy": dummy}, truth)
-    (printed_text,) = verdicts({"toxic": found | {"kind": "binary"}})
-    low, high = found["differences"]["forest"]["ROC-AUC"][1:]
+    report = measure(
+        "binary", {"graphormer": model_scores, "forest": forest, "dummy": dummy}, truth
+    )
+    (printed_text,) = verdicts({"toxic": report | {"kind": "binary"}})
+    low, high = report["differences"]["forest"]["ROC-AUC"][1:]
     assert low <= 0 <= high
     assert printed_text.endswith("the difference may be due to chance)")
-    swapped = measure("binary", {"graphormer": 1 - own, "forest": forest, "dummy": dummy}, truth)
+    swapped = measure(
+        "binary", {"graphormer": 1 - model_scores, "forest": forest, "dummy": dummy}, truth
+    )
     (printed_text,) = useless_tasks({"toxic": swapped | {"kind": "binary"}})
     assert "the class frequencies of toxic (ROC-AUC 0.45 against 0.50" in printed_text
 
@@ -349,7 +358,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
 
 
 def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_columns(run, tmp_path):
-    """A pattern, a time column, rare classes, salts and a kept teacher, in one run of two."""
+    """One run of two covers a pattern, a time column, rare classes, salts and a kept teacher."""
     path, out = tmp_path / "many.csv", tmp_path / "run"
     lines = ["name,smiles,year,a-1,a-2,a-3,a-4,b"]
     for k, smiles in enumerate(MOLECULES):
@@ -377,20 +386,20 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     values = [scores[name]["scores"]["graphormer"]["R2"][0] for name in ("a-1", "a-4")]
     card = (out / "model" / "README.md").read_text()
     assert f"| mean of 2 targets |  | R2 | {np.mean(values):.3f} |" in card
-    assert "every molecule to predict is" in card
+    assert "and so is every molecule to predict" in card
     for name in names:
         weights = metadata["teacher"][name]["weights"]
         assert sum(weights.values()) == pytest.approx(1)
         assert f"teacher of {name}: " in text
     assert metadata["coverage"]  # new molecules: errors of the teacher count where it taught
-    for name, found in metadata["coverage"].items():
-        assert (len(found["made_from"]) == 2) == bool(metadata["teacher_share"][name])
-    known = load_checkpoint(out / "model").conformal
+    for name, coverage in metadata["coverage"].items():
+        assert (len(coverage["made_from"]) == 2) == bool(metadata["teacher_share"][name])
+    conformal = load_checkpoint(out / "model").conformal
     for name, each in (("a-2", lambda k: k % 2), ("a-3", lambda k: k in (5, 17, 29, 48))):
         rows = [*metadata["split"]["valid_rows"]]
         rows += metadata["split"]["train_rows"] if metadata["teacher_share"][name] else []
         counts = {c: sum(each(row - 1) == int(c) for row in rows) for c in "01"}
-        assert {c: len(scores) for c, scores in known[name].scores.items()} == counts
+        assert {c: len(scores) for c, scores in conformal[name].scores.items()} == counts
     assert any(metadata["teacher_share"].values()) == ("as the teacher predicted them" in card)
 
     code, text, error = run("predict", path, "--model", out)

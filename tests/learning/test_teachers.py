@@ -1,4 +1,4 @@
-"""Sources that teach a network, and labels that the starting weights have seen."""
+"""Sources teach a network, and labels that the starting weights have seen are recognised."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_share_of_the_forest_is_the_best_of_a_fine_grid(classes):
-    """Brute force over 1,001 shares, for probabilities of two classes and of three."""
+    """Brute force over 1,001 shares confirms it, for probabilities of two classes and of three."""
     y = RNG.integers(max(2, classes), size=80).astype(float)
     forest, network = (RNG.dirichlet([1.0] * 3, size=80) for _ in range(2))
     truth = np.eye(3)[y.astype(int)]
@@ -112,7 +112,7 @@ def test_drawn_classes_have_the_probabilities_they_teach():
 
 
 def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
-    """An untrained head knows nothing: the teacher is nearly all that is taught."""
+    """An untrained head knows nothing, so nearly all that is taught comes from the teacher."""
     heavy = np.array([Chem.MolFromSmiles(s).GetNumHeavyAtoms() for s in MOLECULES], dtype=float)
     tasks = [Task("size", "regression", offset=float(heavy.mean()), scale=float(heavy.std()))]
     torch.manual_seed(0)
@@ -159,7 +159,7 @@ def test_nothing_learns_from_test_labels(tmp_path):
 
 
 def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
-    """Its own read-out as a column is recognised; noise, a near miss and a rank order are not."""
+    """The read-out itself as a column is recognised, unlike noise, a near miss and a rank order."""
     torch.manual_seed(0)
     tasks = [Task("seen", "regression"), BINARY]
     model = Graphormer(molecule_config(tasks)).eval()

@@ -131,8 +131,8 @@ def test_the_model_standardises_numbers_itself() -> None:
     standardised.x = (graph.x - torch.tensor([1.0, -2.0, 0, 5])) / torch.tensor([2.0, 3, 1, 0.5])
     standardised.edge_attr = (graph.edge_attr - torch.tensor([0.5, 0])) / torch.tensor([4.0, 0.1])
     expected = plain(plain.collate([plain.prepare(standardised).data]))
-    found = standardising(standardising.collate([standardising.prepare(graph).data]))
-    torch.testing.assert_close(found, expected)
+    outputs = standardising(standardising.collate([standardising.prepare(graph).data]))
+    torch.testing.assert_close(outputs, expected)
 
 
 def test_a_checkpoint_with_numbers_gives_the_same_output(tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def test_settings_that_contradict_each_other_are_refused(
 
 def test_any_graph_travels_to_pyg_with_its_features_and_edges() -> None:
     graph = random_graph(8)
-    found = gx.explain(small(num_node_features=4, num_edge_features=2), graph).to_pyg()
-    assert found.validate(raise_on_error=True)
+    explanation = gx.explain(small(num_node_features=4, num_edge_features=2), graph).to_pyg()
+    assert explanation.validate(raise_on_error=True)
     for name in ("x", "edge_index", "edge_attr"):
-        assert torch.equal(found[name], graph[name]), name
+        assert torch.equal(explanation[name], graph[name]), name
 
 
 def test_only_methods_with_a_ledger_show_what_they_leave_unexplained() -> None:

@@ -1,4 +1,4 @@
-"""The explicit pass against autograd, and when it applies."""
+"""The explicit pass agrees with autograd, and says when it applies."""
 
 import copy
 from functools import cache
@@ -42,7 +42,7 @@ def batch_of(model, inputs):
 
 
 def both_ways(model, batch, method, weights, structure=False):
-    """Shares along the explicit pass and through autograd."""
+    """Compute shares along the explicit pass and through autograd."""
     rules = get_explainer(method).rules
     with torch.no_grad():
         tokens, bias = model.embed(batch), structural_bias(model, batch)
@@ -53,24 +53,27 @@ def both_ways(model, batch, method, weights, structure=False):
 
 
 def assert_equal_shares(tokens, ways, tolerance, of_remainders=None):
-    """All shares of the ledger, relative to the largest share of the batch."""
-    (outputs, found), (expected_outputs, expected) = ways
+    """Check all shares of the ledger, relative to the largest share of the batch."""
+    (outputs, actual_shares), (expected_outputs, expected) = ways
     relevance = (tokens * expected.tokens).sum(-1)
     shares = [relevance, expected.biases, expected_outputs, *expected.remainders.values()]
     allowed = tolerance * float(max(share.abs().max() for share in shares))
     torch.testing.assert_close(outputs, expected_outputs, rtol=0, atol=allowed)
-    pairs = [((tokens * found.tokens).sum(-1), relevance), (found.biases, expected.biases)]
-    for one, other in pairs:
-        torch.testing.assert_close(one, other, rtol=0, atol=allowed)
-    assert found.remainders.keys() == expected.remainders.keys()
+    pairs = [
+        ((tokens * actual_shares.tokens).sum(-1), relevance),
+        (actual_shares.biases, expected.biases),
+    ]
+    for actual, other in pairs:
+        torch.testing.assert_close(actual, other, rtol=0, atol=allowed)
+    assert actual_shares.remainders.keys() == expected.remainders.keys()
     for name, remainder in expected.remainders.items():
         left = (of_remainders or tolerance) / tolerance * allowed
-        torch.testing.assert_close(found.remainders[name], remainder, rtol=0, atol=left)
-    assert (found.structure is None) == (expected.structure is None)
+        torch.testing.assert_close(actual_shares.remainders[name], remainder, rtol=0, atol=left)
+    assert (actual_shares.structure is None) == (expected.structure is None)
     if expected.structure is not None:
         size = float(expected.structure.abs().max())
         atol = 10 * tolerance * size  # entries are no shares: they are sums over layers
-        torch.testing.assert_close(found.structure, expected.structure, rtol=0, atol=atol)
+        torch.testing.assert_close(actual_shares.structure, expected.structure, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,8 +99,10 @@ def bundled(name: str) -> tuple[Graphormer, list]:
 @pytest.mark.parametrize("name", ["bace", "molecules", "mnist-superpixels"])
 @pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
 def test_bundled_models_get_the_same_shares_to_single_precision(method, name):
-    """The remainders of the unmodified network are differences of large sums: in single precision
-    those of autograd are off by 1.3e-6 too."""
+    """Remainders of the unmodified network are differences of large sums.
+
+    In single precision, those of autograd are off by 1.3e-6 too.
+    """
     model, inputs = bundled(name)
     target = ("7", "1") if name == "mnist-superpixels" else None
     for some in (inputs, inputs[1:2]):
@@ -127,10 +132,10 @@ def test_an_attribution_is_the_same_with_autograd(method, options, target, monke
     shares += [*(slow.structure or {}).values(), *(slow.remainders or {}).values()]
     allowed = 1e-12 * float(max(share.abs().max() for share in shares))
     for name in ("relevance", "graph_token", "biases", "output", "features"):
-        found, expected = getattr(quick, name), getattr(slow, name)
-        assert (found is None) == (expected is None)
+        values, expected = getattr(quick, name), getattr(slow, name)
+        assert (values is None) == (expected is None)
         if expected is not None:
-            torch.testing.assert_close(found, expected, rtol=0, atol=allowed)
+            torch.testing.assert_close(values, expected, rtol=0, atol=allowed)
     assert quick.labels == slow.labels
     assert (quick.structure or {}).keys() == (slow.structure or {}).keys()
     for name, share in (slow.structure or {}).items():
@@ -141,7 +146,7 @@ def test_an_attribution_is_the_same_with_autograd(method, options, target, monke
 
 
 class Louder(nn.Linear):
-    """A user's replacement of a layer."""
+    """A layer with which a user replaces the model's own."""
 
     def forward(self, x):
         return 2 * super().forward(x)
@@ -209,12 +214,12 @@ def test_a_changed_model_is_explained_through_autograd(change, smiles):
     change(model)
     assert not has_original_encoder(model)
     batch = batch_of(model, smiles[-2:])
-    found = get_explainer("lrp").attribute(model, batch, "active")
+    attribution = get_explainer("lrp").attribute(model, batch, "active")
     tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
     expected = by_autograd(model, batch, tokens, bias, get_explainer("lrp").rules)
     shares = expected.back(torch.tensor([[1.0, 0.0]] * 2, dtype=tokens.dtype))
     relevance = (tokens * shares.tokens).sum(-1)[:, 1:].masked_fill(~batch.mask, 0)
-    assert torch.equal(found.relevance, relevance)
+    assert torch.equal(attribution.relevance, relevance)
 
 
 def test_a_subclass_a_patched_class_and_global_hooks_take_autograd(monkeypatch):
@@ -256,27 +261,27 @@ def test_a_large_graph_is_explained_in_parts_with_the_same_result(monkeypatch, s
         with monkeypatch.context() as patched:
             patched.setattr("graphxai.models.graphormer.layers._PAIRS", 40)
             patched.setattr("graphxai.models.graphormer.backward._KEPT", 0)
-            found = lrp.attribute(model, batch)
-        assert torch.equal(found.relevance, expected.relevance)
-        assert torch.equal(found.biases, expected.biases)
+            attribution = lrp.attribute(model, batch)
+        assert torch.equal(attribution.relevance, expected.relevance)
+        assert torch.equal(attribution.biases, expected.biases)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads memory from /proc")
 def test_lrp_of_2000_nodes_takes_less_than_700_megabytes():
-    """Beyond the process itself: the graph takes 206, its structural bias and one attention 256."""
+    """Beside the process itself, the graph takes 206, its structural bias and one attention 256."""
     model, explainer = gx.load("bace"), get_explainer("lrp")
     graph = molecule_to_data("NCC(=O)" * 499, max_atoms=2000)
     batch = collate([StructureEncoding.from_config(model.config)(graph)])
     graph_itself = sum(t.nbytes for t in (batch.bag_codes, batch.bag_weights, batch.bag_offsets))
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-    found = explainer.attribute(model, batch)
+    attribution = explainer.attribute(model, batch)
     taken = resident("VmHWM") - before + graph_itself
-    assert found.unexplained.abs().max() < 1e-5
+    assert attribution.unexplained.abs().max() < 1e-5
     assert taken < 700e6
 
 
 def resident(name: str) -> int:
-    """The process's memory now (VmRSS) or at its peak (VmHWM), bytes."""
+    """Return the process's memory now (VmRSS) or at its peak (VmHWM) in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))

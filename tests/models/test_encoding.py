@@ -1,4 +1,4 @@
-"""Encoding many and large graphs: the ways to do it agree, and memory is bounded."""
+"""Many and large graphs are encoded in ways that agree, in bounded memory."""
 
 import sys
 import tracemalloc
@@ -25,7 +25,7 @@ CARDINALITIES = (5, 6, 2)
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """No graph has been encoded in this process, and the choice of code can be made again."""
+    """Reset the process as if no graph was encoded, so that it chooses its code again."""
     monkeypatch.setattr(encoding, "_encoded", 0)
     choose = encoding.compiled_bags
     choose.cache_clear()
@@ -44,10 +44,10 @@ def test_compiled_code_gives_the_same_encodings_bit_for_bit(settings, fresh):
     usual = encoded(smiles, **settings)
     fresh.setattr(encoding, "COMPILED_FROM", 0)
     assert encoding.compiled_bags() is not averaged_bags
-    for one, other in zip(usual, encoded(smiles, **settings), strict=True):
+    for graph, other in zip(usual, encoded(smiles, **settings), strict=True):
         for name in ("bag_codes", "bag_weights", "bag_sizes", "in_degree", "out_degree"):
-            assert one[name].dtype == other[name].dtype
-            assert torch.equal(one[name], other[name])
+            assert graph[name].dtype == other[name].dtype
+            assert torch.equal(graph[name], other[name])
 
 
 def test_compiled_code_is_loaded_only_for_many_graphs(fresh):

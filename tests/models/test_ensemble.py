@@ -1,4 +1,4 @@
-"""Several Graphormers as one model: means, their spread, files."""
+"""Several Graphormers are one model, which has means, their spread, and files."""
 
 import json
 import re
@@ -26,14 +26,14 @@ DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
 
 
 def members(noise=0.03, **changes):
-    """Three models of one configuration, each with weights of its own."""
-    found = [random_graphormer(num_layers=2, **changes) for _ in range(3)]
+    """Return three models of one configuration, each with weights of its own."""
+    graphormers = [random_graphormer(num_layers=2, **changes) for _ in range(3)]
     torch.manual_seed(0)
     with torch.no_grad():
-        for model in found:
+        for model in graphormers:
             for parameter in model.parameters():
                 parameter.add_(noise * torch.randn_like(parameter))
-    return found
+    return graphormers
 
 
 @pytest.fixture
@@ -42,38 +42,42 @@ def model():
 
 
 def test_a_prediction_is_the_mean_of_the_outputs(model, smiles):
-    alone = [[p["pIC50"].value for p in gx.predict(one, smiles)] for one in model.members]
-    found = [p["pIC50"].value for p in gx.predict(model, smiles)]
-    assert found == pytest.approx(np.mean(alone, axis=0).tolist(), rel=1e-5)
+    alone = [[p["pIC50"].value for p in gx.predict(member, smiles)] for member in model.members]
+    values = [p["pIC50"].value for p in gx.predict(model, smiles)]
+    assert values == pytest.approx(np.mean(alone, axis=0).tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["lrp", "gradient_input", "gae", "occlusion", "lrp_path"])
 def test_relevance_is_the_mean_over_the_members_with_its_spread(model, smiles, method):
-    alone = [gx.explain(one, smiles, method, target="active") for one in model.members]
+    alone = [gx.explain(member, smiles, method, target="active") for member in model.members]
     for k, e in enumerate(gx.explain(model, smiles, method, target="active")):
-        each = np.stack([found[k].relevance for found in alone])
+        each = np.stack([explanations[k].relevance for explanations in alone])
         np.testing.assert_allclose(e.members, each, atol=1e-6)
         np.testing.assert_allclose(e.relevance, each.mean(0), atol=1e-6)
         np.testing.assert_allclose(e.spread, each.std(0, ddof=1), atol=1e-6)
-        mean = np.mean([found[k].ledger.output for found in alone])
+        mean = np.mean([explanations[k].ledger.output for explanations in alone])
         assert e.ledger.output == pytest.approx(mean, abs=1e-5)
 
 
 def test_the_ledger_closes_and_says_what_no_nodes_give(model, smiles):
     for e in gx.explain(model, smiles):
         assert e.ledger.unexplained == pytest.approx(0, abs=1e-4)
-        alone = [gx.explain(one, e.smiles).ledger.without_nodes for one in model.members]
+        alone = [gx.explain(member, e.smiles).ledger.without_nodes for member in model.members]
         assert e.ledger.without_nodes == pytest.approx(np.mean(alone), abs=1e-5)
 
 
 def test_all_members_are_explained_for_the_class_that_the_ensemble_predicts(smiles):
     model = Ensemble(members(0.3, tasks=DIGITS)).eval()
-    found = gx.explain(model, smiles)
-    for e in found:
+    explanations = gx.explain(model, smiles)
+    for e in explanations:
         label = e.prediction.label
-        each = [gx.explain(one, e.smiles, target=label).relevance for one in model.members]
+        each = [gx.explain(member, e.smiles, target=label).relevance for member in model.members]
         np.testing.assert_allclose(e.relevance, np.mean(each, axis=0), atol=1e-6)
-    votes = {gx.predict(one, e.smiles)["digit"].label for one in model.members for e in found}
+    votes = {
+        gx.predict(member, e.smiles)["digit"].label
+        for member in model.members
+        for e in explanations
+    }
     assert len(votes) > 1
 
 
@@ -96,7 +100,7 @@ def test_nodes_are_removed_from_every_member(model, operator):
     assert np.isfinite(report.values("auac", operator)["lrp"]).all()
     data = model.prepare("CC(=O)O").data
     keep = torch.tensor([[True, False, True, True], [False, False, False, True]])
-    each = [outputs_of_parts(one, data, keep, operator) for one in model.members]
+    each = [outputs_of_parts(member, data, keep, operator) for member in model.members]
     torch.testing.assert_close(
         outputs_of_parts(model, data, keep, operator), torch.stack(each).mean(0)
     )
@@ -107,25 +111,25 @@ def test_tokens_side_by_side_give_the_same_outputs(model, smiles):
     keep = batch.mask & (torch.arange(batch.mask.shape[1]) % 3 > 0)
     with torch.no_grad():
         torch.testing.assert_close(model.encode(model.embed(batch), batch), model(batch))
-        found = model.encode(model.embed(batch), batch, keep)
-        each = [one.encode(one.embed(batch), batch, keep) for one in model.members]
-    torch.testing.assert_close(found, torch.stack(each).mean(0))
+        outputs = model.encode(model.embed(batch), batch, keep)
+        each = [member.encode(member.embed(batch), batch, keep) for member in model.members]
+    torch.testing.assert_close(outputs, torch.stack(each).mean(0))
 
 
 def test_what_was_saved_is_loaded(model, tmp_path):
     model.conformal = {"pIC50": Conformal({"": [0.5] * 20}, 1.0)}
     folder = save_ensemble(model, tmp_path / "run" / "model", metadata={"summary": "toy"})
-    found = gx.load(tmp_path / "run")
-    assert isinstance(found, Ensemble)
-    assert not found.training
-    assert (found.origin.name, found.origin.metadata) == ("run", {"summary": "toy"})
+    loaded = gx.load(tmp_path / "run")
+    assert isinstance(loaded, Ensemble)
+    assert not loaded.training
+    assert (loaded.origin.name, loaded.origin.metadata) == ("run", {"summary": "toy"})
     again = load_ensemble(folder)
-    assert again.origin.sha256 == found.origin.sha256 != found.members[0].origin.sha256
-    assert found.conformal["pIC50"].scores == model.conformal["pIC50"].scores
+    assert again.origin.sha256 == loaded.origin.sha256 != loaded.members[0].origin.sha256
+    assert loaded.conformal["pIC50"].scores == model.conformal["pIC50"].scores
     assert (
-        gx.explain(found, "CCO").relevance.tolist() == gx.explain(model, "CCO").relevance.tolist()
+        gx.explain(loaded, "CCO").relevance.tolist() == gx.explain(model, "CCO").relevance.tolist()
     )
-    assert gx.predict(found, "CCO")["pIC50"].interval is not None
+    assert gx.predict(loaded, "CCO")["pIC50"].interval is not None
 
 
 @pytest.mark.parametrize("count", [0, -1, 51, "2", 2.0, None, True])
@@ -162,10 +166,10 @@ def test_what_reads_one_networks_attention_names_the_members(model):
 @pytest.mark.parametrize("num_layers", [None, 1])
 def test_pairs_are_means_over_the_members(smiles, num_layers):
     model = Ensemble(members(0.3, tasks=DIGITS)).eval()
-    for found in gx.pairs(model, smiles, num_layers=num_layers):
-        e = found.explanation
+    for pairs in gx.pairs(model, smiles, num_layers=num_layers):
+        e = pairs.explanation
         each = [
-            gx.pairs(one, e.smiles, num_layers=num_layers, target=e.prediction.label).by_layer
-            for one in model.members
+            gx.pairs(member, e.smiles, num_layers=num_layers, target=e.prediction.label).by_layer
+            for member in model.members
         ]
-        np.testing.assert_allclose(found.by_layer, np.mean(each, axis=0), atol=1e-6)
+        np.testing.assert_allclose(pairs.by_layer, np.mean(each, axis=0), atol=1e-6)

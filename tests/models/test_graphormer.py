@@ -1,4 +1,4 @@
-"""The network itself: structure encoding against brute force, heads, variants, last layer."""
+"""The network agrees with brute force over structures, in every variant."""
 
 import gzip
 import itertools
@@ -32,7 +32,7 @@ CAGE = "C1CC2CC1CC2C3=CC4=C(C=C3)C5CCC4C5"  # bridged rings: many tied shortest 
 
 
 def brute_force_bias(model: Graphormer, data: Data) -> torch.Tensor:
-    """Equations 6 and 7 of Ying 2021, pair by pair, averaged over all shortest paths: (H, N, N)."""
+    """Average equations 6 and 7 of Ying 2021 over all shortest paths, pair by pair: (H, N, N)."""
     config, layer = model.config, model.bias
     graph = nx.DiGraph()
     graph.add_nodes_from(range(data.num_nodes))
@@ -61,12 +61,12 @@ def test_structural_bias_is_the_mean_over_all_shortest_paths(smiles):
     data = molecule_to_data(smiles)
     batch = collate([StructureEncoding.from_config(model.config)(data)])
     with torch.no_grad():
-        found = model.bias(batch)[0]
+        bias = model.bias(batch)[0]
         expected = brute_force_bias(model, data)
-    torch.testing.assert_close(found[:, 1:, 1:], expected, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(bias[:, 1:, 1:], expected, atol=2e-6, rtol=1e-5)
     token = model.bias.graph_token.detach()[:, None]
-    torch.testing.assert_close(found[:, 0, :], token.expand_as(found[:, 0, :]))
-    torch.testing.assert_close(found[:, :, 0], token.expand_as(found[:, :, 0]))
+    torch.testing.assert_close(bias[:, 0, :], token.expand_as(bias[:, 0, :]))
+    torch.testing.assert_close(bias[:, :, 0], token.expand_as(bias[:, :, 0]))
 
 
 def test_distances_and_path_counts_of_a_large_grid_equal_networkx():
@@ -129,7 +129,7 @@ def test_a_hidden_node_has_no_influence(smiles):
 
 
 def published(variant: str, folder: Path, changes=None, rename=None, config=None) -> Path:
-    """A published checkpoint in `folder`, with tensors added, renamed, or settings changed."""
+    """Write a published checkpoint, with tensors added, renamed, or settings changed."""
     source = REFERENCE / variant
     tensors = load(gzip.decompress((source / "model.safetensors.gz").read_bytes()))
     tensors |= changes or {}
@@ -161,8 +161,8 @@ def test_layernorm_after_the_embedding_loads_and_runs(variant, tmp_path):
         norm["encoder.graph_encoder.emb_layer_norm.bias"],
     )
     torch.testing.assert_close(tokens, expected)
-    found = get_explainer("gradient_input").attribute(model, batch)
-    assert found.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
+    attribution = get_explainer("gradient_input").attribute(model, batch)
+    assert attribution.relevance.abs().max() > 1e-3  # taken after the LayerNorm, it does not vanish
     assert get_explainer("lrp").attribute(model, batch).unexplained.abs().max() < 1e-5
 
 
@@ -175,7 +175,7 @@ def test_unused_tensors_are_named(tmp_path):
 
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
-    """By the file's key, not ours; unused tensors do no harm."""
+    """It is named by the file's key, not ours. Unused tensors do no harm."""
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
@@ -243,7 +243,7 @@ def test_atom_offset_chooses_the_rows(tmp_path):
 
 
 def test_hops_after_the_end_of_a_path_keep_the_padding_rows_share(tmp_path):
-    """v1.0 leaves row 0 of its edge table non-zero: every missing hop adds a constant."""
+    """Since v1.0 leaves row 0 of its edge table non-zero, every missing hop adds a constant."""
     source = load(gzip.decompress((REFERENCE / "ms_v1/model.safetensors.gz").read_bytes()))
     row = torch.linspace(-0.3, 0.4, 8)
     edges = source["edge_encoder.weight"].clone()

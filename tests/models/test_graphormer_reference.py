@@ -56,7 +56,7 @@ def weights(variant):
 
 
 def published_model(folder, variant, tensors):
-    """The model that a folder with these tensors holds, in which all pairs attend."""
+    """Load the model that a folder with these tensors holds, in which all pairs attend."""
     (folder / "config.json").write_bytes((REFERENCE / variant / "config.json").read_bytes())
     save_file(tensors, folder / "model.safetensors")
     return load_huggingface(folder, spatial_pos_max=1024)
@@ -80,14 +80,14 @@ def test_network_equals_published_code(published, variant, molecule):
         tokens = model.embed(batch)
         logits = model.encode(tokens, batch)
         bias = model.bias(batch)
-    found = {
+    by_name = {
         "node_embedding": tokens[0],
         "attn_bias_full": bias[0],
         "hidden_states": torch.stack(tape.hidden)[:, 0],
         "attn": torch.stack(tape.attention)[:, 0],
         "logits": logits[0],
     }
-    for name, value in found.items():
+    for name, value in by_name.items():
         np.testing.assert_allclose(value.numpy(), expected[name], atol=1e-5, err_msg=name)
     with torch.no_grad():  # the read-out alone, as in every forward pass
         np.testing.assert_allclose(model(batch)[0].numpy(), expected["logits"], atol=1e-5)
@@ -101,8 +101,8 @@ def test_relevance_equals_published_code(published, variant, molecule):
     batch = collate([encoded(model, np.load(REFERENCE / "inputs" / f"{molecule}.npz"))])
     target = int(expected["target"])
     for method, name in METHODS.items():
-        found = token_scores(get_explainer(method).attribute(model, batch, target))
-        np.testing.assert_allclose(found, expected[name], atol=1e-5, err_msg=method)
+        relevance = token_scores(get_explainer(method).attribute(model, batch, target))
+        np.testing.assert_allclose(relevance, expected[name], atol=1e-5, err_msg=method)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -112,13 +112,13 @@ def test_all_molecules_in_one_batch_equal_published_code(published, variant):
         [encoded(model, np.load(REFERENCE / "inputs" / f"{name}.npz")) for name in MOLECULES]
     )
     for class_index in (0, 1):
-        found = get_explainer("lrp_ah_ln").attribute(model, batch, class_index)
+        attribution = get_explainer("lrp_ah_ln").attribute(model, batch, class_index)
         for row, name in enumerate(MOLECULES):
             expected = np.load(REFERENCE / variant / "outputs" / f"{name}.npz")
             scores = expected["lrp_ahln_all"][class_index]
-            relevance = found.relevance[row, : len(scores) - 1]
+            relevance = attribution.relevance[row, : len(scores) - 1]
             np.testing.assert_allclose(relevance.numpy(), scores[1:], atol=1e-5)
-            np.testing.assert_allclose(found.graph_token[row].item(), scores[0], atol=1e-5)
+            np.testing.assert_allclose(attribution.graph_token[row].item(), scores[0], atol=1e-5)
 
 
 def small_cases():
@@ -127,7 +127,7 @@ def small_cases():
 
 @pytest.mark.parametrize("case", small_cases(), ids=lambda case: case["name"])
 def test_small_published_model_gives_the_recorded_numbers(case, tmp_path):
-    """Also with a LayerNorm after the embedding."""
+    """This also holds with a LayerNorm after the embedding."""
     tensors = weights(case["variant"])
     for kind, values in case.get("embedding_layernorm", {}).items():
         tensors[f"encoder.graph_encoder.emb_layer_norm.{kind}"] = torch.tensor(values)
@@ -139,5 +139,5 @@ def test_small_published_model_gives_the_recorded_numbers(case, tmp_path):
     with torch.no_grad():
         np.testing.assert_allclose(model(batch)[0].numpy(), case["logits"], atol=1e-5)
     for method, expected in case["relevance"].items():
-        found = token_scores(get_explainer(method).attribute(model, batch, case["target"]))
-        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=method)
+        relevance = token_scores(get_explainer(method).attribute(model, batch, case["target"]))
+        np.testing.assert_allclose(relevance, expected, atol=1e-5, err_msg=method)

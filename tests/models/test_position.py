@@ -1,4 +1,4 @@
-"""Continuous features and relative positions against their formulas."""
+"""Continuous features and relative positions agree with their formulas."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The bundled models that were trained on tables: what they know, and what comes with them."""
+"""The bundled models that were trained on tables know their targets and come with their data."""
 
 from functools import cache
 
@@ -36,7 +36,9 @@ def test_a_model_is_small_and_comes_with_card_scores_and_training_set(name):
     assert all(text in card for text in (source, "**Split.**", "**Test scores.**", "90 %"))
     scores = model.origin.metadata["scores"]
     assert set(scores) == {task.name for task in model.config.tasks}
-    assert all({"graphormer", "forest"} <= set(found["scores"]) for found in scores.values())
+    assert all(
+        {"graphormer", "forest"} <= set(task_scores["scores"]) for task_scores in scores.values()
+    )
     assert model.origin.metadata["split"]["kind"] == "scaffold"
     assert training_set_of(model) is not None
 
@@ -72,8 +74,12 @@ def test_a_regression_has_none():
 
 
 def value(name, smiles):
-    (found,) = gx.predict(loaded(name), [smiles])[0].values()
-    return found.value if found.value is not None else list(found.probabilities.values())[1]
+    (prediction,) = gx.predict(loaded(name), [smiles])[0].values()
+    return (
+        prediction.value
+        if prediction.value is not None
+        else list(prediction.probabilities.values())[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_a_model_knows_what_any_chemist_knows(name, lower, higher):
     ],
 )
 def test_tox21_knows_the_classic_ligands_of_a_receptor(assay, active):
-    known, glycerol = gx.predict(loaded("tox21"), [active, "OCC(O)CO"])
-    assert len(known) == 12
-    assert known[assay].label == "active"
-    assert all(one.label == "inactive" for one in glycerol.values())
+    agonist, glycerol = gx.predict(loaded("tox21"), [active, "OCC(O)CO"])
+    assert len(agonist) == 12
+    assert agonist[assay].label == "active"
+    assert all(prediction.label == "inactive" for prediction in glycerol.values())

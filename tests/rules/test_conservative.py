@@ -1,4 +1,4 @@
-"""The conservative rules: what is constant, what is not, and that nothing is left behind."""
+"""The conservative rules hold the right things constant, and leave nothing behind."""
 
 import threading
 
@@ -21,10 +21,10 @@ def test_layernorm_rule_holds_the_scale_and_not_the_mean(x):
         y = propagation.layer_norm(x, weight, bias, 1e-5)
     torch.testing.assert_close(y, F.layer_norm(x, (8,), weight, bias, 1e-5))
     direction = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
-    (found,) = torch.autograd.grad((y * direction).sum(), x)
+    (gradient,) = torch.autograd.grad((y * direction).sum(), x)
     scale = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt().detach()
     weighted = direction * weight / scale
-    torch.testing.assert_close(found, weighted - weighted.mean(-1, keepdim=True))
+    torch.testing.assert_close(gradient, weighted - weighted.mean(-1, keepdim=True))
 
 
 def test_layernorm_rule_holds_the_scale_of_rms_norm(x):
@@ -128,7 +128,7 @@ def test_what_is_recorded_of_an_operation_is_its_own(x):
     torch.testing.assert_close(activation.input, norm.output + bias)
     torch.testing.assert_close(activation.output, F.gelu(activation.input))
     ends = (norm.input, norm.output, activation.input, activation.output)
-    found = torch.autograd.grad(y.sum(), ends)
+    gradients = torch.autograd.grad(y.sum(), ends)
     z = activation.input.detach()
     pdf = torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5
     slope = (1 + torch.erf(z / 2**0.5)) / 2 + z * pdf
@@ -136,7 +136,9 @@ def test_what_is_recorded_of_an_operation_is_its_own(x):
     unit = norm.output / weight
     along = unit * (weighted * unit).mean(-1, keepdim=True)
     expected = weighted - weighted.mean(-1, keepdim=True) - along
-    for gradient, formula in zip(found, (expected, slope, slope, torch.ones_like(x)), strict=True):
+    for gradient, formula in zip(
+        gradients, (expected, slope, slope, torch.ones_like(x)), strict=True
+    ):
         torch.testing.assert_close(gradient, formula.detach())
 
 

@@ -25,17 +25,17 @@ DRUGS = ("CC(=O)Oc1ccccc1C(=O)O", "C[C@@]1(N=C(N)SC=C1)c1cc(NC(=O)c2ccc(cn2)C#N)
 
 
 def straight_through(x: Tensor, f: BoundOperation) -> Tensor:
-    """The relevance of the result goes to the input as if f were the identity."""
+    """Pass the relevance of the result to the input as if f were the identity."""
     return x + (f(x) - x).detach()
 
 
 def constant_normaliser(x: Tensor, softmax: BoundOperation) -> Tensor:
-    """`e^x / Z` with a constant sum Z: no key takes weight from another."""
+    """Return `e^x / Z` with a constant sum Z, so that no key takes weight from another."""
     return softmax(x).detach() * (x - x.detach()).masked_fill(x.isinf(), 0.0).exp()
 
 
 def constant_moments(x: Tensor, norm: BoundOperation) -> Tensor:
-    """LayerNorm with a constant mean as well as a constant scale."""
+    """Apply LayerNorm with a constant mean as well as a constant scale."""
     _, weight, bias, eps = norm.settings
     assert bias is None
     mean = x.mean(-1, keepdim=True).detach()
@@ -75,7 +75,7 @@ def explainer_with(in_force: Rules) -> GradientInput:
 
 
 class ByHand:
-    """The operations of a transformer, with what the rules hold constant detached."""
+    """The operations of a transformer, in which what the rules hold constant is detached."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.custom = rules, {rule.operation for rule in rules.custom}
@@ -111,7 +111,7 @@ class ByHand:
         return self.product(self.softmax(self.product(q, k.mT) + bias), v)
 
     def graphormer(self, model: nn.Module, x: Tensor, bias: Tensor) -> Tensor:
-        """Outputs of tokens (B, T, D) of a pre-LN Graphormer with a linear head."""
+        """Compute outputs of tokens (B, T, D) by a pre-LN Graphormer with a linear head."""
         for layer in model.layers:
             y, part = self.norm(layer.attention_norm, x), layer.attention
             q, k, v = (
@@ -138,15 +138,15 @@ def batch_of(model, inputs):
 def test_a_rule_from_outside_acts_on_a_bundled_graphormer(case, bace):
     rules = IN_FORCE[case]
     batch = batch_of(bace, DRUGS)
-    found = explainer_with(rules).attribute(bace, batch, "active")
+    attribution = explainer_with(rules).attribute(bace, batch, "active")
     tokens, bias = bace.embed(batch).detach().requires_grad_(), structural_bias(bace, batch)
     outputs = ByHand(rules).graphormer(bace, tokens, bias)
     (gradient,) = torch.autograd.grad(outputs[:, 0].sum(), tokens)
     expected = (tokens * gradient).sum(-1).detach()
-    torch.testing.assert_close(found.output, outputs[:, 0].detach(), rtol=0, atol=1e-11)
-    torch.testing.assert_close(found.graph_token, expected[:, 0], rtol=0, atol=1e-11)
+    torch.testing.assert_close(attribution.output, outputs[:, 0].detach(), rtol=0, atol=1e-11)
+    torch.testing.assert_close(attribution.graph_token, expected[:, 0], rtol=0, atol=1e-11)
     nodes = expected[:, 1:].masked_fill(~batch.mask, 0.0)
-    torch.testing.assert_close(found.relevance, nodes, rtol=0, atol=1e-11)
+    torch.testing.assert_close(attribution.relevance, nodes, rtol=0, atol=1e-11)
     plain = explainer_with(Rules(*(getattr(rules, name) for name in list(vars(rules))[:-1])))
     assert (plain.attribute(bace, batch, "active").relevance - nodes).abs().max() > 1e-3
 
@@ -154,11 +154,15 @@ def test_a_rule_from_outside_acts_on_a_bundled_graphormer(case, bace):
 @pytest.mark.parametrize("case", IN_FORCE)
 def test_the_ledger_names_what_the_rule_creates_or_loses(case, bace):
     rules = IN_FORCE[case]
-    found = explainer_with(rules).attribute(bace, batch_of(bace, DRUGS), "active")
-    assert found.remainders is not None
-    assert {NAMES[rule.operation] for rule in rules.custom} <= found.remainders.keys()
-    left = found.unexplained - torch.stack(list(found.remainders.values())).sum(0)
-    size = 1 + found.output.abs() + torch.stack(list(found.remainders.values())).abs().sum(0)
+    attribution = explainer_with(rules).attribute(bace, batch_of(bace, DRUGS), "active")
+    assert attribution.remainders is not None
+    assert {NAMES[rule.operation] for rule in rules.custom} <= attribution.remainders.keys()
+    left = attribution.unexplained - torch.stack(list(attribution.remainders.values())).sum(0)
+    size = (
+        1
+        + attribution.output.abs()
+        + torch.stack(list(attribution.remainders.values())).abs().sum(0)
+    )
     assert (left.abs() < 1e-12 * size).all()
 
 
@@ -202,15 +206,15 @@ def relevance_by_hand(model: nn.Module, graph: Data, *names: str) -> Tensor:
 
 
 def explained(model: nn.Module, graphs: list[Data], explainer: GradientInput) -> list[Tensor]:
-    """Relevance of a wrapped model's nodes: in a batch, then of each graph, along kept programs."""
+    """Return the relevance of nodes in a batch, then of each graph, along kept programs."""
     wrapped = gx.wrap(model, kind="regression")
-    found = []
+    relevance = []
     for batch in [graphs, *([graph] for graph in graphs)]:
         together = explainer.attribute(wrapped, batch_of(wrapped, batch))
-        found += [
+        relevance += [
             row[: graph.num_nodes] for row, graph in zip(together.relevance, batch, strict=True)
         ]
-    return found
+    return relevance
 
 
 def in_double(graph: Data) -> Data:
@@ -226,10 +230,10 @@ def graphs() -> list[Data]:
 def test_a_rule_from_outside_acts_on_a_wrapped_transformer(case, graphs):
     torch.manual_seed(1)
     model, rules = Transformer().double().eval(), IN_FORCE[case]
-    found = explained(model, graphs, explainer_with(rules))
+    relevance = explained(model, graphs, explainer_with(rules))
     model.of = ByHand(rules)
     expected = [relevance_by_hand(model, graph) for graph in graphs]
-    torch.testing.assert_close(found, [*expected, *expected], rtol=0, atol=1e-11)
+    torch.testing.assert_close(relevance, [*expected, *expected], rtol=0, atol=1e-11)
 
 
 class Straight(nn.Module):
@@ -250,11 +254,11 @@ class Straight(nn.Module):
 def test_a_rule_from_outside_acts_on_gps(operation, owner, graphs):
     model = trained(GpsModel(), molecules()).double()
     rules = Rules(custom=(OperationRule(operation, straight_through),))
-    found = explained(model, graphs, explainer_with(rules))
+    relevance = explained(model, graphs, explainer_with(rules))
     for layer in model.layers:
         owner(layer)[1] = Straight(owner(layer)[1])
     expected = [relevance_by_hand(model, graph, "edge_attr") for graph in graphs]
-    torch.testing.assert_close(found, [*expected, *expected], rtol=0, atol=1e-11)
+    torch.testing.assert_close(relevance, [*expected, *expected], rtol=0, atol=1e-11)
 
 
 class Pointwise(nn.Module):
@@ -272,7 +276,7 @@ class Pointwise(nn.Module):
 
 
 def by_share(x: Tensor, f: BoundOperation) -> Tensor:
-    """`x f(x) / x` with a constant ratio, which has no value where x is zero."""
+    """Return `x f(x) / x` with a constant ratio, which has no value where x is zero."""
     return x * (f(x.detach()) / x.detach())
 
 
@@ -289,7 +293,7 @@ def by_share(x: Tensor, f: BoundOperation) -> Tensor:
 def test_a_conserving_rule_closes_the_ledger_of_a_wrapped_model(
     operation, activation, graphs, recwarn
 ):
-    """Nor does a warning name the activation, which no other rule covers."""
+    """No warning names the activation, which no other rule covers."""
     torch.manual_seed(2)
     model = Pointwise(activation).double().eval()
     rule = OperationRule(operation, by_share, conserves=True)
@@ -370,7 +374,7 @@ def test_rules_act_in_a_block_and_end_with_it():
 
 
 def test_a_rule_acts_on_layers_written_with_the_functions_of_the_package():
-    """RMSNorm with its scale constant by a custom rule, as under the rule for norms."""
+    """A custom rule holds the scale of RMSNorm constant, as the rule for norms does."""
 
     def constant_scale(x: Tensor, norm: BoundOperation) -> Tensor:
         return x * (norm(x) / x).detach()

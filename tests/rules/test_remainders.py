@@ -1,4 +1,4 @@
-"""Relevance that operations create or lose: against differences, and that the sum closes."""
+"""Relevance that operations create or lose agrees with differences, and the sum closes."""
 
 import pytest
 import torch
@@ -35,8 +35,8 @@ def batch_of(model, inputs):
     return model.collate([prepare_for(model, value).data for value in inputs])
 
 
-def summed(found):
-    return sum(found.remainders.values(), torch.zeros_like(found.output))
+def summed(attribution):
+    return sum(attribution.remainders.values(), torch.zeros_like(attribution.output))
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])
@@ -49,10 +49,14 @@ def test_remainders_sum_to_what_is_unexplained(pre_layernorm, head, embedding_la
     batch = batch_of(model, smiles)
     for method, names in REMAINING.items():
         for target in ("active", "inactive", "pIC50"):
-            found = get_explainer(method).attribute(model, batch, target)
-            assert set(found.remainders) == names
-            size = sum((abs(part) for part in found.remainders.values()), found.output.abs())
-            assert ((found.unexplained - summed(found)).abs() < 1e-12 * (1 + size)).all()
+            attribution = get_explainer(method).attribute(model, batch, target)
+            assert set(attribution.remainders) == names
+            size = sum(
+                (abs(part) for part in attribution.remainders.values()), attribution.output.abs()
+            )
+            assert (
+                (attribution.unexplained - summed(attribution)).abs() < 1e-12 * (1 + size)
+            ).all()
 
 
 @pytest.mark.parametrize("name", ["bace", "mnist-superpixels"])
@@ -69,7 +73,7 @@ def test_ledgers_of_the_bundled_models_close_by_name(name):
 class Ends:
     """Stand-ins for `propagation` in which the ends of operations can be scaled.
 
-    `d f / d scale` of one end, at scale 1, is its `sum x dx`. What the rules hold constant is
+    For one end, `d f / d scale` at scale 1 is its `sum x dx`. What the rules hold constant is
     replayed from the first pass.
     """
 
@@ -132,7 +136,7 @@ def test_each_remainder_is_what_scaling_the_ends_of_its_operation_changes(
     explainer = get_explainer(method)
     model = random_graphormer(num_layers=2, pre_layernorm=pre_layernorm, head="transform").double()
     batch = batch_of(model, DRUGS)
-    found = explainer.attribute(model, batch, "active")
+    attribution = explainer.attribute(model, batch, "active")
     tokens = model.embed(batch)
     ends = Ends(explainer.rules)
     monkeypatch.setattr(layers, "rules", ends)
@@ -146,9 +150,9 @@ def test_each_remainder_is_what_scaling_the_ends_of_its_operation_changes(
         return (values[0] - values[1]) / (2 * step)
 
     with torch.no_grad():
-        torch.testing.assert_close(model.encode(tokens, batch)[:, 0], found.output)
+        torch.testing.assert_close(model.encode(tokens, batch)[:, 0], attribution.output)
         ends.first = False
-        for name, remainder in found.remainders.items():
+        for name, remainder in attribution.remainders.items():
             leaving, entering = ENDS[name]
             expected = sum(map(slope, leaving)) - sum(map(slope, entering))
             torch.testing.assert_close(remainder, expected, atol=1e-7, rtol=1e-6)
@@ -183,9 +187,11 @@ def test_zero_attention_adds_nothing_to_the_remainders(smiles):
     with record() as tape:
         model(batch)
     assert (tape.attention[1] == 0).any()
-    found = get_explainer("attn_lrp").attribute(model, batch)
-    size = sum(share.abs() for share in found.structure.values()) + found.relevance.abs().sum(-1)
-    assert ((found.unexplained - summed(found)).abs() < 1e-5 * (1 + size)).all()
+    attribution = get_explainer("attn_lrp").attribute(model, batch)
+    size = sum(
+        share.abs() for share in attribution.structure.values()
+    ) + attribution.relevance.abs().sum(-1)
+    assert ((attribution.unexplained - summed(attribution)).abs() < 1e-5 * (1 + size)).all()
 
 
 def test_only_operations_without_a_rule_are_recorded():

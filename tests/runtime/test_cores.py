@@ -26,7 +26,7 @@ def eight_cores(monkeypatch):
 @linux
 @pytest.mark.parametrize(("busy", "free"), [(0, 8), (3, 5), (7.8, 1), (8, 1), (30, 1)])
 def test_cores_in_use_by_others_are_not_free(busy, free, eight_cores, monkeypatch):
-    """A machine of eight cores, of which `busy` have work while it is watched."""
+    """The machine has eight cores, `busy` of which have work while it is watched."""
     start = time.monotonic()
 
     def idle_seconds():
@@ -63,7 +63,7 @@ def test_without_counts_of_the_system_the_load_average_decides(eight_cores, monk
 
 @linux
 def test_no_process_starts_on_a_machine_whose_cores_are_all_busy(monkeypatch):
-    """One process a core toils, and the default number of processes is one: this one."""
+    """Each core runs a process that toils, so the default number of processes is one: this one."""
     monkeypatch.setattr(workers, "STARTING", 0.0)
     toil = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(toil) for _ in range(os.cpu_count() or 1)]

@@ -1,4 +1,4 @@
-"""Models compute where they are told to; what is not there is refused."""
+"""Models compute where they are told to, and refuse what is not there."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_inputs_and_results_move_by_themselves(name, device):
     model, inputs = models()[name]
     for method in ("lrp", "gradient_input", "rollout", "occlusion"):
         expected = gx.explain(model, inputs, method)
-        found = gx.explain(model, inputs, method, device=device)
+        explanations = gx.explain(model, inputs, method, device=device)
         assert next(model.parameters()).device.type == device
-        for one, other in zip(found, expected, strict=True):
+        for explanation, other in zip(explanations, expected, strict=True):
             size = max(abs(other.relevance).max(), 1e-3)
             exact = 0 if device == "cpu" else 1e-4 * size
-            np.testing.assert_allclose(one.relevance, other.relevance, rtol=0, atol=exact)
+            np.testing.assert_allclose(explanation.relevance, other.relevance, rtol=0, atol=exact)
         model.to("cpu")
 
 
@@ -43,10 +43,10 @@ def test_evaluation_runs_on_a_device(device):
     model, inputs = models()["Graphormer"]
     options = {"metrics": ["auac"], "operators": ["mask", "zero", "delete"], "progress": False}
     expected = gx.evaluate(model, inputs, ["lrp"], **options)
-    found = gx.evaluate(model, inputs, ["lrp"], device=device, **options)
+    on_device = gx.evaluate(model, inputs, ["lrp"], device=device, **options)
     values = [
         [value for unit in report.units for each in unit.values.values() for value in each.values()]
-        for report in (found, expected)
+        for report in (on_device, expected)
     ]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-3)
 

@@ -1,4 +1,4 @@
-"""Work in several processes gives what one gives, in order, whatever happens to a process."""
+"""Several processes give what one gives, in order, whatever happens to a process."""
 
 import multiprocessing
 import os
@@ -21,7 +21,9 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="kills in the way of 
 
 
 def results_of(parts):
-    return [(list(part.items), part.result) for one in parts for part in one]
+    return [
+        (list(part.items), part.result) for results_of_piece in parts for part in results_of_piece
+    ]
 
 
 def test_results_come_in_the_order_of_the_pieces():
@@ -69,17 +71,17 @@ def test_a_process_that_is_killed_while_it_sends_costs_nothing(tmp_path):
 
 @posix
 def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
-    (one, other), (rest,) = in_workers(DiesOn([5]), [[4, 5, 6], [7]], 1)
-    assert one == ([4, 6], [0, 2], [(4, 2), (6, 2)])  # done together, without it
-    assert other[:2] == ([5], [1])
-    assert isinstance(other.result, LostItem)
-    assert "ended its process twice (SIGKILL)" in other.result.reason
+    (first, second), (rest,) = in_workers(DiesOn([5]), [[4, 5, 6], [7]], 1)
+    assert first == ([4, 6], [0, 2], [(4, 2), (6, 2)])  # done together, without it
+    assert second[:2] == ([5], [1])
+    assert isinstance(second.result, LostItem)
+    assert "ended its process twice (SIGKILL)" in second.result.reason
     assert rest.result == [(7, 1)]
 
 
 @posix
 def test_an_item_that_ends_its_process_alone_only_once_is_not_blamed(tmp_path):
-    """A machine short of memory may end any process: one death alone says nothing of an item."""
+    """A machine short of memory may end any process, so one death says nothing of an item."""
     work = DiesTimes(5, 2, tmp_path)
     assert results_of(in_workers(work, [[4, 5, 6]], 1)) == [([4, 5, 6], [4, 5, 6])]
     assert len(list(tmp_path.iterdir())) == 2  # once with its piece, and once alone
@@ -140,7 +142,12 @@ def in_daemon(pipe):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parts = list(map_in_processes(doubled, [[1], [2]], 2, 2))
-    pipe.send(([part.result for one in parts for part in one], [str(w.message) for w in caught]))
+    pipe.send(
+        (
+            [part.result for results_of_piece in parts for part in results_of_piece],
+            [str(w.message) for w in caught],
+        )
+    )
 
 
 def test_a_daemon_works_alone_and_says_so():
@@ -192,7 +199,7 @@ def test_no_process_outlives_the_one_that_started_it(how):
 
 
 def running(pids):
-    found = []
+    running_processes = []
     for pid in pids:
         try:
             os.kill(pid, 0)
@@ -200,5 +207,5 @@ def running(pids):
             continue
         state = Path(f"/proc/{pid}/stat")
         if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-            found.append(pid)
-    return found
+            running_processes.append(pid)
+    return running_processes

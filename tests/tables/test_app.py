@@ -1,4 +1,4 @@
-"""The server of the app: who may ask, what it answers, and what it makes of bad requests."""
+"""The server of the app refuses strangers, answers the page, and survives bad requests."""
 
 import csv
 import io
@@ -36,8 +36,8 @@ def model():
 @pytest.fixture(scope="module")
 def client(model):
     app = server.application(OfferedModels([model]), TOKEN, PORT)
-    with TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as found:
-        yield found
+    with TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as test_client:
+        yield test_client
 
 
 @pytest.fixture
@@ -148,17 +148,17 @@ def test_a_card_says_what_the_library_says(model, ask):
 
 def test_changes_are_those_that_fit_the_place_with_the_models_predictions(model, ask):
     methoxy = 8  # the oxygen of AMIDE
-    found = ask("changes", smiles=AMIDE, place=[methoxy])["options"]
-    names = {option["name"] for option in found}
+    options = ask("changes", smiles=AMIDE, place=[methoxy])["options"]
+    names = {option["name"] for option in options}
     assert {"aromatic OCH3 to F", "ether O to S"} <= names
     assert "amide reversed" not in names
     now = gx.predict(model, AMIDE)["activity"].probabilities["active"]
-    for option in found:
+    for option in options:
         assert methoxy in option["atoms"]
         then = gx.predict(model, option["smiles"])["activity"].probabilities["active"]
         assert option["value"] == pytest.approx(then, rel=1e-3)
         assert option["delta"] == pytest.approx(then - now, abs=1e-3)
-    sizes = [abs(option["delta"]) for option in found]
+    sizes = [abs(option["delta"]) for option in options]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -193,10 +193,10 @@ def test_a_changed_molecule_is_drawn_like_the_one_before(ask):
 
 
 def test_a_contrast_is_an_inert_picture_with_an_account(model, ask):
-    found = ask("contrast", a=AMIDE, b="CC(=O)Nc1ccc(F)cc1")
-    assert found["picture"].startswith("data:image/svg+xml;base64,")
+    answer = ask("contrast", a=AMIDE, b="CC(=O)Nc1ccc(F)cc1")
+    assert answer["picture"].startswith("data:image/svg+xml;base64,")
     account = gx.contrast(model, AMIDE, "CC(=O)Nc1ccc(F)cc1", target="active").account
-    assert found["account"]["output"] == pytest.approx(account.output, rel=1e-3)
+    assert answer["account"]["output"] == pytest.approx(account.output, rel=1e-3)
     assert "in common" in ask("contrast", 400, a="CCO", b="c1ccccc1")["error"]
 
 
@@ -211,10 +211,12 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
     assert counts[-1] == 90
     amide = Chem.MolFromSmarts("CC(=O)N")
     last = lines[-1]["found"]
-    assert all(Chem.MolFromSmiles(one["smiles"]).HasSubstructMatch(amide) for one in last)
+    assert all(
+        Chem.MolFromSmiles(suggestion["smiles"]).HasSubstructMatch(amide) for suggestion in last
+    )
     *_, expected = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
-    shown = [(one["smiles"], one["name"]) for one in last]
-    assert shown == [(one.smiles, one.changes) for one in expected]
+    shown = [(suggestion["smiles"], suggestion["name"]) for suggestion in last]
+    assert shown == [(suggestion.smiles, suggestion.changes) for suggestion in expected]
     unknown = client.post("/api/suggest", json=asked | {"sure": True})
     assert unknown.status_code == 400  # this model has no errors measured
     assert "how wrong the model is for 'activity' is not known" in unknown.json()["error"]
@@ -227,9 +229,9 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
 def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(monkeypatch, name):
     monkeypatch.setattr(molecules, "PREDICTIONS", 40)
     model = gx.load("bace")
-    *_, found = search(model, AMIDE, "pIC50: >99", predictions=40)
-    one = found[0]
-    values = {AMIDE: "5", one.smiles: "5.75", "CCO": "n/a"}
+    *_, suggestions = search(model, AMIDE, "pIC50: >99", predictions=40)
+    first = suggestions[0]
+    values = {AMIDE: "5", first.smiles: "5.75", "CCO": "n/a"}
     mols = {smiles: Chem.MolFromSmiles(smiles) for smiles in values}
     for smiles, mol in mols.items():
         mol.SetProp("pIC50", values[smiles])
@@ -245,10 +247,10 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
     ):
         *before, last = (json.loads(line)["found"] for line in answer.iter_lines())
     assert all(shown["measured"] == "" for shown in before[-1])
-    shown = next(shown for shown in last if shown["smiles"] == one.smiles)
+    shown = next(shown for shown in last if shown["smiles"] == first.smiles)
     assert shown["measured"].startswith("measured pIC50 5.75 (before 5)")
     assert shown["within"].startswith("90 %: ")
-    assert shown["within"].replace("−", "-") == one.change_range
+    assert shown["within"].replace("−", "-") == first.change_range
 
 
 def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told(monkeypatch):
@@ -261,8 +263,8 @@ def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told
         measured = partial(tables.measured_in, *file, ("pIC50",))
         *_, last = molecules.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
         steps.append(last)
-        known = measured()
-        assert list(known.values.values()) == ([9.15, 8.7] if cells[0] == "9,15" else [])
+        measurements = measured()
+        assert list(measurements.values.values()) == ([9.15, 8.7] if cells[0] == "9,15" else [])
     assert "1 of 3 measured values in column 'pIC50' was not understood" in steps[0]["summary"]
     assert "3 of 3 measured values in column 'pIC50' were not understood" in steps[1]["summary"]
     assert steps[1]["found"][0]["measured"] == ""
@@ -278,12 +280,12 @@ def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
         ]
         for sure in (False, True)
     )
-    assert {one["sure"] for one in sure} == {True}
-    assert False in {one["sure"] for one in any_}
+    assert {suggestion["sure"] for suggestion in sure} == {True}
+    assert False in {suggestion["sure"] for suggestion in any_}
 
 
 def test_a_search_that_nobody_reads_stops(model, monkeypatch):
-    """As uvicorn does when the page cancels: the stream of lines is closed."""
+    """When the page cancels, uvicorn closes the stream of lines."""
     import anyio
 
     predicted = []
@@ -309,13 +311,13 @@ CSV = "Name;Canonical_SMILES;x\nfirst;CCO;1\n=cmd|' /C calc'!A0;CCN;2\n" + ATTAC
 
 
 def test_tables_are_read_as_they_come(ask):
-    found = ask("read", name="a.csv", text=CSV)
-    assert [row[1] for row in found["rows"]] == ["CCO", "CCN", "CC"]
-    assert [row[0] for row in found["rows"]][::2] == ["first", ATTACK]
-    found = ask("read", name="list.smi", text="CCO ethanol\nc1ccccc1\n")
-    assert found["rows"] == [["ethanol", "CCO"], ["", "c1ccccc1"]]
-    found = ask("read", name="a.csv", text="a,b\n1,CCO\n")
-    assert (found["rows"], found["columns"]) == ([], ["a", "b"])
+    answer = ask("read", name="a.csv", text=CSV)
+    assert [row[1] for row in answer["rows"]] == ["CCO", "CCN", "CC"]
+    assert [row[0] for row in answer["rows"]][::2] == ["first", ATTACK]
+    answer = ask("read", name="list.smi", text="CCO ethanol\nc1ccccc1\n")
+    assert answer["rows"] == [["ethanol", "CCO"], ["", "c1ccccc1"]]
+    answer = ask("read", name="a.csv", text="a,b\n1,CCO\n")
+    assert (answer["rows"], answer["columns"]) == ([], ["a", "b"])
     assert ask("read", name="a.csv", text="a,b\n1,CCO\n", column="b")["rows"] == [["", "CCO"]]
     record = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
     sdf = f"ethanol{record}$$$$\nbad\n\n\nnonsense\n$$$$\n"
@@ -353,11 +355,11 @@ def test_the_basket_becomes_csv_sdf_and_a_report(client):
 def test_twenty_requests_at_once_are_all_answered(client):
     answers = []
 
-    def one(k):
+    def request(k):
         smiles = "C" * (k + 1) + "O"
         answers.append(client.post("/api/card", json=ASKED | {"smiles": smiles}).json())
 
-    threads = [threading.Thread(target=one, args=(k,)) for k in range(20)]
+    threads = [threading.Thread(target=request, args=(k,)) for k in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The app in a headless Chromium: mouse, keys, files, several tabs, a server that is restarted."""
+"""The app works in a headless Chromium, in several tabs, and after the server is restarted."""
 
 import json
 import os
@@ -37,7 +37,7 @@ SHOWN = "byId('written').textContent"
 
 @contextmanager
 def serving(models, token, port=0):
-    """The server in a thread; yields the address of its page."""
+    """Run the server in a thread, and yield the address of its page."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
         app = server.application(models, token, port)
@@ -59,8 +59,8 @@ def models():
 
 @pytest.fixture(scope="module")
 def address(models):
-    with serving(models, "a-token") as found:
-        yield found
+    with serving(models, "a-token") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +157,10 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     search = molecules.search
 
     def slow(*args, **options):
-        for found in search(*args, **options):
-            asked.append(found.predicted)
-            yield found
-            if found.predicted:
+        for best_so_far in search(*args, **options):
+            asked.append(best_so_far.predicted)
+            yield best_so_far
+            if best_so_far.predicted:
                 reached.set()
                 go_on.wait(20)
 
@@ -205,7 +205,7 @@ def test_a_basket_is_kept_in_the_address_and_exported(page, tmp_path):
 
 
 def exported(page, path):
-    """What the button for this kind of file saves."""
+    """Click on the button for this kind of file, and return what it saves."""
     page.click(f"[data-kind='{path.suffix[1:]}']")
     page.wait(f"!document.querySelector('[data-kind={path.suffix[1:]}]').disabled")
     for _ in range(100):
@@ -291,7 +291,7 @@ def test_twenty_tabs_at_once_all_show_their_molecule(page, address):
 
 @contextmanager
 def commanded(*given):
-    """`graphxai app` in a process of its own; yields it and the address that it prints."""
+    """Run `graphxai app` in a process of its own, and yield it and the address that it prints."""
     command = [sys.executable, "-m", "graphxai", "app", "--no-browser", *given]
     root = str(Path(gx.__file__).parents[1])
     with subprocess.Popen(

@@ -20,7 +20,7 @@ LIMIT = 20
 
 @contextmanager
 def served(application):
-    """The server in a thread; yields its port."""
+    """Run the server in a thread, and yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             application, log_level="error", lifespan="off", limit_concurrency=LIMIT,

@@ -1,4 +1,4 @@
-"""A table on Ray: every row once, whatever is killed, and the numbers of a run without Ray.
+"""A table on Ray has every row once and a local run's numbers, whatever is killed.
 
 Ray takes some ten seconds to start here, so there is one Ray for the file. `benchmarks/cluster.py`
 kills processes and drivers over 20,000 rows.
@@ -35,9 +35,9 @@ CORES = 2
 
 @pytest.fixture(scope="module")
 def folder_of_ray(tmp_path_factory):
-    """Where its processes run; Ray is stopped at the end.
+    """Yield the folder in which Ray's processes run, and stop Ray at the end.
 
-    Without the processes that collect its logs and would start further machines.
+    Ray starts neither the process that collects logs nor the one that would start more machines.
     """
     with pytest.MonkeyPatch.context() as without:
         for process in ("start_log_monitor", "start_monitor"):
@@ -48,7 +48,7 @@ def folder_of_ray(tmp_path_factory):
 
 @pytest.fixture
 def running(folder_of_ray) -> Path:
-    """Ray with two cores; the folder in which it runs."""
+    """Start Ray with two cores, and return the folder in which it runs."""
     if not ray.is_initialized():
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         with contextlib.chdir(folder_of_ray):
@@ -58,7 +58,7 @@ def running(folder_of_ray) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A model, a table in two formats, and what a run without Ray makes of it."""
+    """Make a model, a table in two formats, and the results of a run without Ray."""
     folder = tmp_path_factory.mktemp("cluster")
     save_checkpoint(random_graphormer(num_layers=1, hidden_dim=8, ffn_dim=8), folder / "model")
     smiles = ["C1CC" if k % 50 == 7 else "C" * (k % 9 + 1) + "O" * (k % 2) for k in range(600)]
@@ -75,16 +75,16 @@ def rows_of(results: Path) -> pd.DataFrame:
 
 
 def assert_same_as_local(results: Path, folder: Path, rows: int = 600) -> None:
-    found = rows_of(results)
-    assert found.index.tolist() == list(range(1, rows + 1))
+    frame = rows_of(results)
+    assert frame.index.tolist() == list(range(1, rows + 1))
     expected = pd.read_csv(folder / "local" / "explanations.csv").set_index("row")
     rejected = pd.read_csv(folder / "local" / "rejected.csv").set_index("row")
-    assert found["reason"].dropna().to_dict() == rejected["reason"].to_dict()
+    assert frame["reason"].dropna().to_dict() == rejected["reason"].to_dict()
     for row, text in expected["relevance"].items():
         values = np.array(str(text).split(), dtype=float)
-        np.testing.assert_allclose(found["relevance"][row], values, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(frame["relevance"][row], values, rtol=0, atol=1e-6)
     numbers = expected.drop(columns="picture").select_dtypes("number").columns
-    np.testing.assert_allclose(found.loc[expected.index, numbers], expected[numbers], atol=1e-6)
+    np.testing.assert_allclose(frame.loc[expected.index, numbers], expected[numbers], atol=1e-6)
 
 
 def kill_a_process(shards: Path) -> bool:
@@ -102,7 +102,7 @@ def kill_a_process(shards: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
-    """Before anything is killed: Ray reports that late, among what the page prints."""
+    """It comes before anything is killed, which Ray reports late, among what the page prints."""
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
     monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows
@@ -146,8 +146,8 @@ def test_a_killed_process_loses_nothing_and_a_run_is_resumed(running, place, tmp
 
 def test_a_dataset_is_explained_while_it_is_read(running, place):
     dataset = ray.data.read_csv(str(place / "t.csv"))
-    found = gx.explain_dataset(dataset, place / "model", name_column="ID")
-    frame = found.to_pandas().set_index("name")
+    explained = gx.explain_dataset(dataset, place / "model", name_column="ID")
+    frame = explained.to_pandas().set_index("name")
     assert len(frame) == 600
     assert frame["reason"].notna().sum() == 12
     expected = gx.explain(load_checkpoint(place / "model"), "CCCCO").relevance

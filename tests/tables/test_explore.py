@@ -1,4 +1,4 @@
-"""The app in a notebook, without a browser: what the kernel answers to the messages of a view."""
+"""The app in a notebook answers the messages of a view, here without a browser."""
 
 import asyncio
 import sys
@@ -29,31 +29,31 @@ def view(model):
 
 
 def replies(view, messages, until=1):
-    """What the view sends back to messages of a page, until so many requests are over."""
-    found, senders = [], set()
+    """Collect what the view sends back to a page, until so many requests are over."""
+    received, senders = [], set()
 
     async def kernel():
         def send(content, buffers=None):
-            found.append(content)
+            received.append(content)
             senders.add(threading.current_thread())
 
         view.send = send
         for message in messages:
             view._handle_custom_msg(message, [])
-        while sum("over" in reply or "error" in reply for reply in found) < until:
+        while sum("over" in reply or "error" in reply for reply in received) < until:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(kernel(), 60))
     assert senders == {threading.main_thread()}
-    return found
+    return received
 
 
 def test_the_kernel_answers_as_the_server_does(model, view):
     asked = [("card", {"smiles": AMIDE}), ("changes", {"smiles": AMIDE, "place": [8]})]
     messages = [{"id": str(k), "name": n, "body": ASKED | b} for k, (n, b) in enumerate(asked)]
-    found = replies(view, messages, until=2)
+    all_replies = replies(view, messages, until=2)
     for k, (name, body) in enumerate(asked):
-        value, over = (reply for reply in found if reply["id"] == str(k))
+        value, over = (reply for reply in all_replies if reply["id"] == str(k))
         assert value["value"] == ANSWERS[name](OfferedModels([model]), Body(ASKED | body))
         assert over["over"]
 
@@ -78,26 +78,26 @@ def test_a_search_streams_lets_others_in_and_stops_when_cancelled(view, monkeypa
     search, steps = molecules.search, []
 
     def counted(*args, **options):
-        for found in search(*args, **options):
-            steps.append(found.predicted)
-            yield found
+        for best_so_far in search(*args, **options):
+            steps.append(best_so_far.predicted)
+            yield best_so_far
 
     monkeypatch.setattr(molecules, "search", counted)
     body = ASKED | {"smiles": AMIDE, "towards": "activity: active"}
-    found = []
+    replies_sent = []
 
     async def kernel():
-        view.send = lambda content, buffers=None: found.append(content)
+        view.send = lambda content, buffers=None: replies_sent.append(content)
         view._handle_custom_msg({"id": "search", "name": "suggest", "body": body}, [])
         view._handle_custom_msg({"id": "other", "name": "about", "body": {}}, [])
-        while sum(reply["id"] == "search" for reply in found) < 2:
+        while sum(reply["id"] == "search" for reply in replies_sent) < 2:
             await asyncio.sleep(0.001)
         view._handle_custom_msg({"id": "search", "cancel": True}, [])
-        while not any(reply["id"] == "search" and "over" in reply for reply in found):
+        while not any(reply["id"] == "search" and "over" in reply for reply in replies_sent):
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(kernel(), 60))
-    assert [reply["id"] for reply in found[:2]] == ["search", "other"]
+    assert [reply["id"] for reply in replies_sent[:2]] == ["search", "other"]
     assert len(steps) <= 4  # of 11
 
 

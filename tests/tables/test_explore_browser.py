@@ -1,4 +1,4 @@
-"""The app in a notebook, in a headless Chromium: two views on one page of a marimo notebook."""
+"""The app in a notebook shows two views on one page of marimo, in a headless Chromium."""
 
 import json
 import os
@@ -68,7 +68,7 @@ PATIENCE = 120.0  # seconds, for a kernel that imports torch
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """A notebook that runs; yields its folder and the browser that shows it."""
+    """Run a notebook, and yield its folder and the browser that shows it."""
     folder = tmp_path_factory.mktemp("notebook")
     (folder / "notebook.py").write_text(NOTEBOOK)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""Data frames of any engine: one row out for each row in, whatever stands in the cells."""
+"""Data frames of any engine give one row out for each row in, whatever stands in the cells."""
 
 import pickle
 
@@ -25,34 +25,34 @@ def test_a_frame_has_the_numbers_of_explain(batch):
     smiles = ["CCO", "C1CC", "c1ccccc1O"]
     frame = pd.DataFrame({"ID": ["a", None, 7], "n": [5, 3, 5], "structure": smiles})
     explain = ExplainFrame(batch, "structure", row_column="n", name_column="ID")
-    found = pickle.loads(pickle.dumps(explain))(frame)
-    assert found["row"].tolist() == [5, 3, 5]  # as given, in the order given
-    assert found["name"].tolist() == ["a", "", "7"]
-    assert found["reason"].notna().tolist() == [False, True, False]
+    result = pickle.loads(pickle.dumps(explain))(frame)
+    assert result["row"].tolist() == [5, 3, 5]  # as given, in the order given
+    assert result["name"].tolist() == ["a", "", "7"]
+    assert result["reason"].notna().tolist() == [False, True, False]
     for k in (0, 2):
         expected = gx.explain(batch.model, smiles[k])
-        np.testing.assert_allclose(found["relevance"][k], expected.relevance, atol=1e-6)
-        assert found["output"][k] == pytest.approx(expected.ledger.output, rel=1e-5)
-    assert list(found) == explain.schema.names
+        np.testing.assert_allclose(result["relevance"][k], expected.relevance, atol=1e-6)
+        assert result["output"][k] == pytest.approx(expected.ledger.output, rel=1e-5)
+    assert list(result) == explain.schema.names
 
 
 def test_nothing_in_a_cell_stops_a_frame(batch):
     for k in range(0, len(HOSTILE), 5):
         values = ["CCO", *HOSTILE[k : k + 5], "CCN"]
-        found = ExplainFrame(batch)(pd.DataFrame({"smiles": pd.Series(values, dtype=object)}))
-        reasons = found["reason"].tolist()
+        result = ExplainFrame(batch)(pd.DataFrame({"smiles": pd.Series(values, dtype=object)}))
+        reasons = result["reason"].tolist()
         assert pd.isna(reasons[0])
         assert pd.isna(reasons[-1])
         assert all(isinstance(reason, str) and len(reason) < 400 for reason in reasons[1:-1])
-        assert found["smiles"].str.len().max() <= 1000
+        assert result["smiles"].str.len().max() <= 1000
 
 
 @pytest.mark.parametrize("values", [[1, 2], [None, None], [1.5, None], [b"C", b"O"], [[1], []]])
 def test_a_column_that_is_no_text_is_refused_row_by_row(batch, values):
     table = pa.table({"smiles": values})
-    found = ExplainFrame(batch)(table)
-    assert found.schema.equals(ExplainFrame(batch).schema)  # also if no row can be explained
-    assert found["reason"].null_count == 0
+    result = ExplainFrame(batch)(table)
+    assert result.schema.equals(ExplainFrame(batch).schema)  # also if no row can be explained
+    assert result["reason"].null_count == 0
 
 
 def test_an_empty_part_and_a_missing_column(batch):

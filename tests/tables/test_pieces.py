@@ -1,4 +1,4 @@
-"""Tables anywhere: the same rows under the same numbers, whatever the format and the cut."""
+"""Tables have the same rows under the same numbers, whatever the format and the cut."""
 
 import random
 
@@ -62,7 +62,7 @@ def test_pieces_together_are_the_table(write, tmp_path):
 
 
 def test_what_is_left_is_what_was_not_done():
-    """Against sets of row numbers, for random spans that are done."""
+    """For random spans that are done, the answer is compared with sets of row numbers."""
     chance = random.Random(0)
     for _ in range(100):
         piece = Piece("t", chance.randint(1, 50), 0, chance.randint(0, 60))

@@ -1,4 +1,4 @@
-"""The report as a file: what it contains, that no data can run, and what its drawings mean."""
+"""The report as a file has what it should, cannot run data, and draws what it means."""
 
 import base64
 import csv
@@ -41,7 +41,7 @@ GOOD = [row for row in ROWS if row[0] != "broken" and not row[1].startswith("<")
 
 
 class Parsed(HTMLParser):
-    """Elements with their attributes, and the text of scripts and styles."""
+    """A page's elements with their attributes, and the text of its scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -260,15 +260,15 @@ def test_similar_molecules_lie_side_by_side_on_the_map(bace, tmp_path):
     families = ["c1ccc(cc1)C(=O)N", "C1CCNCC1S(=O)(=O)", "OC1OC(CO)C(O)C1O"]
     smiles = [f"{family}{'C' * n}" for n in range(1, 9) for family in families]
     molecules = [Chem.MolFromSmiles(text) for text in smiles]
-    found = similarity_map(molecules)
-    assert found == similarity_map(molecules)  # the same on every run
-    places = np.array([found["x"], found["y"]]).T
+    places_on_map = similarity_map(molecules)
+    assert places_on_map == similarity_map(molecules)  # the same on every run
+    places = np.array([places_on_map["x"], places_on_map["y"]]).T
     assert places.min() == 0
     assert places.max() == WIDTH
     family = np.arange(len(smiles)) % len(families)
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + 1e9 * np.eye(len(smiles))
     assert np.mean(family[apart.argmin(axis=1)] == family) > 0.9
-    assert 0.5 < found["kept"] <= 1
+    assert 0.5 < places_on_map["kept"] <= 1
     assert similarity_map(molecules[:4]) is None
     alike = similarity_map([molecules[0]] * 6)
     assert alike is not None
@@ -286,16 +286,16 @@ def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path,
     (card,) = [m for m in data["molecules"] if "changes" in m]
     assert "full" in card
     assert card["changes"]["summary"].startswith("Towards pIC50 > 7: ")
-    found = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=40)
-    for shown, one in zip(card["changes"]["found"], found, strict=True):
-        assert (shown["smiles"], shown["name"]) == (one.smiles, one.changes)
-        assert shown["prediction"].startswith(minus_signs(str(one.prediction)))
-        assert shown["change"] == minus_signs(f"pIC50: {one.change_in_full}")
+    counterfactuals = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=40)
+    for shown, counterfactual in zip(card["changes"]["found"], counterfactuals, strict=True):
+        assert (shown["smiles"], shown["name"]) == (counterfactual.smiles, counterfactual.changes)
+        assert shown["prediction"].startswith(minus_signs(str(counterfactual.prediction)))
+        assert shown["change"] == minus_signs(f"pIC50: {counterfactual.change_in_full}")
         assert "(90 %: " in shown["change"]
         assert shown["measured"] == ""
-        assert shown["similarity"] == pytest.approx(one.similarity, abs=0.01)
-        assert shown["near"] == one.prediction.nearness.sentence
-        again = gx.explain(bace, one.smiles, target="pIC50")
+        assert shown["similarity"] == pytest.approx(counterfactual.similarity, abs=0.01)
+        assert shown["near"] == counterfactual.prediction.nearness.sentence
+        again = gx.explain(bace, counterfactual.smiles, target="pIC50")
         assert shown["trust"]["level"] in {"good", "caution", "warning", "known"}
         np.testing.assert_allclose(shown["r"], again.relevance, rtol=1e-3, atol=1e-5)
         assert len(shown["draw"]["x"]) == len(again)
@@ -305,14 +305,19 @@ def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_
     monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 40)
     table, start = tmp_path / "assay.csv", "Oc1ccccc1F"
     options = {"n": 1, "predictions": 40, "progress": False}
-    (one,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
-    table.write_text(f"smiles,pIC50\n{start},4\n{one.smiles},4.75\nCCO,\n")
+    (counterfactual,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
+    table.write_text(f"smiles,pIC50\n{start},4\n{counterfactual.smiles},4.75\nCCO,\n")
     wanted = {"counterfactuals": 1, "towards": "pIC50: >9", "detailed": 9, "target": "pIC50"}
     _, data = read(gx.report(bace, table, tmp_path / "r.html", level=0.8, **wanted))
     (shown,) = data["molecules"][0]["changes"]["found"]
     assert shown["measured"].startswith("measured pIC50 4.75 (before 4)")
-    half = np.hypot(*(p.at(0.8).interval[1] - p.value for p in (one.before, one.prediction)))
-    low = one.predicted_change - half
+    half = np.hypot(
+        *(
+            p.at(0.8).interval[1] - p.value
+            for p in (counterfactual.before, counterfactual.prediction)
+        )
+    )
+    low = counterfactual.predicted_change - half
     assert f"(80 %: {low:+.2f} to " in shown["change"].replace("−", "-")
 
 
@@ -346,8 +351,8 @@ def test_every_card_can_be_full(bace, tmp_path):
 
 def test_full_cards_go_to_strong_doubtful_steep_and_strange_molecules_in_turn():
     def molecule(smiles: str, strongest=0.1, level="good", value=6.0, measured=6.0) -> dict:
-        found = {"smiles": smiles, "r": [strongest], "trust": {"level": level}, "label": None}
-        return found | {"value": value, "measured": [measured, str(measured)]}
+        record = {"smiles": smiles, "r": [strongest], "trust": {"level": level}, "label": None}
+        return record | {"value": value, "measured": [measured, str(measured)]}
 
     records = [
         molecule("CCCCCCCO"),
@@ -428,9 +433,9 @@ def test_data_in_a_page_are_json_without_markup():
     value = {"</script>": ["<!--", "&amp;", "\u2028", "\ud800", "𝛼"]}
     text = embedded(value)
     assert not re.search("[<>&\u2028]", text)
-    found = json.loads(text)
-    assert found["</script>"][:3] == ["<!--", "&amp;", "\u2028"]
-    assert found["</script>"][4] == "𝛼"
+    content = json.loads(text)
+    assert content["</script>"][:3] == ["<!--", "&amp;", "\u2028"]
+    assert content["</script>"][4] == "𝛼"
 
 
 def test_command_writes_a_report(table, tmp_path):
@@ -502,7 +507,7 @@ def test_the_carbons_of_a_skeleton_have_no_label():
 
 @pytest.fixture(scope="module")
 def assay(data_folder, bace, tmp_path_factory) -> Path:
-    """Four compounds of BACE from each part of the model's split, and ethanol; measured values."""
+    """Write four measured compounds of BACE from each part of the model's split, and ethanol."""
     with (data_folder / "bace/raw/bace.csv").open() as file:
         rows = list(csv.DictReader(file))
     split = bace.origin.metadata["split"]
@@ -590,7 +595,7 @@ def test_without_measured_values_there_is_no_plot(page):
 def test_measured_values_are_read_as_in_training(bace, tmp_path, header, cells, values):
     table = tmp_path / "assay.csv"
     smiles = ["CCO", "CCN", "CCC", "CCCO", "CCCN"]
-    lines = [f"{one};{cell}" for one, cell in zip(smiles, cells, strict=True)]
+    lines = [f"{text};{cell}" for text, cell in zip(smiles, cells, strict=True)]
     table.write_text("\n".join([f"smiles;{header}", *lines]))
     count, example = (4, ">8,9") if header == "pIC50" else (5, "maybe")
     note = (
@@ -600,8 +605,10 @@ def test_measured_values_are_read_as_in_training(bace, tmp_path, header, cells, 
     with pytest.warns(UserWarning, match=re.escape(note)):
         out = gx.report(bace, table, tmp_path / "r.html", target=header, detailed=0)
     _, data = read(out)
-    known = [m["measured"] and m["measured"][0] for m in data["molecules"]]
-    assert known == [value if value is None else pytest.approx(value, rel=1e-3) for value in values]
+    values_shown = [m["measured"] and m["measured"][0] for m in data["molecules"]]
+    assert values_shown == [
+        value if value is None else pytest.approx(value, rel=1e-3) for value in values
+    ]
     assert data["words"]["notes"][0] == note
 
 

@@ -1,4 +1,4 @@
-"""The report in a headless Chromium: mouse, keys, sorting, searching, printing, attacks."""
+"""The report works in a headless Chromium, by mouse and keys, and survives attacks."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ def page(browser, path):
 
 
 def figure(page, relevance: float) -> str:
-    """A relevance with as many decimals as the page's colour scale shows."""
+    """Return a relevance with as many decimals as the page's colour scale shows."""
     digits = f"{page.js('data.limit'):.2e}"
     return f"{relevance:+.{max(0, 2 - int(digits[5:]))}f}".replace("-", "−")
 
@@ -297,7 +297,7 @@ def test_the_printed_page_has_all_molecules_fragments_and_the_card(page):
 
 
 def downloaded(page, folder) -> list[dict[str, str]]:
-    """The rows of the basket, saved by a click on its button."""
+    """Click on the basket's button, and return the rows that it saves."""
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#csv")
     file = folder / "basket.csv"
@@ -473,16 +473,25 @@ def test_counterfactuals_are_shown_with_their_molecule_and_fill_the_basket(
     browser.js("openMolecule(0)")
     text = browser.js("byId('detail').innerText")
     assert "Towards pIC50 > 9: " in text
-    one = browser.js("data.molecules[0].changes.found[0]")
-    for words in (one["name"], one["prediction"], one["change"], f"similarity {one['similarity']}"):
+    counterfactual = browser.js("data.molecules[0].changes.found[0]")
+    for words in (
+        counterfactual["name"],
+        counterfactual["prediction"],
+        counterfactual["change"],
+        f"similarity {counterfactual['similarity']}",
+    ):
         assert words in text
     browser.click("dialog figure .keep")
     browser.js("dialog.close()")
     browser.click("#tab-basket")
     assert browser.js("location.hash") == "#basket=1.0"
     (row,) = downloaded(browser, tmp_path)
-    assert (row["name"], row["smiles"], row["changes"]) == (ATTACK, one["smiles"], one["name"])
-    assert row["predicted change"] == one["change"].replace("−", "-")
+    assert (row["name"], row["smiles"], row["changes"]) == (
+        ATTACK,
+        counterfactual["smiles"],
+        counterfactual["name"],
+    )
+    assert row["predicted change"] == counterfactual["change"].replace("−", "-")
     assert browser.js("document.querySelectorAll('img').length") == 0
     assert browser.errors == []
 
@@ -521,14 +530,19 @@ def test_only_molecules_near_the_window_are_drawn(browser, tmp_path):
 
 
 def test_a_saved_page_shows_its_picture_and_styles_and_runs_no_script(browser, tmp_path):
-    one = gx.explain("bace", "CCO")
-    path = one.save(tmp_path / "one.html")
+    explanation = gx.explain("bace", "CCO")
+    path = explanation.save(tmp_path / "one.html")
     browser.errors.clear()
     browser.open(path)
     browser.wait("document.images[0].complete && document.images[0].naturalWidth > 100")
-    shown = one.ledger._repr_html_().count("padding-left: 0.5em")
-    found = "[...document.querySelectorAll('details td')].filter(cell => cell.style.paddingLeft)"
-    assert browser.js(f"{found}.filter(cell => cell.style.paddingLeft === '0.5em').length") == shown
+    shown = explanation.ledger._repr_html_().count("padding-left: 0.5em")
+    indented_cells = (
+        "[...document.querySelectorAll('details td')].filter(cell => cell.style.paddingLeft)"
+    )
+    assert (
+        browser.js(f"{indented_cells}.filter(cell => cell.style.paddingLeft === '0.5em').length")
+        == shown
+    )
     assert browser.errors == []
     text = path.read_text().replace("</section>", "<script>document.title = 'ran'</script>")
     path.write_text(text)
@@ -547,8 +561,8 @@ def test_a_point_of_measured_against_predicted_opens_its_molecule(browser, tmp_p
     browser.open(out)
     browser.wait("document.querySelectorAll('.card svg circle').length > 20")
     cards = "[...document.querySelectorAll('.card')].map(c => c.innerText)"
-    known = browser.js(cards)[list(MOLECULES).index("known")]
-    assert "measured 8.5 · in validation" in known
+    card = browser.js(cards)[list(MOLECULES).index("known")]
+    assert "measured 8.5 · in validation" in card
     assert "measured" not in browser.js(cards)[-1]
     browser.click("#tab-measured")
     browser.wait("document.querySelectorAll('svg.measured circle').length === 6")

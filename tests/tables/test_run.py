@@ -30,7 +30,7 @@ def model():
 
 
 def write_table(path, *smiles):
-    path.write_text("smiles\n" + "".join(f"{one}\n" for one in smiles), encoding="utf-8")
+    path.write_text("smiles\n" + "".join(f"{text}\n" for text in smiles), encoding="utf-8")
     return path
 
 
@@ -183,7 +183,7 @@ def test_text_that_a_spreadsheet_takes_for_a_formula_can_be_guarded(model, tmp_p
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])
 def test_every_first_character_of_a_formula_is_guarded(first):
-    """The list is OWASP's on CSV injection; a program may drop a leading TAB or CR and evaluate."""
+    """OWASP lists them; a program may drop a leading TAB or CR and evaluate what follows."""
     cell = f"{first}=cmd|' /C calc'!A0"
     assert guarded({"name": cell, "pIC50": "-4.2"}) == {"name": f"'{cell}", "pIC50": "-4.2"}
 
@@ -223,8 +223,8 @@ def test_a_limit_names_the_file_and_leaves_no_half_file(tmp_path):
                 print(error)
         """,
     )
-    told = done.stdout.splitlines()
-    assert [Path(line.split(" cannot be written")[0]).name for line in told] == [
+    messages = done.stdout.splitlines()
+    assert [Path(line.split(" cannot be written")[0]).name for line in messages] == [
         "grown.csv",
         "old.csv",
         "new.csv",

@@ -30,7 +30,7 @@ def model():
 
 
 def write_table(path, smiles):
-    rows = (f"{one},compound {k}" for k, one in enumerate(smiles))
+    rows = (f"{text},compound {k}" for k, text in enumerate(smiles))
     path.write_text("smiles,name\n" + "\n".join(rows) + "\n")
     return path
 
@@ -56,7 +56,7 @@ def test_files_are_those_of_one_process(model, tmp_path, monkeypatch, suffix):
 
 
 def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path, monkeypatch):
-    """How it is found: tests/runtime/test_workers.py."""
+    """How such a row is found is tested in tests/runtime/test_workers.py."""
 
     def dying(function, pieces, workers, total):
         for piece in pieces:
@@ -69,17 +69,17 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
             ]
 
     table = write_table(tmp_path / "t.csv", SMILES)
-    without = write_table(tmp_path / "u.csv", ["" if one == "CN" else one for one in SMILES])
+    without = write_table(tmp_path / "u.csv", ["" if text == "CN" else text for text in SMILES])
     options = {"pictures": Pictures(), "name_column": "name"}
-    one = explain_table(model, without, tmp_path / "one", get_explainer("lrp"), **options)
+    by_one = explain_table(model, without, tmp_path / "one", get_explainer("lrp"), **options)
     monkeypatch.setattr("graphxai.tables.rows.map_in_processes", dying)
     many = explain_table(model, table, tmp_path / "many", get_explainer("lrp"), **options)
-    assert (many.done, many.rejected) == (one.done, one.rejected) == (6, 3)
-    found, expected = contents(tmp_path / "many"), contents(tmp_path / "one")
-    found.pop("run.json"), expected.pop("run.json")  # with the hash of the table
-    assert b"6,compound 5,CN,it ended its process twice" in found.pop("rejected.csv")
+    assert (many.done, many.rejected) == (by_one.done, by_one.rejected) == (6, 3)
+    files_of_many, expected = contents(tmp_path / "many"), contents(tmp_path / "one")
+    files_of_many.pop("run.json"), expected.pop("run.json")  # with the hash of the table
+    assert b"6,compound 5,CN,it ended its process twice" in files_of_many.pop("rejected.csv")
     expected.pop("rejected.csv")
-    assert found == expected
+    assert files_of_many == expected
     rows = list(explain_rows(model, table, get_explainer("lrp")))
     assert [row.row for row in rows] == list(range(1, 10))
     assert rows[5].reason == "it ended its process twice"
@@ -105,7 +105,7 @@ def test_a_list_is_explained_as_by_one_process(monkeypatch):
     model = gx.load("bace")
     given = gx.explain(model, ["CCO"])[0]
     inputs = [*SMILES, given.molecule]
-    found = {}
+    by_workers = {}
     for count in (1, 2):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -113,13 +113,13 @@ def test_a_list_is_explained_as_by_one_process(monkeypatch):
                 model, inputs, "shapley_sampling", permutations=2, seed=5, workers=count
             )
         ours = [w for w in caught if w.category is UserWarning]
-        found[count] = explained, [(str(w.message), w.filename) for w in ours]
-    (one, warned), (many, warned_there) = found.values()
+        by_workers[count] = explained, [(str(w.message), w.filename) for w in ours]
+    (by_one_process, warned), (many, warned_there) = by_workers.values()
     assert warned == warned_there
     assert [text.partition(" was")[0] for text, _ in warned] == ["input 1", "input 3"]
     assert {file for _, file in warned} == {__file__}
     assert many[1] is None
-    for a, b in zip(filter(None, one), filter(None, many), strict=True):
+    for a, b in zip(filter(None, by_one_process), filter(None, many), strict=True):
         assert np.array_equal(a.relevance, b.relevance)
         assert a.to_dict() == b.to_dict()  # with ledger, predictions, nearness, provenance
         if a.molecule is not None:
@@ -131,19 +131,19 @@ def test_what_cannot_be_sent_is_refused_and_never_done_by_one_process_in_silence
 ):
     monkeypatch.setattr(batching, "CHUNK", 2)
 
-    def own(model, batch, target):
+    def attribute(model, batch, target):
         return batch.mask.float()
 
     with pytest.raises(ValueError, match=r"cannot be sent to other processes .*give workers=1"):
-        gx.explain(model, ["CCO", "CC", "CN"], own, workers=2)
+        gx.explain(model, ["CCO", "CC", "CN"], attribute, workers=2)
     monkeypatch.setattr("graphxai.runtime.workers.STARTING", 0.0)
     monkeypatch.setattr("graphxai.runtime.workers.free_cores", lambda: 2)
     with pytest.warns(UserWarning, match="one process does all the work: this cannot be sent"):
-        assert None not in gx.explain(model, ["CCO", "CC", "CN"], own, workers=None)
+        assert None not in gx.explain(model, ["CCO", "CC", "CN"], attribute, workers=None)
 
 
 def test_draws_of_a_model_do_not_depend_on_the_number_of_processes(model, monkeypatch):
-    """Those of a piece follow from torch's state at the call and from the piece's place."""
+    """The draws of a piece follow from torch's state at the call and from the piece's place."""
     import torch
 
     monkeypatch.setattr(batching, "CHUNK", 2)
@@ -220,7 +220,7 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
 
 
 def heeding_ctrl_c():
-    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
+    """Heed Ctrl-C, which processes ignore that a shell starts in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -17,13 +17,13 @@ SMILES = ["CCO", "C1CC", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN", "OCCO"]
 
 
 def rebuilt(value):
-    """As another process rebuilds it."""
+    """Return a value as another process rebuilds it."""
     return pickle.loads(as_bytes(value))
 
 
 @pytest.fixture(autouse=True)
 def near(monkeypatch):
-    """Everything is sent to this process: no other has to start for the tests."""
+    """Send everything to this process, so that tests need not start another."""
 
     def sent(function, pieces, count):
         there = rebuilt(function)
@@ -40,10 +40,12 @@ def model():
 
 def test_a_benchmark_has_the_same_values(model, monkeypatch):
     monkeypatch.setattr(benchmark, "CHUNK", 2)
-    one, many = (gx.evaluate(model, SMILES, ["lrp"], steps=3, workers=k) for k in (1, 2))
-    lines = [[replace(unit, seconds=0).to_json() for unit in run.units] for run in (many, one)]
+    by_one_process, many = (gx.evaluate(model, SMILES, ["lrp"], steps=3, workers=k) for k in (1, 2))
+    lines = [
+        [replace(unit, seconds=0).to_json() for unit in run.units] for run in (many, by_one_process)
+    ]
     assert lines[0] == lines[1]
-    assert many.rejected == one.rejected
+    assert many.rejected == by_one_process.rejected
 
 
 def test_a_report_is_the_same_page(model, monkeypatch, tmp_path):

@@ -18,17 +18,17 @@ def rows(first: int, count: int):
 
 @pytest.fixture(params=["", "fsspec+file://"])
 def results(request, tmp_path) -> ShardFolder:
-    found = ShardFolder(f"{request.param}{tmp_path / 'out'}")
-    assert found.begin(SETTINGS, resume=False) == []
-    return found
+    folder = ShardFolder(f"{request.param}{tmp_path / 'out'}")
+    assert folder.begin(SETTINGS, resume=False) == []
+    return folder
 
 
 def test_footers_say_which_rows_are_done(results):
     results.write(11, rows(11, 5))
     results.write(1, rows(1, 10))
-    found = results.begin(SETTINGS, resume=True)
-    assert [shard.span for shard in found] == [(1, 11), (11, 16)]
-    assert [shard.rejected for shard in found] == [1, 1]
+    shards = results.begin(SETTINGS, resume=True)
+    assert [shard.span for shard in shards] == [(1, 11), (11, 16)]
+    assert [shard.rejected for shard in shards] == [1, 1]
     with pytest.raises(FileExistsError, match="--resume"):
         results.begin(SETTINGS, resume=False)
     with pytest.raises(ValueError, match=r"holds a run with table = 't', not 'u': choose"):

@@ -1,4 +1,4 @@
-"""Pictures of graphs that are no molecules: what they show, read from the SVG."""
+"""Pictures of graphs that are no molecules show what they should, as read from the SVG."""
 
 from xml.etree import ElementTree
 
@@ -20,8 +20,8 @@ TRIANGLE = PlainGraph(np.array([[0, 1, 2, 1, 3], [1, 2, 0, 0, 4]]))  # and a sep
 
 
 def circles(svg: str) -> dict[int, ElementTree.Element]:
-    found = ElementTree.fromstring(svg).iter(f"{SVG}circle")
-    return {int(c.get("data-node")): c for c in found if c.get("data-node")}
+    elements = ElementTree.fromstring(svg).iter(f"{SVG}circle")
+    return {int(c.get("data-node")): c for c in elements if c.get("data-node")}
 
 
 def edges_in(svg: str) -> list[ElementTree.Element]:

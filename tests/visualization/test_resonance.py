@@ -1,4 +1,4 @@
-"""Atoms that differ only by the resonance form drawn, against RDKit's enumerated forms."""
+"""Atoms that differ only by the resonance form drawn agree with RDKit's enumerated forms."""
 
 import time
 from xml.etree import ElementTree
@@ -14,7 +14,7 @@ NITROBENZENE, BENZOATE, GUANIDINIUM = "O=[N+]([O-])c1ccccc1", "[O-]C(=O)c1ccccc1
 
 
 def by_enumeration(mol: Chem.Mol) -> set[frozenset[int]]:
-    """Atoms that correspond between the form drawn and an identical form with other bonds."""
+    """Return which atoms correspond between the form drawn and an identical resonance form."""
     flags = Chem.KEKULE_ALL | Chem.ALLOW_CHARGE_SEPARATION
     flags |= Chem.UNCONSTRAINED_CATIONS | Chem.UNCONSTRAINED_ANIONS
     drawn, written = list(Chem.CanonicalRankAtoms(mol, breakTies=False)), Chem.MolToSmiles(mol)

@@ -1,4 +1,4 @@
-"""Colours, molecules, files: what a picture says must be what the numbers say."""
+"""Pictures of molecules say what the numbers say, in colours, words and files."""
 
 import io
 import os

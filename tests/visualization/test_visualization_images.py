@@ -1,4 +1,4 @@
-"""Superpixel images and grids."""
+"""Superpixel images and grids show what they should."""
 
 import io
 import re
@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def digit(mnist_digits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A real digit (28, 28), its SLIC segments, and a relevance for each."""
+    """Return a real digit (28, 28), its SLIC segments, and a relevance for each."""
     segmentation = pytest.importorskip("skimage.segmentation")
     image = mnist_digits[87] / 255  # an eight
     segments = segmentation.slic(image, 75, compactness=0.1, channel_axis=None, start_label=0)
@@ -44,8 +44,8 @@ def fills(svg: str) -> dict[int, str]:
 def test_every_segment_has_exactly_the_colour_of_its_relevance(digit) -> None:
     image, segments, relevance = digit
     scale = Scale(1.5)
-    found = fills(superpixel_svg(image, segments, relevance, scale=scale))
-    assert [found[i] for i in range(len(relevance))] == scale.hex(relevance)
+    colour_of_segment = fills(superpixel_svg(image, segments, relevance, scale=scale))
+    assert [colour_of_segment[i] for i in range(len(relevance))] == scale.hex(relevance)
 
 
 def test_segments_cover_the_pixels_they_own() -> None:
@@ -70,12 +70,12 @@ def test_the_image_is_shown_as_it_is(digit) -> None:
 def test_without_a_shared_scale_each_method_has_its_own_bar(digit) -> None:
     image, segments, relevance = digit
     methods = {"LRP": relevance, "Gradient × Input": relevance * 1e-3}
-    own = superpixel_row_svg(image, segments, methods, title="Digit 8")
-    assert own.count('class="colour-bar"') == 2
+    separate = superpixel_row_svg(image, segments, methods, title="Digit 8")
+    assert separate.count('class="colour-bar"') == 2
     shared = superpixel_row_svg(image, segments, methods, scale=Scale.fit(*methods.values()))
     assert shared.count('class="colour-bar"') == 1
     for name in ("Image", "Superpixels", "LRP", "Gradient × Input"):
-        assert f'aria-label="{name}"' in own
+        assert f'aria-label="{name}"' in separate
 
 
 def test_bars_in_a_row_do_not_share_gradients(digit) -> None:

@@ -140,6 +140,39 @@ def _cpu_attention(
     return out, query.new_zeros(query.shape[:-1])
 
 
+def grouped_mm(
+    x: Tensor,
+    matrices: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply rows x (n, D) by the matrix of their group, of matrices (G, D, K).
+
+    Mixtures of experts compute all experts so. Columns or the summed axis may be in groups, too.
+    The groups are selected by comparisons, because their ends (G,) in `offs` depend on the input.
+    """
+    if offs is None:
+        product = x @ matrices
+    else:
+        along = x.shape[-1] if matrices.dim() == 2 and x.dim() == 2 else None
+        place = torch.arange(along or (len(x) if x.dim() == 2 else matrices.shape[-1])).to(offs)
+        starts = torch.cat([offs.new_zeros(1), offs[:-1]])
+        inside = [(start <= place) & (place < end) for start, end in zip(starts, offs, strict=True)]
+        if along:  # groups of the summed axis
+            product = torch.stack([torch.where(group, x, 0.0) @ matrices for group in inside])
+        elif x.dim() == 2:  # groups of rows
+            pairs = zip(inside, matrices, strict=True)
+            rows = [torch.where(group[:, None], x, 0.0) @ matrix for group, matrix in pairs]
+            product = torch.stack(rows).sum(0)
+        else:  # groups of columns
+            pairs = zip(inside, x, strict=True)
+            columns = [torch.where(group, rows @ matrices, 0.0) for group, rows in pairs]
+            product = torch.stack(columns).sum(0)
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
+
+
 def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run one layer of an LSTM over x (S, B, D), step by step."""
     w_input, w_hidden, b_input, b_hidden, hidden, cell, reverse, *settings = args
@@ -172,4 +205,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _cpu_attention,
     aten.scaled_dot_product_attention.default: attention,
     aten.mkldnn_rnn_layer.default: lstm_layer,
+    aten._grouped_mm.default: grouped_mm,
 }

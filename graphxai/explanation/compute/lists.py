@@ -16,7 +16,7 @@ import torch
 
 from graphxai.contract.batching import in_chunks, in_pieces
 from graphxai.contract.inputs import Input
-from graphxai.runtime.progress import Progress, progress_bar, unseen
+from graphxai.runtime.progress import Progress, no_progress, progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
@@ -188,7 +188,7 @@ class _PieceWorker(Generic[Result]):
                     yield from results
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"shown": unseen}
+        return vars(self) | {"shown": no_progress}
 
 
 @contextmanager

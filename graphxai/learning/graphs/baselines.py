@@ -30,7 +30,7 @@ TREES = 500
 
 
 class GIN(nn.Module):
-    """A graph isomorphism network (Xu 2019) whose layers are added up for the graph.
+    """A graph isomorphism network (Xu 2019) that reads the sum over the nodes after every layer.
 
     It reads the same features as the Graphormer of a configuration. Edge features enter as in
     Hu 2020.
@@ -176,7 +176,7 @@ def _outputs(gin: GIN, graphs: Sequence[Data]) -> Tensor:
 
 
 def _bare(graphs: Sequence[Data]) -> list[Data]:
-    """Return graphs without their encoded structure, which PyG cannot batch."""
+    """Return the graphs without their encoded structure, which PyG cannot batch."""
     names = ("x", "edge_index", "edge_attr", "y")
     return [Data(**{n: g[n] for n in names if g.get(n) is not None}) for g in graphs]
 

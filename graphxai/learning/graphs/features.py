@@ -20,7 +20,7 @@ KEPT = ("x", "edge_index", "edge_attr", "y", "smiles")
 
 
 def plain(graph: Data) -> Data:
-    """Return a graph with nothing but features, edges, labels and SMILES; vectors are columns."""
+    """Return a graph with only features, edges, labels and SMILES, and vectors as columns."""
     copy = Data(**{name: graph[name] for name in KEPT if graph.get(name) is not None})
     for name in ("x", "edge_attr"):
         if (values := copy.get(name)) is not None and values.dim() == 1:
@@ -33,9 +33,9 @@ def plain(graph: Data) -> Data:
 def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]:
     """Return the fields of a `GraphormerConfig` for the features of graphs.
 
-    Integers are categories, whose number is taken from all graphs. Other features are numbers, and
-    standardised on the training graphs. Without `x`, all nodes look alike. Nine columns of `x`
-    with three of `edge_attr` that fit OGB's codes are a molecule's.
+    Integer features are categories, which are counted over all graphs. Other features are numbers,
+    which are standardised on the training graphs. Without `x`, all nodes look alike. If nine
+    columns of `x` and three of `edge_attr` fit OGB's codes, the graphs are taken for molecules.
 
     Args:
         graphs: graphs as from `plain`.
@@ -68,7 +68,7 @@ def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]
 def mean_features(graphs: Sequence[Data], fields: dict[str, Any]) -> Tensor:
     """Return the mean features of graphs, and their numbers of nodes and edges, (n, features).
 
-    Of a category, the mean is the share of each of its values.
+    A category has the share of each of its values in place of a mean.
     """
     rows = []
     for graph in graphs:
@@ -113,7 +113,7 @@ def _joined(graphs: Sequence[Data], name: str) -> Tensor | None:
 
 
 def _categories(rows: Tensor) -> tuple[int, ...] | None:
-    """Return the number of values of each column, or None if they are no categories."""
+    """Return the number of values of each column, or None if the columns hold no categories."""
     if rows.is_floating_point() or rows.dtype == torch.bool or not len(rows):
         return None
     if int(rows.min()) < 0:
@@ -134,7 +134,10 @@ def _numbers(kind: str, graphs: Sequence[Data], train: Sequence[int], name: str)
 
 
 def _are_ogb_codes(graphs: Sequence[Data], fields: dict[str, Any]) -> bool:
-    """Whether features are a molecule's in OGB's codes: those of its SMILES, if there is one."""
+    """Return whether the features are OGB's codes of molecules.
+
+    If the first graph has a SMILES, its features must be the codes of that molecule.
+    """
     for name, sizes in (
         ("node_cardinalities", ATOM_CARDINALITIES),
         ("edge_cardinalities", BOND_CARDINALITIES),

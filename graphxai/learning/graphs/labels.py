@@ -1,4 +1,4 @@
-"""What graphs are to be learned for: tasks from labels, or as the user says."""
+"""Make the tasks that graphs are learned for: from their labels, or as the user says."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tasks_of(task: TaskLike, y: FloatArray, *, whole: bool) -> tuple[Task, ...]:
 
 
 def _task(name: str, kind: str | None, column: FloatArray, whole: bool) -> Task:
-    """Make a task for labels (n,), of a kind if that is given."""
+    """Make a task for labels (n,), of the given kind or of the one that fits them."""
     values = np.unique(column[~np.isnan(column)])
     are_classes = bool(len(values)) and bool((values == np.floor(values)).all())
     are_classes = are_classes and values[0] >= 0
@@ -105,14 +105,14 @@ def standardised(tasks: Sequence[Task], y: FloatArray) -> tuple[Task, ...]:
     """Return the tasks, with values standardised on training labels y (n, tasks).
 
     Raises:
-        ValueError: a task has less than two classes or values to learn from.
+        ValueError: a task has fewer than two classes or values to learn from.
     """
     fitted = []
     for task, column in zip(tasks, y.T, strict=True):
         present = column[~np.isnan(column)]
         if len(np.unique(present)) < 2:
             raise ValueError(
-                f"task {task.name!r}: the training part has less than two different labels."
+                f"task {task.name!r}: the training part has fewer than two different labels."
             )
         if task.kind == "regression":
             task = replace(task, offset=float(present.mean()), scale=float(present.std()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphxai.learning.run_settings import RunSettings
@@ -21,16 +21,16 @@ PAIRS = 2_000_000  # pairs of nodes in a batch
 @documented
 @dataclass(frozen=True)
 class GraphSettings(RunSettings):
-    """How to split graphs, which network to train on them, and on which hardware.
+    """How to split graphs, which network to train on them, and on which hardware."""
 
-    Args:
-        split (of Python alone): "random", 80/10/10 with the seed; or a `Split` or three lists
-            with the positions of the training, validation and test graphs. By default the split
-            that the data set has, or else "random". `progress` (of Python alone): whether to
-            show bars on a terminal, and elsewhere a line every 30 seconds.
-    """
-
-    split: Any = None
+    split: Any = field(
+        default=None,
+        metadata={
+            "help": "The split: 'random' for 80/10/10 with the seed, a `Split`, or three lists with"
+            " the positions of the training, validation and test graphs. None takes the split of"
+            " the data set, or else 'random'."
+        },
+    )
     layers: int = option(4, "Layers of the network.", applies_to=GRAPHS, minimum=1)
     width: int = option(64, "Width of the network, a multiple of 8.", applies_to=GRAPHS, minimum=8)
     learning_rate: float = option(2e-3, "Highest learning rate.", applies_to=GRAPHS, minimum=0)
@@ -49,20 +49,15 @@ class GraphSettings(RunSettings):
         """Return the settings for fitting a network.
 
         Args:
-            graphs: number of training graphs, of which more are seen fewer times.
+            graphs: number of training graphs; the more there are, the fewer times each is seen.
             largest: nodes of the largest graph, on which the batch size depends.
         """
         epochs = min(EPOCHS, max(FEWEST_EPOCHS, SEEN // max(graphs, 1)))
         return TrainingSettings(
-            epochs=self.epochs or epochs,
+            epochs=epochs,
             batch_size=max(1, min(BATCH, PAIRS // max(largest, 1) ** 2)),
             learning_rate=self.learning_rate,
             ema_decay=0.99,
             monitor="loss",
             patience=self.patience,
-            seed=self.seed,
-            accelerator=self.accelerator,
-            devices=self.devices,
-            precision=self.precision or TrainingSettings.precision,
-            progress=self.progress,
-        )
+        ).for_run(self)

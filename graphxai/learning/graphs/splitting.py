@@ -145,29 +145,29 @@ def digest_of(graphs: Sequence[Data]) -> str:
 
 
 def _parts(settings: GraphSettings, n: int) -> Split:
-    """Return the split that is wanted, whose parts must be positions in the data set."""
-    wanted: Any = settings.split
-    if wanted is None or wanted == "random":
+    """Return the split that the settings ask for, and check its positions."""
+    split: Any = settings.split
+    if split is None or split == "random":
         return random_split(n, settings.seed)
-    if not isinstance(wanted, Split):
+    if not isinstance(split, Split):
         try:
-            train, valid, test = (tuple(int(k) for k in part) for part in wanted)
-            wanted = Split(train, valid, test)
+            train, valid, test = (tuple(int(k) for k in part) for part in split)
+            split = Split(train, valid, test)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 "split must be 'random', a Split, or three lists with the positions of the"
                 f" training, validation and test graphs: {error}"
             ) from error
-    positions = [*wanted.train, *wanted.valid, *wanted.test]
-    if not wanted.train or not all(0 <= k < n for k in positions):
+    positions = [*split.train, *split.valid, *split.test]
+    if not split.train or not all(0 <= k < n for k in positions):
         raise ValueError(f"the split needs training graphs, and positions from 0 to {n - 1}.")
-    return wanted
+    return split
 
 
 def _encoded(
     graphs: Sequence[Data], y: FloatArray, config: GraphormerConfig, settings: GraphSettings
 ) -> list[Data]:
-    """Return the encoded graphs with their labels; ValueError names one that cannot be used."""
+    """Encode graphs with their labels, or raise a ValueError that names one that cannot be used."""
     encoded = []
     show = None if settings.progress else False
     with progress_bar("encoding", len(graphs), show=show) as advance:

@@ -1,4 +1,4 @@
-"""Everything that a run on graphs writes: what it is, and then what came of it."""
+"""Write the files of a run on graphs: first what the run is, then its results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCORES = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes
 
 
 def begin_run(out: Path, split: SplitGraphs, training: TrainingSettings, *, resume: bool) -> None:
-    """Make a run's folder with what is known before training, or check that it has the same run.
+    """Create a run's folder with what is known before training, or check that it has this run.
 
     Raises:
         ValueError: see `record_run`.

@@ -25,10 +25,12 @@ from graphxai.learning.finetuning import FINETUNING, molecule_config
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.recipes.distillation import DISTILLING, distil
+from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.linked import Link
 from graphxai.models.graphormer import Graphormer, measure_mean_node, save_checkpoint
+from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
 __all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_training_compounds"]
@@ -67,15 +69,10 @@ def train_bace(
     *,
     root: str | os.PathLike[str] | None = None,
     split: str = "random",
-    seed: int = 0,
-    epochs: int | None = None,
     molecules: int = 40_000,
-    resume: bool = False,
-    accelerator: str = "auto",
-    devices: int | str = 1,
-    precision: str | None = None,
-    progress: bool = True,
+    settings: RunSettings | None = None,
     log: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> Path:
     """Train the BACE model and score it on its test molecules, next to a random forest.
 
@@ -83,16 +80,12 @@ def train_bace(
         out: folder of the run; the checkpoint is its sub-folder `model`.
         root: data folder, see `load_bace`.
         split: "scaffold" or "random".
-        seed: seed for the weights, the order of the graphs and a random split.
-        epochs: epochs of each fine-tuning; None means the recipe's.
         molecules: number of recombined molecules that a teacher labels, see `distil`; 0 means
             plain fine-tuning.
-        resume: continue an interrupted run in `out`.
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
-        progress: whether to show progress bars.
+        settings: settings of the run, by default `RunSettings()`. Their epochs are those of each
+            of the two fine-tunings.
         log: called with a line of text at each stage.
+        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
         The checkpoint folder.
@@ -100,22 +93,17 @@ def train_bace(
     Raises:
         ImportError: the extra `train` is not installed.
         DownloadError: the data are missing and cannot be downloaded.
+        TypeError: there is no such option.
         ValueError: `out` already contains a run and `resume` is False.
     """
-    require_hardware(accelerator, devices, precision)
-    out = Path(out)
+    settings = with_options(settings or RunSettings(), options, "train_bace")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    out, seed = Path(out), settings.seed
     graphs = load_bace(root, canonical=True)
     parts = bace_split(graphs, split, seed)
     tasks = bace_tasks(graphs, parts)
     graphs = encode_all(graphs, molecule_config(tasks))
-    common: dict[str, Any] = {
-        "seed": seed,
-        "accelerator": accelerator,
-        "devices": devices,
-        "progress": progress,
-    }
-    common |= {} if epochs is None else {"epochs": epochs}
-    common |= {} if precision is None else {"precision": precision}
+
     model = distil(
         graphs,
         tasks,
@@ -123,9 +111,9 @@ def train_bace(
         out,
         molecules=molecules,
         links=[LINK],
-        first_settings=replace(FIRST_ROUND, **common),
-        settings=replace(DISTILLING, **common),
-        resume=resume,
+        first_settings=FIRST_ROUND.for_run(settings),
+        settings=DISTILLING.for_run(settings),
+        resume=settings.resume,
         log=log,
     )
     y = torch.cat([graph.y for graph in graphs])
@@ -156,7 +144,7 @@ def train_bace(
 def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> Path:
     """Write the canonical SMILES of the training compounds next to a checkpoint, one per row.
 
-    Every result looks there for how near a molecule is; the other compounds are in `held_out.csv`.
+    Results read them to say how near a molecule is. The other compounds are in `held_out.csv`.
     """
 
     def canonical(chosen: Sequence[int]) -> list[str]:

@@ -23,7 +23,7 @@ PART = 500  # molecules
 
 
 class LabellingTeacher(Protocol):
-    """What labels molecules."""
+    """A teacher that labels molecules."""
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Return labels (n, tasks)."""
@@ -41,8 +41,8 @@ class LabelledMolecules:
     Attributes:
         smiles: the molecules (m,).
         labels: their labels (m, tasks).
-        left_out: the teacher's predictions for its training molecules without each of them
-            (n, tasks).
+        left_out: the teacher's prediction for each of its training molecules, made without that
+            molecule (n, tasks).
     """
 
     smiles: list[str]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from graphxai.learning import conformal
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware
 from graphxai.learning.predicting import predict
+from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -34,10 +34,13 @@ from graphxai.models.graphormer import (
     measure_mean_node,
     save_checkpoint,
 )
+from graphxai.runtime.options import with_options
 
-NUM_TRAIN = 10_000
+RECIPE = TrainingSettings(
+    epochs=4, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
+)
 CLASSES = tuple("0123456789")
-DEFORMED = 500  # images at a time
+DEFORM_CHUNK = 500  # images at a time
 
 
 def mnist_config(**changes: Any) -> GraphormerConfig:
@@ -62,43 +65,24 @@ def train_mnist(
     out: str | os.PathLike[str],
     *,
     root: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    resume: bool = False,
-    epochs: int = 4,
-    versions: int = 10,
-    batch_size: int = 32,
-    learning_rate: float = 2e-3,
-    num_train: int = NUM_TRAIN,
-    num_test: int | None = None,
     config: GraphormerConfig | None = None,
-    accelerator: str = "auto",
-    devices: int | str = 1,
-    precision: str | None = None,
-    progress: bool = True,
+    settings: DigitSettings | None = None,
+    **options: Any,
 ) -> Path:
     """Train a Graphormer on MNIST superpixels and score it on the official test set.
 
-    The last tenth of the first `num_train` training images is held out for validation. Every other
-    image is used in `versions` versions: unchanged, and randomly deformed before segmentation. The
-    averaged weights of the epoch with the best validation accuracy are kept, their outputs are
-    scaled by one number (temperature) fitted on validation data, and scored once on test data.
+    The last tenth of the training images is held out for validation. Every other image is used in
+    several versions: unchanged, and randomly deformed before segmentation. The
+    averaged weights of the epoch with the best validation accuracy are kept. Their outputs are
+    divided by a temperature fitted on validation data, and scored once on test data.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
         root: folder that contains `mnist/`; see `graphxai.datasets.mnist.load_mnist`.
-        seed: seed for the weights, the order of the graphs and the deformations.
-        resume: continue an interrupted run in `out`.
-        epochs: passes over all versions of all images.
-        versions: versions of each training image.
-        batch_size: graphs per step.
-        learning_rate: AdamW's learning rate after the warm-up.
-        num_train: number of training images, validation included.
-        num_test: number of test images; None means all.
         config: configuration of the model; None means the bundled model's.
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
-        progress: whether to show progress bars.
+        settings: settings of the run, by default `DigitSettings()`. Their seed is also that of the
+            deformations.
+        options: fields of `DigitSettings` to change, such as `versions=2` or `resume=True`.
 
     Returns:
         The checkpoint folder.
@@ -106,19 +90,19 @@ def train_mnist(
     Raises:
         ImportError: the extra `train` is not installed.
         DownloadError: the data are missing and cannot be downloaded.
+        TypeError: there is no such option.
         ValueError: `out` already contains a run and `resume` is False, or too few images.
     """
-    require_hardware(accelerator, devices, precision)
-    out = Path(out)
-    if (out / "state").exists() and not resume:
+    settings = with_options(settings or DigitSettings(), options, "train_mnist")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    out, seed, versions, progress = Path(out), settings.seed, settings.versions, settings.progress
+    if (out / "state").exists() and not settings.resume:
         raise ValueError(
             f"{out} already contains a run: resume it (resume=True, --resume) or choose another"
             " folder."
         )
-    if versions < 1 or num_train < 20:
-        raise ValueError("versions must be at least 1 and num_train at least 20.")
     config = config or mnist_config()
-    images, labels = load_mnist(root, "train", limit=num_train)
+    images, labels = load_mnist(root, "train", limit=settings.num_train)
     held_out = max(1, len(images) // 10)
     cut = len(images) - held_out
     valid = list(_graphs(images[cut:], labels[cut:], config, "validation graphs", progress))
@@ -128,26 +112,17 @@ def train_mnist(
         title = f"training graphs, version {version + 1} of {versions}"
         train += _graphs(chosen, labels[:cut], config, title, progress)
 
-    settings = TrainingSettings(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=0.02,
-        warmup=0.05,
-        ema_decay=0.999,
-        label_smoothing=0.05,
-        seed=seed,
-        accelerator=accelerator,
-        devices=devices,
-        precision=precision or TrainingSettings.precision,
-        progress=progress,
+    training = replace(
+        RECIPE.for_run(settings),
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
     )
     torch.manual_seed(seed)
-    result = fit(Graphormer(config), train, valid, settings, out)
+    result = fit(Graphormer(config), train, valid, training, out)
     model = result.model.cpu()
     temperature = calibrate(model, predict(model, valid), torch.from_numpy(labels[cut:]))
 
-    images, digits = load_mnist(root, "test", limit=num_test)
+    images, digits = load_mnist(root, "test", limit=settings.num_test)
     test = list(_graphs(images, digits, config, "test graphs", progress))
     figures = measure(predict(model, test), torch.from_numpy(digits))
     answers = np.concatenate([labels[cut:], digits])
@@ -159,7 +134,7 @@ def train_mnist(
         "validation_images": held_out,
         "test_images": len(test),
         "versions": versions,
-        "training": asdict(settings),
+        "training": asdict(training),
         "best_epoch": result.epoch,
         "validation_accuracy": next(iter(result.scores.values()), math.nan),
         "temperature": temperature,
@@ -172,7 +147,7 @@ def train_mnist(
 
 
 def conformal_parts(digits: np.ndarray, held_out: int) -> tuple[np.ndarray, Split]:
-    """Return labels (n, 1) of validation images, then test images, and where they are."""
+    """Return the labels (n, 1) of validation images, then test images, and their positions."""
     chosen = tuple(range(len(digits)))
     return digits[:, None].astype(float), Split((), chosen[:held_out], chosen[held_out:])
 
@@ -226,7 +201,7 @@ def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
 def _deformed(images: np.ndarray, seed: int) -> np.ndarray:
     """Return randomly deformed images."""
     generator = torch.Generator().manual_seed(seed)
-    parts = torch.from_numpy(images).float().div(255).split(DEFORMED)
+    parts = torch.from_numpy(images).float().div(255).split(DEFORM_CHUNK)
     return torch.cat([deform(part, generator) for part in parts]).numpy()
 
 
@@ -246,7 +221,7 @@ def _graphs(
 
 
 def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> Iterable[Data]:
-    """Show a bar while items are taken, if progress is wanted."""
+    """Return the items, and show a bar while they are taken if progress is wanted."""
     if not progress:
         return items
     from rich.progress import track
@@ -274,19 +249,15 @@ images:
 
 def _command(metadata: dict[str, Any]) -> str:
     """Return the command with the settings of this run that are not the recipe's."""
-    training = metadata["training"]
-    recipe = inspect.signature(train_mnist).parameters
+    training, defaults = metadata["training"], DigitSettings()
+    images = metadata["train_images"] + metadata["validation_images"]
     used = {
-        "num_train": metadata["train_images"] + metadata["validation_images"],
-        "versions": metadata["versions"],
-        "epochs": training["epochs"],
-        "seed": training["seed"],
+        "num-train": (images, defaults.num_train),
+        "versions": (metadata["versions"], defaults.versions),
+        "epochs": (training["epochs"], RECIPE.epochs),
+        "seed": (training["seed"], defaults.seed),
     }
-    options = [
-        f" --{name.replace('_', '-')} {value}"
-        for name, value in used.items()
-        if value != recipe[name].default
-    ]
+    options = [f" --{name} {value}" for name, (value, default) in used.items() if value != default]
     return f"graphxai train mnist-superpixels --out runs/mnist{''.join(options)}"
 
 

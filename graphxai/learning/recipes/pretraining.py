@@ -50,12 +50,12 @@ PRETRAINING = TrainingSettings(
 )
 HELD_OUT = 1000  # molecules of the validation curve
 # Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
-ENVIRONMENTS, OF_DESCRIPTORS, OF_MINIMOL = 30.0, 1.0, 1.0
+ENVIRONMENT_WEIGHT, DESCRIPTOR_WEIGHT, MINIMOL_WEIGHT = 30.0, 1.0, 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is learned from n molecules.
+    """What a network learns to predict for n molecules.
 
     Attributes:
         tasks: the tasks.
@@ -98,7 +98,7 @@ def pretrain(
         out: folder of the checkpoint; the run is in its sub-folder `run`.
         tables: CSV files with a column `smiles`.
         exclude: SMILES of molecules that must not be seen, such as a test set.
-        per_table: the most molecules taken from a table, at random.
+        per_table: largest number of molecules taken from a table, drawn at random.
         recombined: number of molecules recombined from those of the tables.
         count: number of atom environments.
         minimol: number of molecules whose MiniMol fingerprint is learned; 0 for none. It needs the
@@ -118,8 +118,8 @@ def pretrain(
     smiles = collect(tables, exclude=exclude, per_table=per_table, seed=settings.seed)
     read = len(smiles)
     log(f"recombining {recombined:,} of {read:,} molecules")
-    some = random.Random(settings.seed).sample(smiles, min(read, recombined))
-    new = recombine(some, recombined, seed=settings.seed, max_atoms=60)
+    sources = random.Random(settings.seed).sample(smiles, min(read, recombined))
+    new = recombine(sources, recombined, seed=settings.seed, max_atoms=60)
     smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
     log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
     targets = describe(smiles, out / "targets", count, minimol, settings)
@@ -154,7 +154,7 @@ def describe(
         return np.concatenate([descriptors(part) for part in chunks])
 
     learned, tasks = learned_descriptors(_cached(cache / "descriptors.npy", descriptors_of))
-    targets = Targets(tasks, learned.astype(np.float32), _shares(OF_DESCRIPTORS, len(tasks)))
+    targets = Targets(tasks, learned.astype(np.float32), _shares(DESCRIPTOR_WEIGHT, len(tasks)))
     if minimol:
         chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
         targets += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
@@ -162,7 +162,7 @@ def describe(
     return targets + Targets(
         [Task(name, "binary", ("absent", "present")) for name in names],
         environments(smiles, count).astype(np.float32),
-        _shares(ENVIRONMENTS, count),
+        _shares(ENVIRONMENT_WEIGHT, count),
     )
 
 
@@ -193,7 +193,7 @@ def _minimol_targets(
     values = np.full((len(smiles), numbers.shape[1]), np.nan, dtype=np.float32)
     values[chosen] = np.clip(numbers, -4, 4)
     tasks = [Task(f"MiniMol {k}", "regression") for k in range(numbers.shape[1])]
-    return Targets(tasks, values, _shares(OF_MINIMOL, len(tasks)))
+    return Targets(tasks, values, _shares(MINIMOL_WEIGHT, len(tasks)))
 
 
 def _cached(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
 from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -31,6 +33,7 @@ from graphxai.models.graphormer import (
     measure_mean_node,
     save_checkpoint,
 )
+from graphxai.runtime.options import with_options
 
 __all__ = ["rule_task", "train_rule", "train_rules"]
 
@@ -58,14 +61,9 @@ def train_rule(
     *,
     molecules: Sequence[str] | None = None,
     size: int = 4000,
-    seed: int = 0,
     init_weights: str | os.PathLike[str] | None = None,
-    epochs: int | None = None,
-    resume: bool = False,
-    accelerator: str = "auto",
-    devices: int | str = 1,
-    precision: str | None = None,
-    progress: bool = True,
+    settings: RunSettings | None = None,
+    **options: Any,
 ) -> Path:
     """Train a Graphormer on a rule and score it on its test molecules.
 
@@ -74,16 +72,11 @@ def train_rule(
         rule: a name in `graphxai.datasets.rules.RULES`, or your own rule.
         molecules: SMILES to choose from; None means the local tables, see `local_smiles`.
         size: total number of molecules: 80 % training, 10 % validation, 10 % test.
-        seed: seed for choosing and splitting the molecules, the weights and the order of the
-            graphs.
         init_weights: weights to start from, by name (the bundled "molecules") or folder, in a
             Graphormer of their size; None trains a small one from scratch.
-        epochs: None means the recipe's.
-        resume: continue an interrupted run in `out`.
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
-        progress: whether to show progress bars.
+        settings: settings of the run, by default `RunSettings()`. Their seed also chooses and
+            splits the molecules.
+        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
         The checkpoint folder. `metadata` has the score on the test molecules and what
@@ -92,23 +85,17 @@ def train_rule(
     Raises:
         ImportError: the extra `train` is not installed.
         FileNotFoundError: no molecules are given and there are no local tables.
+        TypeError: there is no such option.
         ValueError: too few molecules of a class; or `out` already contains a run and `resume` is
             False.
     """
-    require_hardware(accelerator, devices, precision)
-    out, chosen = Path(out), get_rule(rule)
+    settings = with_options(settings or RunSettings(), options, "train_rule")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    out, chosen, seed = Path(out), get_rule(rule), settings.seed
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     task = rule_task(dataset)
     recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
-    settings = recipe.changed(
-        seed=seed,
-        epochs=epochs,
-        accelerator=accelerator,
-        devices=devices,
-        precision=precision,
-        progress=progress,
-    )
     torch.manual_seed(seed)
     model = _untrained(task) if init_weights is None else _pretrained(init_weights, task)
     graphs = encode_all(_graphs(dataset.smiles, dataset.labels[:, None]), model.config)
@@ -116,7 +103,7 @@ def train_rule(
     train, valid, test = (
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
     )
-    fit(model, train, valid, settings, out, resume=resume)
+    fit(model, train, valid, recipe.for_run(settings), out, resume=settings.resume)
     score = score_task(task, predict(model, test), torch.cat([g.y for g in test])[:, 0])
     calibrate(model, graphs, dataset.labels[:, None].astype(np.float64), split)
     name = "ROC-AUC" if task.kind == "binary" else "R2"
@@ -141,47 +128,31 @@ def train_rules(
     out: str | os.PathLike[str],
     table: RuleTable,
     *,
-    seed: int = 0,
     init_weights: str | os.PathLike[str] | None = "molecules",
-    epochs: int | None = None,
-    resume: bool = False,
-    accelerator: str = "auto",
-    devices: int | str = 1,
-    precision: str | None = None,
-    progress: bool = True,
+    settings: RunSettings | None = None,
+    **options: Any,
 ) -> Path:
     """Train one Graphormer on all rules of a table, a task for each.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
         table: the rules, and molecules with their answers.
-        seed: seed of the weights and the order of the graphs.
         init_weights: weights to start from, by name or folder; None trains from scratch.
-        epochs: None means the recipe's.
-        resume: continue an interrupted run in `out`.
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's; None means the recipe's.
-        progress: whether to show progress bars.
+        settings: settings of the run, by default `RunSettings()`.
+        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
         The checkpoint folder, whose `metadata` has the scores on the test molecules.
 
     Raises:
         ImportError: the extra `train` is not installed.
+        TypeError: there is no such option.
         ValueError: `out` already contains a run and `resume` is False.
     """
-    require_hardware(accelerator, devices, precision)
+    settings = with_options(settings or RunSettings(), options, "train_rules")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
     out = Path(out)
-    settings = TOGETHER.changed(
-        seed=seed,
-        epochs=epochs,
-        accelerator=accelerator,
-        devices=devices,
-        precision=precision,
-        progress=progress,
-    )
-    torch.manual_seed(seed)
+    torch.manual_seed(settings.seed)
     split = table.split
     tasks = tuple(
         _task_of(rule, table.of(rule.name)[list(split.train)].astype(np.float64))
@@ -193,7 +164,7 @@ def train_rules(
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
     )
     start_at_frequencies(model, torch.cat([graph.y for graph in train]))
-    fit(model, train, valid, settings, out, resume=resume)
+    fit(model, train, valid, TOGETHER.for_run(settings), out, resume=settings.resume)
     calibrate(model, graphs, table.labels.astype(np.float64), split)
     scores = evaluate(model, test)
     summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
@@ -207,7 +178,12 @@ A Graphormer trained on several rules together, to check explanations against th
 determine the answers. It predicts nothing that could not be computed. Molecules: {len(train)} for
 training, {len(valid)} for validation, {len(test)} for testing. Test, ROC-AUC or R2: {summary}.
 """,
-        metadata={"size": len(graphs), "seed": seed, "scores": scores, "summary": summary},
+        metadata={
+            "size": len(graphs),
+            "seed": settings.seed,
+            "scores": scores,
+            "summary": summary,
+        },
     )
 
 
@@ -221,7 +197,7 @@ def _untrained(*tasks: Task) -> Graphormer:
 
 
 def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphormer:
-    """Make a Graphormer of the size of given weights, which starts from them."""
+    """Make a Graphormer that starts from given weights and has their size."""
     source = load_checkpoint(locate(Path(init_weights)))
     config = replace(source.config, tasks=tasks, dropout=0.0, attention_dropout=0.0)
     return initialise(Graphormer(config), source)
@@ -230,8 +206,8 @@ def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphorme
 def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
     """Return graphs with labels (n, rules), without their SMILES.
 
-    Checkpoints of rules keep no training molecules. So `calibrate` must not use how near a molecule
-    is to them either.
+    A checkpoint of a rule keeps no training molecules, so its intervals must not depend on how near
+    a molecule is to them.
     """
     graphs = require_graphs(smiles, canonical=True)
     for graph, row in zip(graphs, labels, strict=True):

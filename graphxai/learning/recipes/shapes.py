@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.learning.fit import evaluate, fit, require_hardware
 from graphxai.learning.predicting import encode_all
+from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -18,10 +20,11 @@ from graphxai.models.graphormer import (
     measure_mean_node,
     save_checkpoint,
 )
+from graphxai.runtime.options import with_options
 
 __all__ = ["shape_config", "train_shapes"]
 
-SETTINGS = TrainingSettings(epochs=25, batch_size=32, learning_rate=2e-3, ema_decay=0.99)
+RECIPE = TrainingSettings(epochs=25, batch_size=32, learning_rate=2e-3, ema_decay=0.99)
 
 
 def shape_config() -> GraphormerConfig:
@@ -46,52 +49,36 @@ def train_shapes(
     out: str | os.PathLike[str],
     dataset: ShapeDataset | None = None,
     *,
-    seed: int = 0,
-    epochs: int | None = None,
-    resume: bool = False,
-    accelerator: str = "auto",
-    devices: int | str = 1,
-    precision: str | None = None,
-    progress: bool = True,
+    settings: RunSettings | None = None,
+    **options: Any,
 ) -> Path:
     """Train a Graphormer on graphs with planted shapes, all shapes together.
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
-        dataset: the graphs; None makes those of `shape_dataset(seed=seed)`.
-        seed: seed for the graphs, the weights and the order of the graphs.
-        epochs: None means the recipe's.
-        resume: continue an interrupted run in `out`.
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's, such as "32-true" or "bf16-mixed"; None means the recipe's.
-        progress: whether to show progress bars.
+        dataset: the graphs; None makes those of `shape_dataset` from the same seed.
+        settings: settings of the run, by default `RunSettings()`.
+        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
         The checkpoint folder.
 
     Raises:
         ImportError: the extra `train` is not installed.
+        TypeError: there is no such option.
         ValueError: `out` already contains a run and `resume` is False.
     """
-    require_hardware(accelerator, devices, precision)
-    out, dataset = Path(out), dataset or shape_dataset(seed=seed)
-    settings = SETTINGS.changed(
-        seed=seed,
-        epochs=epochs,
-        accelerator=accelerator,
-        devices=devices,
-        precision=precision,
-        progress=progress,
-    )
-    torch.manual_seed(seed)
+    settings = with_options(settings or RunSettings(), options, "train_shapes")
+    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
+    torch.manual_seed(settings.seed)
     model = Graphormer(shape_config())
     graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)
     split = dataset.split
     train, valid, test = (
         [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
     )
-    fit(model, train, valid, settings, out, resume=resume)
+    fit(model, train, valid, RECIPE.for_run(settings), out, resume=settings.resume)
     scores = evaluate(model, test)
     summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
     measure_mean_node(model, train)
@@ -104,5 +91,5 @@ A small Graphormer that says which shapes are in a graph, to check explanations 
 and edges of the shapes. Graphs: {len(train)} for training, {len(valid)} for validation,
 {len(test)} for testing. Test ROC-AUC: {summary}.
 """,
-        metadata={"size": len(graphs), "seed": seed, "summary": f"ROC-AUC: {summary}"},
+        metadata={"size": len(graphs), "seed": settings.seed, "summary": f"ROC-AUC: {summary}"},
     )

@@ -99,9 +99,9 @@ def choose_teacher(
             name: fitter.fit_forests(name) for name in MAX_FEATURES
         }
         for name, (_, noises) in by_source.items():
-            wanted = {k: noises[k] for k in enough if name in (weights[k] or {}) and noises}
-            if wanted:
-                sources[name] = fitter.fit_process(name, wanted)
+            used_noises = {k: noises[k] for k in enough if name in (weights[k] or {}) and noises}
+            if used_noises:
+                sources[name] = fitter.fit_process(name, used_noises)
     metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
     return Teacher(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
 
@@ -202,7 +202,7 @@ class _SourceFitter:
 
     @cached_property
     def _kernels(self) -> dict[str, tuple[Kernel, Positions, float]]:
-        """What `_kernel_to_carriers` has computed so far, by source."""
+        """The kernels that `_kernel_to_carriers` has computed so far, by source."""
         return {}
 
     def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions, float]:
@@ -260,7 +260,7 @@ def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bo
 
 
 def _has_enough_labels(y: FloatArray) -> bool:
-    """Whether labels y (n,) are enough to choose a teacher."""
+    """Return whether labels y (n,) are enough to choose a teacher."""
     labels = y[~np.isnan(y)]
     return len(labels) >= MIN_LABELS and len(np.unique(labels)) > 1
 
@@ -274,7 +274,7 @@ def _labelled(y: FloatArray, without: Positions | None = None) -> Positions:
 
 
 def _gaps(task: Task, n: int) -> FloatArray:
-    """Return readings of a task for n molecules, all missing."""
+    """Return readings of a task for n molecules, all NaN."""
     return np.full((n, len(task.classes)) if task.kind == "multiclass" else n, np.nan)
 
 
@@ -290,6 +290,6 @@ def _squared_error(readings: FloatArray, y: FloatArray) -> float:
 
 
 def _width(fingerprints: NDArray[np.float32]) -> float:
-    """Return the median distance between fingerprints, of the first thousand."""
+    """Return the median distance between the first thousand fingerprints."""
     squares = squared_distances(fingerprints[:1000], fingerprints[:1000])
     return float(np.sqrt(np.median(squares))) or 1.0

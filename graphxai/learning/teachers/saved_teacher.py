@@ -44,19 +44,19 @@ def teacher_file(teacher: Teacher, digest: str) -> bytes:
     tasks: dict[str, list[int]] = {}
     for name in sorted({name for weights in teacher.weights for name in weights or ()}):
         source = teacher.sources[name]
-        wanted = [k for k, weights in enumerate(teacher.weights) if name in (weights or {})]
+        positions = [k for k, weights in enumerate(teacher.weights) if name in (weights or {})]
         if isinstance(source, ForestSource):
-            for k in wanted:
+            for k in positions:
                 trees = StoredTrees.of(source.forests[k].trees)
                 arrays |= {f"{name}/{k}/{field}": v for field, v in vars(trees).items()}
         else:
-            wanted = list(source.tasks)
+            positions = list(source.tasks)
             arrays[f"{name}/weights"] = source.process.weights
             arrays[f"{name}/means"] = source.process.means
             arrays[f"{name}/width"] = np.array([source.width])
             for i, part in enumerate(source.carriers):
                 arrays[f"{name}/carriers/{i}"] = part
-        tasks[name] = wanted
+        tasks[name] = positions
     about: dict[str, Any] = {"tasks": [asdict(task) for task in teacher.tasks], "sources": tasks}
     about |= {"weights": teacher.weights, "metrics": teacher.metrics}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -76,8 +76,8 @@ def saved_teacher(folder: Path | None, digest: str) -> Teacher | None:
     path = None if folder is None else folder / TEACHER
     if path is None or not path.is_file():
         return None
-    teacher, of_weights = _read(path, path.stat().st_mtime_ns)
-    if of_weights != digest:
+    teacher, weights_digest = _read(path, path.stat().st_mtime_ns)
+    if weights_digest != digest:
         raise ValueError(
             f"{path} belongs to other weights: delete it, or repeat the training command with"
             " --resume --keep-teacher."
@@ -112,18 +112,18 @@ def _teacher_from(about: dict[str, Any], arrays: Arrays) -> Teacher:
     for name, positions in about["sources"].items():
         if not all(type(k) is int and 0 <= k < len(tasks) for k in positions):
             raise ValueError(f"source {name!r} predicts a task that is not there")
-        of_source = {k: tasks[k] for k in positions}
+        source_tasks = {k: tasks[k] for k in positions}
         if name in FORESTS:
-            sources[name] = _forests(name, of_source, arrays)
+            sources[name] = _forests(name, source_tasks, arrays)
         elif name in CARRIERS:
-            sources[name] = _processes(name, of_source, arrays)
+            sources[name] = _processes(name, source_tasks, arrays)
         else:
             raise ValueError(f"{name!r} is no source of a teacher")
     weights, metrics = tuple(about["weights"]), tuple(about["metrics"])
     if len(weights) != len(tasks) or len(metrics) != len(tasks):
         raise ValueError("there must be weights and a metric for each task")
-    for k, of_task in enumerate(weights):
-        _check_weights(k, of_task, about["sources"])
+    for k, task_weights in enumerate(weights):
+        _check_weights(k, task_weights, about["sources"])
     return Teacher(tasks, sources, weights, (), metrics)
 
 

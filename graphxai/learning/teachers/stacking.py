@@ -1,6 +1,6 @@
 """A teacher for every target of a table: the weighted mean of forests and Gaussian processes.
 
-What it and a network predict together becomes labels, from which the network learns.
+The teacher and a network together predict labels, from which the network then learns.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class MoleculeFeatures:
 
     @cached_property
     def forest(self) -> NDArray[np.float32]:
-        """Return the ECFP4 fingerprints (n, 2048)."""
+        """ECFP4 fingerprints, (n, 2048)."""
         return ecfp4(self.smiles)
 
     @cached_property
     def descriptor_forest(self) -> NDArray[np.float32]:
-        """Return the ECFP4 fingerprints beside descriptors (n, 2361)."""
+        """ECFP4 fingerprints beside descriptors, (n, 2361)."""
         return forest_inputs(self.smiles)
 
     @cached_property
@@ -135,7 +135,7 @@ class ProcessSource:
 
     @property
     def left_out(self) -> dict[int, FloatArray]:
-        """Leave-one-out predictions for the training molecules, NaN for several classes."""
+        """Leave-one-out predictions for the training molecules, NaN for a multi-class task."""
         readings = process_readings(self.tasks, self.process.left_out)
         return {k: v if v.ndim == 1 else np.full(len(v), np.nan) for k, v in readings.items()}
 
@@ -152,8 +152,8 @@ class Teacher:
         out_of_fold: for each task, the leading score of every source, and of their mean ("stack"),
             for molecules whose scaffolds were left out.
         metrics: for each task, the name of that score.
-        unseen: by task, these predictions for the training molecules, and how near each molecule is
-            to those that were not left out.
+        unseen: by task, the mean's predictions for the training molecules without their scaffolds,
+            and how near each molecule is to those that were not left out.
     """
 
     tasks: tuple[Task, ...]
@@ -164,7 +164,7 @@ class Teacher:
     unseen: Mapping[str, Unseen] = field(default_factory=dict)
 
     def predict(self, features: MoleculeFeatures) -> list[FloatArray | None]:
-        """Predict molecules for each task, or return None for one without weights."""
+        """Predict molecules for each task. The result is None for a task without weights."""
         used: dict[str, set[int]] = {}
         for k, weights in enumerate(self.weights):
             for name in weights or ():
@@ -202,7 +202,7 @@ class Teacher:
 
     @property
     def even_shares(self) -> list[float | None]:
-        """A share of one half for each task, for want of molecules to choose it on."""
+        """A share of one half for each task, for when no molecules are held out to choose it."""
         return [None if weights is None else 0.5 for weights in self.weights]
 
     @property
@@ -349,8 +349,9 @@ def labels_with_teacher(
 def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> float:
     """Find the teacher's share s in s teacher + (1 - s) network with the least squared error.
 
-    Stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are readings (n,)
-    or (n, C) for labels y (n,), NaN where missing; with fewer than 20 labels s is one half.
+    This is stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are
+    readings (n,) or (n, C) for labels y (n,), NaN where one is missing. With fewer than 20 labels,
+    s is one half.
     """
     labelled = ~np.isnan(y)
     if labelled.sum() < MIN_LABELS:
@@ -366,7 +367,8 @@ def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> f
 def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArray:
     """Mix training labels y (n,) with the teacher's predictions without them, at half its share.
 
-    (1 - s / 2) y + s / 2 t for the share s and the prediction t; y where t is missing.
+    The result is (1 - s / 2) y + s / 2 t for the share s and the prediction t. It is y where t is
+    missing.
     """
     mixed = (1 - share / 2) * y + share / 2 * left_out
     return np.where(np.isnan(mixed), y, mixed)
@@ -375,8 +377,8 @@ def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArra
 def soft_labels(readings: FloatArray, seed: int = 0) -> FloatArray:
     """Turn predictions into labels (n,) to learn from.
 
-    Values and probabilities of two classes (n,) are labels already. Of several classes (n, C), one
-    is drawn for each molecule. In expectation, it has the same cross-entropy as the probabilities.
+    Values and probabilities of two classes (n,) are labels already. From several classes (n, C),
+    one is drawn for each molecule. Its cross-entropy is, in expectation, that of the probabilities.
     """
     if readings.ndim == 1:
         return readings

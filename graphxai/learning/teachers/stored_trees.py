@@ -114,7 +114,7 @@ class StoredTrees:
         if len(set(numbers)) < len(numbers) or not possible.issuperset(numbers):
             raise ValueError("the classes of a forest are not those of its task")
         if num_classes and not numbers:
-            raise ValueError("a forest for classes has none")
+            raise ValueError("a forest for classes has no classes")
         if self.value.shape != (len(self.feature), max(len(numbers), 1)):
             raise ValueError(f"the values of the nodes have shape {self.value.shape}")
         if self.value.dtype.kind != "f" or not np.isfinite(self.value).all():
