@@ -290,19 +290,23 @@ def gelu(x: Tensor) -> Tensor:
         return _by_custom_rule(rule, "activation", x, BoundOperation(F.gelu))
     if rules.activation is None:
         return _recorded("activation", x, F.gelu)
-    return x * _gelu_ratio(x.detach())
+    return x * gelu_ratio(x.detach())
 
 
 def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute f(x) entry by entry, for a function with f(0) = 0.
 
-    Under the activation rule, it is x times the constant f(x) / x. At x = 0 the ratio is taken at a
-    small positive number instead.
+    Under the activation rule, it is x times the constant f(x) / x (see `constant_ratio`).
     """
     if _rules.get().activation is None:
         return _recorded("activation", x, f)
-    point = x.detach().masked_fill(x == 0, 1e-4)
-    return x * (f(point) / point).detach()
+    return x * constant_ratio(x.detach(), f).detach()
+
+
+def constant_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute f(x) / x entry by entry. At x = 0 it is taken at a small positive number instead."""
+    point = x.masked_fill(x == 0, 1e-4)
+    return f(point) / point
 
 
 def relu(x: Tensor) -> Tensor:
@@ -376,6 +380,6 @@ def _records_biases() -> bool:
     return tape is not None and tape.with_biases
 
 
-def _gelu_ratio(x: Tensor) -> Tensor:
+def gelu_ratio(x: Tensor) -> Tensor:
     """Compute GELU(x) / x as the normal distribution function, which also has a value at x = 0."""
     return torch.special.ndtr(x)

@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from graphxai.rules.operation_rule import BoundOperation
+
 from .node_kinds import KINDS, LISTS, NodeKind
 from .trace import WEIGHTS, Op, Ref, RunningModule, Trace
 
@@ -103,6 +105,24 @@ class AutogradGraph:
         Raises Opaque if the graph does not say enough.
         """
         return _TraceWriter(self).trace
+
+
+def saved(node: Node, name: str) -> Any:
+    """Return what a node saved under a name, a tensor without its gradient."""
+    value = getattr(node, f"_saved_{name}")
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def bound_operation(node: Node) -> BoundOperation:
+    """Return the operation of a node as a function of its first argument."""
+    kind = KINDS[node.name()]
+    settings, options = [], {}
+    for name, place in kind.numbers.items():
+        if place is None:
+            options[name] = saved(node, name)
+        else:
+            settings.append(saved(node, name))
+    return BoundOperation(getattr(torch.ops.aten, kind.name), tuple(settings), options)
 
 
 def shape_of(edge: Edge) -> torch.Size:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ..layout import NodeLayout
-from .conservative_rules import CONSERVATIVE, custom_rule
+from .built_in_rules import BUILT_IN
 from .ledger_lines import BIASES, LedgerLines
 from .node_ids import NONE, NodeIds
 from .replay_plan import ReplayPlan
+from .rules_in_force import custom_rule
 from .trace import Op, Ref, Trace
 from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME
 
@@ -84,7 +85,7 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
         return False
     if op.name == "native_batch_norm":
         return op.args[5] is False
-    if op.name in CONSERVATIVE and not getattr(plan.rules, CONSERVATIVE[op.name][0]):
+    if op.name in BUILT_IN and not getattr(plan.rules, BUILT_IN[op.name].asked_by):
         return False
     return op.name in LINEAR | BY_ENTRY | {"native_layer_norm"}
 

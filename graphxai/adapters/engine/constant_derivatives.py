@@ -11,10 +11,10 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
-from .conservative_rules import rule_for
 from .ledger_lines import LedgerLines, places_added
 from .replay import by_rule, out_of_place, replay
 from .replay_plan import ReplayPlan
+from .rules_in_force import rule_for
 from .trace import Op, Ref, fill_refs, is_real, pair_refs
 from .vocabulary import ADDITIONS, FILLS, LINEAR_IN, PLUS_PRODUCT, SUMMED
 

@@ -26,8 +26,7 @@ from graphxai.runtime.scope import Blocks
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
-from .conservative_rules import has_rule
-from .gradient_rules import GRADIENTS, HookAt, hooks_of, install_hooks
+from .hooks import HookAt, can_be_hooked, hooks_of, install_hooks
 from .ledger_lines import BIASES, STRUCTURE
 from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
@@ -203,7 +202,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
     for step in nonlinearities(plan):
         raise Opaque(f"{step.what}, for which there is no rule")
     for op in plan.passing:
-        if has_rule(plan, op) and op.name not in GRADIENTS:
+        if not can_be_hooked(plan, op, graph.nodes[trace.places[op.number]]):
             raise Opaque(f"the rule of {op.name}")
         if op.name in ("max", "min"):
             raise Opaque("a maximum along an axis, in which ties share relevance")

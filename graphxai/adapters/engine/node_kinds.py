@@ -136,6 +136,8 @@ KINDS: dict[str, NodeKind] = {
     "MishBackward0": NodeKind("mish"),
     "HardswishBackward0": NodeKind("hardswish"),
     "HardtanhBackward0": NodeKind("hardtanh", numbers={"min_val": 1, "max_val": 2}),
+    "HardshrinkBackward0": NodeKind("hardshrink", numbers={"lambd": 1}),
+    "SoftshrinkBackward0": NodeKind("softshrink", numbers={"lambd": 1}),
     "ReluBackward0": NodeKind("relu"),
     "LeakyReluBackward0": NodeKind("leaky_relu", numbers={"negative_slope": 1}),
     "GeluBackward0": NodeKind("gelu", numbers=_settings("approximate")),

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .conservative_rules import custom_rule, vanishes_at_zero
 from .flow_queries import factors_of, is_root
 from .replay_plan import ReplayPlan
 from .roles import Rule
+from .rules_in_force import custom_rule, vanishes_at_zero
 from .trace import Op, refs_in
 from .vocabulary import KNOWN, NORMS, PRODUCTS, RATIO, SOFTMAX
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .conservative_rules import rule_for
 from .constant_additions import GraphAxis, graph_axes
 from .flow_queries import numbers_among
 from .node_ids import NodeIds
 from .pass_plans import Program
 from .pass_request import PassRequest
 from .replay_plan import ReplayPlan
+from .rules_in_force import rule_for
 from .trace import WEIGHTS, Op, Ref, Trace, refs_in
 
 MOST_PER_REQUEST = 4  # programs under the same rules, for as many branches of a model's code

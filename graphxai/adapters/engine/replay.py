@@ -12,8 +12,9 @@ from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
 
-from .conservative_rules import Function, rule_for
+from .built_in_rules import Function
 from .replay_plan import ReplayPlan
+from .rules_in_force import rule_for
 from .trace import WEIGHTS, Op, Ref, fill_refs, pair_refs
 from .vocabulary import PLUS_PRODUCT, PRODUCTS
 

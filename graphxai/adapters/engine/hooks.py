@@ -1,0 +1,114 @@
+"""The rules as hooks on PyTorch's autograd graph: what a node passes back instead of its gradient.
+
+A hook gets the gradients that a node passes back, and those that arrived at its results. It must
+hold neither the node nor a tensor with a gradient: Python would never see that circle, and the pass
+would stay in memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphxai.rules.operation_rule import OperationRule
+
+from .autograd_graph import Node, bound_operation, saved
+from .built_in_rules import BUILT_IN, ToInput
+from .node_kinds import KINDS
+from .replay_plan import ReplayPlan
+from .rules_in_force import custom_rule, has_rule
+from .trace import Op, Ref, refs_in
+
+Gradients: TypeAlias = tuple[Tensor | None, ...]
+Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
+
+
+class HookAt(NamedTuple):
+    """A hook on the node of one operation, and the function that makes it from the node."""
+
+    operation: int
+    hook_of: Callable[[Node], Hook]
+
+
+def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
+    """Yield the hooks by which the nodes of a pass pass back relevance by the rules of a plan."""
+    for op in plan.passing:
+        if (custom := custom_rule(plan, op)) is not None:
+            yield HookAt(op.number, partial(_by_custom_rule, custom))
+        elif has_rule(plan, op):
+            backward = BUILT_IN[op.name].backward
+            assert backward is not None
+            yield HookAt(op.number, partial(_by_rule, backward))
+        elif (scales := _scales(plan, op)) is not None:
+            yield HookAt(op.number, partial(_scaling, scales))
+
+
+def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
+    """Whether a hook can follow the rule that is in force for an operation, if there is one."""
+    if custom_rule(plan, op) is not None:
+        return hasattr(node, "_saved_self")
+    return not has_rule(plan, op) or BUILT_IN[op.name].backward is not None
+
+
+def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
+    """Register hooks on the nodes of a pass, one node for each operation."""
+    for number, hook_of in hooks:
+        nodes[number].register_hook(hook_of(nodes[number]))
+
+
+def _by_rule(backward: Callable[[Node], ToInput], node: Node) -> Hook:
+    """Return a hook that passes back what a rule makes of the gradient at the result."""
+    to_input = backward(node)
+
+    def hook(gradients: Gradients, arriving: Gradients) -> Gradients | None:
+        if arriving[0] is None or gradients[0] is None:
+            return None
+        return (to_input(arriving[0]), *gradients[1:])
+
+    return hook
+
+
+def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
+    """Return a hook that passes back the gradient of what a custom rule computes."""
+    x, operation = saved(node, "self"), bound_operation(node)
+
+    def to_input(gradient: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            y = rule.compute(leaf, operation)
+        (passed,) = torch.autograd.grad(y, leaf, gradient, create_graph=gradient.requires_grad)
+        return passed
+
+    return _by_rule(lambda _: to_input, node)
+
+
+def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:
+    """Return what each gradient of an operation is multiplied by; None if all stay as they are."""
+    taken, shares = plan.taken[op.number], plan.shares.get(op.number, {})
+    live = plan.trace.flow.live
+    scales = tuple(
+        1.0 if not live[ref.value] else shares.get(ref.value, 1.0) if ref.value in taken else 0.0
+        for ref in _differentiable(op)
+    )
+    return None if all(scale == 1 for scale in scales) else scales
+
+
+def _differentiable(op: Op) -> list[Ref]:
+    """Return the arguments that the node of an operation may have gradients for, in its order."""
+    kind = KINDS[op.called]
+    args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
+    return [ref for arg in args for ref in refs_in(arg)]
+
+
+def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
+    """Return a hook that multiplies each gradient by a number."""
+
+    def hook(gradients: Gradients, arriving: Gradients) -> Gradients:
+        return tuple(
+            None if gradient is None or scale == 0 else gradient if scale == 1 else gradient * scale
+            for gradient, scale in zip(gradients, scales, strict=True)
+        )
+
+    return hook

@@ -1,0 +1,79 @@
+"""Which rule is in force for an operation. A rule in `Rules.custom` precedes those built in."""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from graphxai.rules.operation_rule import BoundOperation, OperationRule
+
+from .built_in_rules import BUILT_IN, Function, affine, per_channel
+from .replay_plan import ReplayPlan
+from .trace import Op, Ref
+
+
+def rule_for(plan: ReplayPlan, op: Op, along: bool = False) -> Function | None:
+    """Return the function that takes an operation's place, or None if no rule is in force for it.
+
+    A norm with running statistics is affine and needs no rule.
+
+    Args:
+        along: whether it gets one all the same, so that its statistics count as constants that
+            are added.
+    """
+    custom = custom_rule(plan, op)
+    if custom is not None:
+        return partial(apply_custom_rule, custom)
+    return BUILT_IN[op.name].forward if has_rule(plan, op, along) else None
+
+
+def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
+    """Return the custom rule that is in force for an operation, if there is one.
+
+    Raises ValueError unless the only signal is the first argument, for which rules are written.
+    """
+    rule = plan.rules.custom_rule(op.name) if plan.rules.custom else None
+    signals = {ref.value for ref in op.reads if plan.signal[ref.value]} if rule else set()
+    if rule is None or not signals:
+        return None
+    if not isinstance(op.args[0], Ref) or signals != {op.args[0].value}:
+        raise ValueError(
+            f"a custom rule acts on {rule.operation!r} of one signal, its first argument; in"
+            f" {op.path or 'the model'} other arguments depend on the input."
+        )
+    return rule
+
+
+def apply_custom_rule(
+    rule: OperationRule, func: Function, x: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Compute an operation by a custom rule, and add the bias of a norm behind it."""
+    settings, bias = list(args), None
+    place = {"layer_norm": 2, "group_norm": 1}.get(rule.operation)
+    if place is not None and len(settings) > place:
+        bias, settings[place] = settings[place], None
+    y = rule.compute(x, BoundOperation(func, tuple(settings), kwargs))
+    if bias is None:
+        return y
+    return affine(y, None, bias) if rule.operation == "layer_norm" else per_channel(y, None, bias)
+
+
+def has_rule(plan: ReplayPlan, op: Op, along: bool = False) -> bool:
+    """Whether one of the rules that come with the package is in force for an operation."""
+    rule = BUILT_IN.get(op.name)
+    if rule is None or not vanishes_at_zero(op):
+        return False
+    if not any(plan.signal[ref.value] for ref in op.reads):
+        return False
+    without_rule = "batch_norm" in op.name and op.args[3] is not None
+    if without_rule and op.name != "_native_batch_norm_legit_no_training":
+        without_rule = op.args[5] is False
+    return along if without_rule else bool(getattr(plan.rules, rule.asked_by))
+
+
+def vanishes_at_zero(op: Op) -> bool:
+    """Whether f(0) = 0, which only depends on the bounds of `hardtanh`."""
+    if op.name != "hardtanh":
+        return True
+    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
+    return bool(low <= 0 <= high)
