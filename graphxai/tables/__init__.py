@@ -1,1 +1,1 @@
-"""Tables of molecules: streamed runs, files that grow row by row, and reports in one file."""
+"""Work on tables of molecules: streamed runs, files that grow row by row, reports in one file."""

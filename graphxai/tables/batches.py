@@ -1,8 +1,8 @@
 """Explain or predict a batch of molecules: SMILES with row numbers in, rows of a table out.
 
 `ExplainBatch` and `PredictBatch` know neither files nor processes. They can be pickled, so that a
-pool of processes, or an engine such as Ray, Spark or Dask, can call them wherever it likes. A batch
-is explained whole, because its results would be rounded differently if it were split.
+pool of processes, or an engine such as Ray, Spark or Dask, can call them anywhere. A batch is
+explained as a whole, because its results would be rounded differently if it were split.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,14 +48,14 @@ LEDGER = (
     "unexplained",
 )
 
-Encoded: TypeAlias = "list[tuple[int, Input]]"  # rows with their numbers
+Encoded: TypeAlias = "list[tuple[int, Input]]"  # encoded rows with their numbers
 Names: TypeAlias = Sequence[str] | None
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row of a table, its explanation, and the compound's name if the table has one."""
+    """A row of a table with its explanation, and the compound's name if the table has names."""
 
     row: int
     explanation: Explanation
@@ -64,7 +64,7 @@ class ExplainedRow:
 
 @dataclass(frozen=True)
 class NamedRejectedRow(RejectedRow):
-    """A row that was left out, and the compound's name if the table has one."""
+    """A row that was left out, with the compound's name if the table has names."""
 
     name: str = ""
 
@@ -76,9 +76,9 @@ class ExplainBatch:
     Attributes:
         model: the name of a bundled model or a checkpoint folder, which every process loads once,
             or a loaded model.
-        method: a name, see `graphxai.methods()`, or an explainer.
+        method: an explainer, or its name (see `graphxai.methods()`).
         target: the output to explain, see `Target`.
-        pictures: what each row's picture looks like, or None for no pictures.
+        pictures: how each row's picture looks, or None for no pictures.
         sdf: whether each row gets a record of an SD file.
         level: how often the predictions' intervals and sets of classes should hold.
     """
@@ -91,14 +91,17 @@ class ExplainBatch:
     level: float = LEVEL
 
     def check(self) -> None:
-        """Raise ValueError for a model, method or target that would fail on every molecule."""
+        """Raise ValueError if the model, method or target would fail on every molecule."""
         model = loaded(self.model)
         require_molecules(model)
         probe, explainer = [(0, prepare_for(model, PROBE))], get_explainer(self.method)
         list(explanations_or_errors(model, probe, explainer, target=self.target))
 
     def columns(self, named: bool = False) -> dict[str, type]:
-        """The columns of a row with their types, where `list` is numbers separated by spaces."""
+        """Return the columns of a row with their types.
+
+        The type `list` stands for numbers separated by spaces.
+        """
         return {
             "row": int,
             **_with_name({}, str, named),
@@ -113,12 +116,12 @@ class ExplainBatch:
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
-        """Explain molecules, and return a row for each, in the order of the numbers.
+        """Explain molecules, and return a row for each of them in the order of the numbers.
 
-        A row has the cells of `columns`, those of numbers as text. `picture` is the path for the
-        picture, whose SVG or PNG is in a further cell, `drawing`; a record of an SD file is in
+        A row has the cells of `columns`, with numbers as text. `picture` is the path for the
+        picture, and a further cell, `drawing`, is its SVG or PNG. A record of an SD file is in
         `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
-        `reason`. With names, every row has its `name`.
+        `reason`. If the table has names, every row has a `name`.
         """
         training = training_set_of(loaded(self.model))
         explained = self.explanations(smiles, numbers, names)
@@ -130,9 +133,10 @@ class ExplainBatch:
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[ExplainedRow | NamedRejectedRow]:
-        """Explain molecules as a call does, but return explanations instead of their cells.
+        """Explain molecules as a call does, but return the explanations instead of cells.
 
-        They do not know how near their molecules are to the training set, see `set_nearness`.
+        The explanations do not say how near their molecules are to the training set, see
+        `set_nearness`.
         """
         model, explainer = loaded(self.model), get_explainer(self.method)
 
@@ -199,14 +203,14 @@ class PredictBatch:
     level: float = LEVEL
 
     def columns(self, named: bool = False) -> dict[str, type]:
-        """The columns of a row with their types."""
+        """Return the columns of a row with their types."""
         columns = _with_name({"row": int}, str, named)
         return columns | {"smiles": str} | predicted_columns(loaded(self.model))
 
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
-        """Predict molecules, and return rows, as `ExplainBatch` does."""
+        """Predict molecules, and return rows like those of `ExplainBatch`."""
         model = loaded(self.model)
         training = training_set_of(model)
 
@@ -233,7 +237,7 @@ class PredictBatch:
 
 
 def loaded(model: LoadedModel | str | Path) -> LoadedModel:
-    """A model as it is, or the one with this name or folder, which a process loads once."""
+    """Return a model, after loading it once per process if it is given by name or folder."""
     if not isinstance(model, str | Path):
         return model
     folder = locate(model)
@@ -242,7 +246,7 @@ def loaded(model: LoadedModel | str | Path) -> LoadedModel:
 
 @lru_cache(maxsize=2)
 def _load(folder: Path, written: int) -> LoadedModel:
-    """Load the model in a folder again if its date, `written`, has changed."""
+    """Load the model in a folder, again if the date `written` has changed."""
     return load(folder)
 
 
@@ -256,24 +260,20 @@ def require_molecules(model: LoadedModel) -> None:
 
 
 def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
-    """The cells of a row that was left out.
-
-    Args:
-        named: whether the table has names.
-    """
+    """Return the cells of a row that was left out, with its name if the table has names."""
     cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
     return _with_name(cells, row.name, named)
 
 
 def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
-    """The cells with a further one, `name`, if the table has names."""
+    """Add the cell `name` if the table has names."""
     return cells | {"name": name} if named else cells
 
 
 def _encoded(
     model: LoadedModel, smiles: Sequence[str], numbers: Sequence[int]
 ) -> tuple[Encoded, list[RejectedRow]]:
-    """Encode molecules with their row numbers, apart from the rows that cannot be read."""
+    """Encode molecules with their row numbers, and list the rows that cannot be read."""
     graphs: dict[int, Graph] = {}
     rejected: list[RejectedRow] = []
     read = molecule_graphs(smiles, **reading_of(model.config))
@@ -283,7 +283,7 @@ def _encoded(
         else:
             graphs[row] = graph
     encoded: Encoded = []
-    # errors of any type: one row must not stop the others
+    # errors of any type are caught, because one row must not stop the others
     prepared = prepare_each(model, list(graphs.values()), Exception)
     for (row, graph), item in zip(graphs.items(), prepared, strict=True):
         if isinstance(item, Exception):
@@ -296,10 +296,10 @@ def _encoded(
 def _all_that_work(
     work: Callable[[Encoded], Iterable[Result]], rows: Encoded
 ) -> tuple[list[Result], list[RejectedRow]]:
-    """The results of encoded rows, and the rows that fail even when they are alone."""
+    """Return the results of encoded rows, and the rows that fail even when they are alone."""
     try:
         return list(work(rows)), []
-    except Exception as error:  # of any type: one row must not stop the others
+    except Exception as error:  # one row must not stop the others, whatever its error
         if len(rows) == 1:
             ((row, item),) = rows
             return [], [_rejected_for(row, item.smiles or "", error)]
@@ -310,13 +310,13 @@ def _all_that_work(
 
 
 def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
-    """A row that failed, with the error in one line."""
+    """Make a rejected row with the error on one line."""
     reason = shortened(one_line(str(error)) or type(error).__name__, 300)
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
 def predicted_columns(model: LoadedModel) -> dict[str, type]:
-    """The columns of a model's predictions with their types."""
+    """Return the columns of a model's predictions with their types."""
     columns: dict[str, type] = {}
     for task in model.config.tasks:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
@@ -330,7 +330,7 @@ def predicted_columns(model: LoadedModel) -> dict[str, type]:
 
 
 def teacher_of(model: LoadedModel) -> "Teacher | None":
-    """The teacher stored beside a model, or None if there is none."""
+    """Return the teacher stored beside a model, or None if there is none."""
     folder = model.origin.folder
     if folder is None or not (folder / "teacher.safetensors").is_file():
         return None
@@ -340,13 +340,13 @@ def teacher_of(model: LoadedModel) -> "Teacher | None":
 
 
 def _teacher_cells(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
-    """What the teacher beside a model predicts for each row. It is empty without a teacher."""
+    """Return the cells that the teacher beside a model predicts for each row, if there is one."""
     cells = teacher_columns(model, [item for _, item in rows]) if rows else []
     return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))
 
 
 def teacher_columns(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
-    """What the teacher beside a model predicts for molecules, as cells. It is [] without one."""
+    """Return what the teacher beside a model predicts, as cells, or [] without a teacher."""
     teacher = teacher_of(model)
     if teacher is None:
         return []
@@ -357,14 +357,14 @@ def teacher_columns(model: LoadedModel, items: Sequence[Input]) -> list[dict[str
 
 
 def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
-    """The columns of a task's interval, or of its set of classes."""
+    """Return the columns of a task's interval, or of its set of classes."""
     if classes:
         return [f"{task}_set"]
     return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
 
 
 def _prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """The cells of a row's predictions, and of how near it is to the training set."""
+    """Return the cells of a row's predictions, and of how near it is to the training set."""
     record: dict[str, Any] = {}
     for prediction in predictions:
         if prediction.label is None:
@@ -377,5 +377,5 @@ def _prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
         if prediction.classes is not None:
             cells = [" or ".join(prediction.classes)]
         names = _range_columns(prediction.task, prediction.unit, prediction.value is None)
-        record |= dict(zip(names, cells, strict=False))  # no cells for models without intervals
+        record |= dict(zip(names, cells, strict=False))  # models without intervals have no cells
     return record | (predictions[0].nearness or UNKNOWN).columns

@@ -2,9 +2,9 @@
 
 Every process fetches the model once, and runs in one thread. For a table, it reads a piece,
 explains it and writes its shard. Only the names of the pieces pass through Ray, so that no reader
-has to keep up with hundreds of processes, and the rows have the same numbers however often
-something is killed. The work is done by tasks, not by actors: Ray keeps the processes of tasks for
-the next run, which need not import torch again.
+has to keep up with hundreds of processes. The rows have the same numbers however often something is
+killed. Tasks do the work, not actors, because Ray keeps the processes of tasks for the next run,
+where they need not import torch again.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.data import Dataset
 
-BLOCKS = 10_000  # most blocks of Ray Data; a larger number of pieces shares them
+BLOCKS = 10_000  # how many blocks of Ray Data there are at most, which more pieces share
 
 
 @accepts(DatasetSettings)
@@ -56,14 +56,18 @@ def explain_dataset(
 ) -> "Dataset":
     """Explain each row of a Ray dataset, and return a dataset that is computed when it is read.
 
-    Raises ImportError without the extra `scale`, and ValueError for an unsuitable model, method or
-    target.
+    The column of SMILES may hold any values, because a row that cannot be explained has a `reason`.
+    At most `workers` processes explain at a time, by default one for each core.
 
     Args:
+        dataset: the dataset.
         model, method: as for `explain`, for molecules. The model is loaded here and sent to the
-            processes. The keywords are those of `DatasetSettings`. The column of SMILES may
-            hold any values, as a row that cannot be explained has a `reason`. At most `workers`
-            processes explain at a time, by default one for each core.
+            processes.
+        settings: the keywords of `DatasetSettings`.
+
+    Raises:
+        ImportError: the extra `scale` is not installed.
+        ValueError: the model, method or target is not suitable.
     """
     ray = _ray()
     batch = _batch(model, method, settings.target)
@@ -89,16 +93,22 @@ def explain_on_ray(
 ) -> TableCounts:
     """Explain a table with Ray, and write shards and a manifest (see `shards`).
 
-    Raises ImportError without the extra `scale`, FileExistsError if there are results and `resume`
-    is off, ValueError if they come from a different run, OSError if a shard cannot be written.
-    Finished shards stay, whatever happens.
+    By default one process for each core explains. A small table is cut into smaller shards, so that
+    all processes have work. A resumed run explains only the rows that no finished shard holds.
+    Finished shards stay, whatever happens. If Ray starts a cluster on this machine, the cluster
+    ends with the run.
 
     Args:
+        model, method: as for `explain`, for molecules.
         table, out: paths or addresses, see `pieces`.
-        progress: as for `explain`. The other keywords are those of `RaySettings`. A cluster
-            that Ray starts on this machine ends with the run. By default one process for each
-            core explains. A small table is cut into smaller shards, so that all processes have
-            work. A resumed run explains only the rows that no finished shard holds.
+        settings: the keywords of `RaySettings`.
+        progress: as for `explain`.
+
+    Raises:
+        ImportError: the extra `scale` is not installed.
+        FileExistsError: there are results, but `resume` is off.
+        ValueError: the results come from a different run.
+        OSError: a shard cannot be written.
     """
     ray = _ray()
     batch = _batch(model, method, settings.target)
@@ -136,7 +146,7 @@ def explain_on_ray(
 def _counts(
     shards: Sequence[Shard], before: Sequence[Shard], nearness: Counter[str]
 ) -> TableCounts:
-    """How many rows are in the shards that were not there before."""
+    """Count the rows in the shards that were not there before."""
     new = [shard for shard in shards if shard not in before]
     rejected = sum(shard.rejected for shard in new)
     explained = sum(shard.rows for shard in new) - rejected
@@ -145,7 +155,7 @@ def _counts(
 
 @dataclass(frozen=True)
 class _Fetched:
-    """Work that a process of Ray fetches once, from `ref`, and does in one thread."""
+    """Work that a process of Ray fetches once, from `ref`, and then runs in one thread."""
 
     ref: "ObjectRef[Callable[[Any], Any]]"
 
@@ -170,7 +180,7 @@ class _WriteShards:
     results: ShardFolder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the rows of each piece, how near they are to the training set, and errors."""
+        """Return the rows of each piece, how near they are to the training set, and its error."""
         results = [self._result_of(Piece.of(piece)) for piece in batch["piece"]]
         rows, nearness, error = map(list, zip(*results, strict=True))
         return {"rows": rows, "nearness": nearness, "error": error}
@@ -178,7 +188,7 @@ class _WriteShards:
     def _result_of(self, piece: Piece) -> tuple[int, str, str]:
         try:
             return *self._write(piece), ""
-        except OSError as error:  # as text, because Ray would wrap it and lose its cause
+        except OSError as error:  # returned as text, because Ray would wrap it and lose its cause
             return 0, "{}", str(error)
 
     def _write(self, piece: Piece) -> tuple[int, str]:
@@ -192,7 +202,7 @@ class _WriteShards:
 def _mapped(
     ray: Any, work: _WriteShards, pieces: Sequence[Piece], workers: int
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield the rows and the nearness of each piece, in the order in which they are finished."""
+    """Yield the rows and the nearness of each piece, as soon as it is finished."""
     if not pieces:
         return
     logging.getLogger("ray.data").setLevel(logging.WARNING)
@@ -224,7 +234,7 @@ def _ray() -> Any:
 
 
 def _start(ray: Any, address: str | None) -> bool:
-    """Join the cluster, or start Ray on this machine. Returns False if it was running before."""
+    """Join the cluster, or start Ray on this machine. Return False if Ray was running before."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports nothing home
@@ -234,12 +244,12 @@ def _start(ray: Any, address: str | None) -> bool:
 
 
 def _cores(ray: Any) -> int:
-    """The number of cores of all machines."""
+    """Return the number of cores of all machines."""
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> ExplainBatch:
-    """Check and load what explains, as other machines do not have the folder of the model."""
+    """Check and load the model and the method, because other machines lack the model's folder."""
     model = load(model) if isinstance(model, str | Path) else model
     batch = ExplainBatch(model, method, target)
     batch.check()
@@ -249,7 +259,7 @@ def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> Expl
 def _description(
     batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
 ) -> dict[str, Any]:
-    """What the manifest says of a run, and what must agree when it is resumed."""
+    """Describe the run for the manifest, by all that must agree when it is resumed."""
     from graphxai.evaluation.benchmark import weights_hash
 
     assert isinstance(batch.model, LoadedModel)
@@ -262,6 +272,6 @@ def _description(
         "model": origin["model"],
         "sha256": weights_hash(batch.model),
         "method": origin["method"],
-        "options": origin["options"],  # seeds among them
+        "options": origin["options"],  # which include seeds
         "target": None if batch.target is None else str(batch.target),
     }

@@ -1,4 +1,4 @@
-"""The files of a run over a table: CSV and SD files that grow row by row, and Parquet."""
+"""Write the files of a run over a table: CSV and SD files that grow row by row, and Parquet."""
 
 import csv
 import io
@@ -12,17 +12,18 @@ from graphxai.runtime.writing import Appended, atomic_write, place_of
 
 RECORD_END = b"$$$$\n"
 ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that Excel may evaluate
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # Excel may evaluate a cell that begins with these
 
 
 class AppendedCsv:
     """A CSV file open for appending.
 
     Attributes:
-        columns: names of the columns.
+        columns: the names of the columns.
         excel_safe: whether text that a spreadsheet would read as a formula gets an apostrophe.
 
-    Raises ValueError if the file has other columns, for example from another version.
+    Raises:
+        ValueError: the file has other columns, for example from another version.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class AppendedCsv:
             raise ValueError(f"{path} has different columns from this run: choose another folder.")
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows, all of them or none, and sync them."""
+        """Append rows, all of them or none, and sync the file."""
         self.file.write(self._lines(records))
         self.file.sync()
 
@@ -52,7 +53,7 @@ class AppendedCsv:
 
 
 def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with an apostrophe before text that a spreadsheet would read as a formula."""
+    """Put an apostrophe before the cells that a spreadsheet would read as a formula."""
     return {
         name: f"'{cell}" if str(cell).startswith(FORMULA) and not _is_numbers(cell) else cell
         for name, cell in record.items()
@@ -60,7 +61,7 @@ def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_numbers(cell: Any) -> bool:
-    """Whether a cell holds nothing but numbers, separated by spaces."""
+    """Return whether a cell holds nothing but numbers separated by spaces."""
     try:
         return all(abs(float(part)) < float("inf") for part in str(cell).split())
     except ValueError:
@@ -87,10 +88,12 @@ def rows_in(path: Path) -> set[int]:
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
     """Open an SD file for appending, after dropping what follows the last record of its rows.
 
-    Raises ValueError if one is missing.
-
     Args:
-        seen: numbers of the rows that it should hold.
+        path: the SD file.
+        seen: the numbers of the rows that the file should hold.
+
+    Raises:
+        ValueError: the record of a row is missing.
     """
     missing, kept = set(seen), 0
     if path.exists():
@@ -107,7 +110,7 @@ def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
 
 
 def _records(path: Path) -> Iterator[tuple[int, int | None]]:
-    """The end of each complete record of an SD file, in bytes, and its row number."""
+    """Yield the end of each complete record of an SD file, in bytes, and its row number."""
     lines: list[bytes] = []
     with path.open("rb") as file:
         end = 0

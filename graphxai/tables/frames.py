@@ -1,8 +1,8 @@
-"""Explain data frames: the callable that Ray, Spark and Dask map over their parts.
+"""Explain data frames, with a callable that Ray, Spark and Dask can map over their parts.
 
-It can be pickled. It takes an Arrow table or a pandas frame, and returns one of that type, with one
-row for each row that came in. Nothing in a cell stops it: a row that cannot be explained has a
-`reason`.
+It can be pickled. It takes an Arrow table or a pandas frame, and returns one of the same type, with
+one row for each row of the input. Nothing in a cell stops it. If a row cannot be explained, it has
+a `reason`.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class ExplainFrame:
 
     Attributes:
         batch: the model, the method and the target.
-        smiles_column: column with SMILES.
-        row_column: column with integers that number the rows. Without it, the result has none.
-        name_column: column with compound names. Without it, the result has none.
+        smiles_column: the column with SMILES.
+        row_column: the column with row numbers. Without it, the result has no such column.
+        name_column: the column with compound names. Without it, the result has no such column.
     """
 
     batch: ExplainBatch
@@ -54,7 +54,8 @@ class ExplainFrame:
     def __call__(self, frame: Any) -> Any:
         """Explain a `pyarrow.Table` or a `pandas.DataFrame`.
 
-        Raises ValueError if a column is missing.
+        Raises:
+            ValueError: a column is missing.
         """
         columns = [self.smiles_column, self.row_column, self.name_column]
         is_pandas = isinstance(frame, pd.DataFrame)
@@ -96,19 +97,19 @@ class ExplainFrame:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column in plain Python, with None where one is missing."""
+    """Return the values of a column in plain Python, with None where one is missing."""
     values = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
     return [None if isinstance(value, float) and value != value else value for value in values]
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:
-    """A row that was left out because its cell is not text."""
-    reason = f"{type(value).__name__} is not text: a SMILES is."
+    """Make a row that was left out because its cell is not text."""
+    reason = f"a SMILES must be text, not {type(value).__name__}."
     return {"row": row, "smiles": shortened(repr(value)), "reason": reason}
 
 
 def _cell(value: Any, kind: "pa.DataType") -> Any:
-    """A cell of a row of `ExplainBatch`, whose numbers are text, as a value of this type."""
+    """Convert a cell of a row of `ExplainBatch`, which has numbers as text, to this type."""
     import pyarrow.types as types
 
     if value is None or types.is_string(kind) or types.is_integer(kind):

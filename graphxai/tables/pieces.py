@@ -1,8 +1,8 @@
-"""Tables anywhere, cut into pieces of consecutive rows that any process can read by itself.
+"""Cut tables anywhere into pieces of consecutive rows that any process can read by itself.
 
-A table is a CSV, Parquet or Lance file, or a folder of such files, on a disk or in a store that
-pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its rows are numbered
-from 1 through all its files, in the order of their names.
+A table is a CSV, Parquet or Lance file, or a folder of such files. It lies on a disk or in a store
+that pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its rows are
+numbered from 1 through all its files, in the order of their names.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CSV = (".csv", ".tsv", ".txt")
 SUFFIXES = (*CSV, ".parquet", ".lance")
-Span: TypeAlias = tuple[int, int]  # consecutive row numbers: first, one past the last
+Span: TypeAlias = tuple[int, int]  # consecutive row numbers: the first, and one past the last
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Piece:
 
     Attributes:
         path: the file.
-        first: number of the first row in the table.
-        start: index of the first row in the file.
-        rows: number of rows.
-        cells: the columns of a CSV file, which only the driver reads, or None for a file that can
-            be read from the middle.
-        version: version of a Lance table.
+        first: the number of the first row in the table.
+        start: the index of the first row in the file.
+        rows: the number of rows.
+        cells: the columns of a CSV file, which only the driver reads. It is None for a file that
+            can be read from the middle.
+        version: the version of a Lance table.
     """
 
     path: str
@@ -54,26 +54,27 @@ class Piece:
         return cls(**fields, cells=None if cells is None else tuple(map(tuple, cells)))
 
     def to_json(self) -> str:
-        """The piece as text, for another process."""
+        """Return the piece as text, for another process."""
         return json.dumps(vars(self))
 
     def part(self, span: Span) -> "Piece":
-        """The part of the piece with these row numbers."""
+        """Return the part of the piece with these row numbers."""
         skipped, rows = span[0] - self.first, span[1] - span[0]
         cells = self.cells and tuple(column[skipped : skipped + rows] for column in self.cells)
         return replace(self, first=span[0], start=self.start + skipped, rows=rows, cells=cells)
 
 
 def absolute(place: str | os.PathLike[str]) -> str:
-    """An address as it is; a path from the root, for processes that work in other folders."""
+    """Return an absolute path, for processes in other folders, or an address as it is."""
     text = os.fspath(place)
     return text if "://" in text else str(Path(text).absolute())
 
 
 def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]":
-    """The file system of a path or an address, and the path on it.
+    """Return the file system of a path or an address, and the path on it.
 
-    Raises ValueError or ImportError if neither pyarrow nor an installed fsspec package knows it.
+    Raises:
+        ValueError, ImportError: neither pyarrow nor an installed fsspec package knows the address.
     """
     import pyarrow as pa
     import pyarrow.fs as pafs
@@ -88,10 +89,11 @@ def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]
 
 
 def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
-    """Each file of a table as one piece.
+    """Return each file of a table as one piece.
 
-    Raises FileNotFoundError if there is no such table, ValueError if it is of another type or has
-    no such column.
+    Raises:
+        FileNotFoundError: there is no such table.
+        ValueError: the table is of another type, or has no such column.
     """
     filesystem, place = filesystem_of(table)
     pieces: list[Piece] = []
@@ -103,9 +105,9 @@ def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
 
 
 def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
-    """The rows of a piece that are in no span of `done` (sorted), at most `size` at a time.
+    """Yield the rows of a piece that are in no span of `done` (sorted), at most `size` at a time.
 
-    They are cut where they would be cut if nothing had been done.
+    The cuts are in the same places as if nothing had been done.
     """
     end = piece.first + piece.rows
     at = piece.first
@@ -118,7 +120,7 @@ def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
 
 
 def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
-    """The cells of a piece by column, in plain Python."""
+    """Return the cells of a piece by column, in plain Python."""
     if piece.cells is not None:
         return [list(column) for column in piece.cells]
     end = piece.start + piece.rows
@@ -139,7 +141,7 @@ def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
 
 
 def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
-    """The files of a table, in the order of their names."""
+    """Return the files of a table in the order of their names."""
     import pyarrow.fs as pafs
 
     suffix = Path(place).suffix.lower()
@@ -158,14 +160,14 @@ def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
     kinds = {Path(path).suffix.lower() for path in paths}
     if not paths or len(kinds) > 1 or not kinds <= set(SUFFIXES):
         raise ValueError(
-            f"{named}: cannot read this; use a file, or a folder of files of one type:"
+            f"{named}: cannot be read; give a file, or a folder of files of one type:"
             f" {', '.join(SUFFIXES)}."
         )
     return paths
 
 
 def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[str]) -> Piece:
-    """A file of a table as one piece that begins at row 1."""
+    """Return a file of a table as one piece that begins at row 1."""
     suffix = Path(path).suffix.lower()
     if suffix in CSV:
         with _local_copy(filesystem, path) as copy:
@@ -201,7 +203,7 @@ def _parquet(filesystem: "pafs.FileSystem", path: str) -> Iterator[Any]:
 
 @contextmanager
 def _local_copy(filesystem: "pafs.FileSystem", path: str) -> Iterator[Path]:
-    """A file as a path of this machine."""
+    """Yield a path on this machine to a file, which is copied if it lies elsewhere."""
     import pyarrow.fs as pafs
 
     if isinstance(filesystem, pafs.LocalFileSystem):

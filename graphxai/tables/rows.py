@@ -1,4 +1,4 @@
-"""The rows of a table, read in chunks and given to a batch function here or in other processes."""
+"""Read the rows of a table in chunks, and give them to a function here or in other processes."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -15,11 +15,11 @@ from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .batches import NamedRejectedRow
 
-CHUNK = 128  # rows read, explained and written at a time
+CHUNK = 128  # how many rows are read, explained and written at a time
 
 
 class TableRow(NamedTuple):
-    """A row of a table: number, SMILES, and the compound's name if the table has one."""
+    """A row of a table: its number, the SMILES, and the compound's name if the table has names."""
 
     number: int
     smiles: str
@@ -27,7 +27,7 @@ class TableRow(NamedTuple):
 
 
 def count_rows(path: str | Path) -> int:
-    """Estimate the rows of a CSV file for a progress bar: its lines minus the header."""
+    """Estimate how many rows a CSV file has, as its lines minus the header, for a progress bar."""
     with Path(path).open("rb") as file:
         return max(sum(1 for _ in file) - 1, 0)
 
@@ -38,7 +38,7 @@ def read_rows(
     name_column: str | None,
     skip: Collection[int] = (),
 ) -> Iterator[list[TableRow]]:
-    """Yield the rows of a table, `CHUNK` at a time, without chunks whose rows are all in `skip`."""
+    """Yield the rows of a table, `CHUNK` at a time, except chunks with all rows in `skip`."""
     columns = [smiles_column] if name_column is None else [smiles_column, name_column]
     records = iter_records(path, columns)
     while chunk := list(islice(records, CHUNK)):
@@ -64,9 +64,11 @@ def map_rows(
     """Yield what a batch function makes of each chunk of rows, in their order.
 
     Args:
-        result_if_lost: makes the result of a row that ended its process.
-        workers: processes, see `runtime.workers.map_in_processes`.
-        total: number of rows, roughly.
+        batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
+        chunks: the rows, chunk by chunk.
+        result_if_lost: makes the result of a row that made its process end.
+        workers: the number of processes, see `runtime.workers.map_in_processes`.
+        total: roughly the number of rows.
     """
     with closing(map_in_processes(on_rows(batch), chunks, workers, total)) as done:
         for parts in done:
@@ -82,7 +84,7 @@ def map_rows(
 
 
 def on_rows(batch: Callable[..., list[Any]]) -> Callable[[Sequence[TableRow]], list[Any]]:
-    """Return a function of rows that can be sent, made of a batch function as `ExplainBatch` is."""
+    """Turn a function such as `ExplainBatch` into a function of rows that can be pickled."""
     return partial(_call_with_columns, batch)
 
 

@@ -1,12 +1,18 @@
-"""Explain or predict every row of a table: streamed, restartable, with bad rows reported.
+"""Explain or predict every row of a table in a stream that can restart and reports bad rows.
 
-A run folder holds `explanations.csv` (one row per molecule), `rejected.csv` (rows left out, with
-the reason), `run.json` (hash of the table, model, weights, method, target, pictures) and
-`pictures/`. Rows are written and synced in chunks, which are numbered from the top of the table, so
-a run that was interrupted continues to the same files, byte for byte. Two further files are
-optional: `explanations.sdf`, which also grows, and `explanations.parquet`, converted from the CSV
-file at the end of the run. If the table has a column of names, each file holds the names of the
-compounds.
+A run folder holds
+
+* `explanations.csv`, with one row per molecule;
+* `rejected.csv`, with the rows that were left out and the reason;
+* `run.json`, with the hash of the table, model, weights, method, target and pictures;
+* `pictures/`;
+* on request, `explanations.sdf`, and `explanations.parquet`, which is converted from the CSV file
+at
+  the end of the run.
+
+Rows are written and synced in chunks, which are numbered from the top of the table. So a run that
+was interrupted continues to the same files, byte for byte. If the table has a column of names, each
+file holds the names of the compounds.
 """
 
 import csv
@@ -46,13 +52,13 @@ from .settings import ExplanationSettings, PredictionSettings, RowSettings
 
 @dataclass(frozen=True)
 class TableCounts:
-    """How many rows were done.
+    """How many rows a run has done.
 
     Attributes:
-        done: rows that have a result.
-        rejected: rows that were left out.
-        earlier: rows that an earlier run had done.
-        nearness: number of rows for each word that says how near to the training set they are.
+        done: how many rows have a result.
+        rejected: how many rows were left out.
+        earlier: how many rows an earlier run had done.
+        nearness: how many rows have each word for their nearness to the training set.
     """
 
     done: int = 0
@@ -71,18 +77,25 @@ def explain_table(
     settings: ExplanationSettings,
     progress: Progress = no_progress,
 ) -> TableCounts:
-    """Explain each molecule of a CSV file into `folder`; the module docstring lists the files.
+    """Explain each molecule of a CSV file into `folder`, with the files that the module lists.
 
-    The keywords are those of `ExplanationSettings`. An SD file holds names as titles, each in one
-    line. A run is resumed after the rows that an earlier run with the same settings wrote, and its
-    files are the same for any number of processes (`workers`, see
-    `runtime.workers.map_in_processes`). `progress` is called with the number of rows done since the
-    last call.
+    A row that cannot be read, explained, drawn or written is rejected, and the run goes on. An SD
+    file holds each name as a title of one line. A resumed run begins after the rows that an earlier
+    run with the same settings wrote. The files are the same for any number of processes.
 
-    A row that cannot be read, explained, drawn or written is rejected; the run goes on. Raises
-    FileExistsError if there are results and `resume` is off, or files of another origin,
-    ValueError if the results come from a different run or a format is unknown, ImportError for
-    Parquet without pyarrow, OSError if a file cannot be written or another run uses the folder.
+    Args:
+        model: the model.
+        path: the CSV file.
+        folder: the folder of the run.
+        explainer: the method.
+        settings: the keywords of `ExplanationSettings`.
+        progress: is called with the number of rows done since the last call.
+
+    Raises:
+        FileExistsError: there are results but `resume` is off, or files of another origin.
+        ValueError: the results come from a different run, or a format is unknown.
+        ImportError: Parquet is wanted, but pyarrow is not installed.
+        OSError: a file cannot be written, or another run uses the folder.
     """
     batch = ExplainBatch(
         model,
@@ -125,11 +138,11 @@ def explain_rows(
     settings: RowSettings,
     skip: Collection[int] = (),
 ) -> Generator[ExplainedRow | NamedRejectedRow, None, None]:
-    """Explain the rows of a CSV file except those in `skip`, in batches; yields them in order.
+    """Explain the rows of a CSV file except those in `skip`, and yield them in order.
 
-    The keywords are those of `RowSettings`. The processes end with the generator.
-
-    A row that cannot be explained is rejected. An error that concerns every molecule is raised.
+    The keywords are those of `RowSettings`. Rows are explained in batches, by processes that end
+    with the generator. A row that cannot be explained is rejected. An error that concerns every
+    molecule is raised.
     """
     batch = ExplainBatch(model, explainer, settings.target)
     batch.check()
@@ -154,7 +167,7 @@ def predict_table(
     settings: PredictionSettings,
     progress: Progress = no_progress,
 ) -> tuple[TableCounts, list[RejectedRow]]:
-    """Predict each molecule of a CSV file; writes CSV to `out`, returns the rows left out.
+    """Predict each molecule of a CSV file, write CSV to `out`, and return the rows left out.
 
     The keywords are those of `PredictionSettings`.
     """
@@ -195,7 +208,7 @@ def largest_relevance(
     settings: RowSettings,
     progress: Progress = no_progress,
 ) -> float:
-    """Largest |relevance| of any atom in a table, the limit of a shared colour scale."""
+    """Return the largest |relevance| of any atom in a table, for a shared colour scale."""
     largest = 0.0
     with closing(explain_rows(model, path, explainer, settings=settings)) as rows:
         for row in rows:
@@ -208,7 +221,7 @@ def largest_relevance(
 def _description(
     model: LoadedModel, path: str | Path, explainer: Explainer, settings: ExplanationSettings
 ) -> dict[str, Any]:
-    """What `run.json` says, and what must agree when a run is resumed."""
+    """Describe a run for `run.json`, by all that must agree when it is resumed."""
     return {
         "table": _digest(Path(path)),
         "smiles_column": settings.smiles_column,
@@ -225,7 +238,7 @@ def _description(
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of a table."""
+    """Return the SHA-256 of a table."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
     with path.open("rb") as file:

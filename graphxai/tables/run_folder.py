@@ -1,4 +1,4 @@
-"""The folder of a run over a table: what was run, what is finished, and files that grow.
+"""The folder of a run over a table: what was run, which rows are finished, and files that grow.
 
 Rows that are in `explanations.csv` or `rejected.csv` are finished. They are written last, so that
 the picture and the structure of a finished row are always complete.
@@ -28,8 +28,8 @@ from .settings import FORMATS, ExplanationSettings
 REJECTED_COLUMNS = ("row", "name", "smiles", "reason")
 TABLES = ("explanations.csv", "rejected.csv")
 WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
-RUN = {"table", "smiles_column", "model", "method"}  # what every run.json of ours says
-NOT_CELLS = ("record", "drawing")  # parts of a row that go to files of their own
+RUN = {"table", "smiles_column", "model", "method"}  # the keys that every run.json of ours has
+NOT_CELLS = ("record", "drawing")  # parts of a row that go to separate files
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class RunFolder:
     """The open files of a run.
 
     Attributes:
-        folder: where they are.
-        columns: columns of the table of explanations, with their types.
-        finished: numbers of the rows that an earlier run wrote.
+        folder: the folder of the files.
+        columns: the columns of the table of explanations, with their types.
+        finished: the numbers of the rows that an earlier run wrote.
         explanations: the table of explanations.
         rejected: the table of rows that were left out.
         structures: the SD file, or None without one.
@@ -55,7 +55,7 @@ class RunFolder:
     pictures: bool
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows of an `ExplainBatch`, and sync them to the disk."""
+        """Write the rows of an `ExplainBatch`, and sync them to the disk."""
         explained = [row for row in rows if "reason" not in row]
         with synced_together():
             for row in explained if self.pictures else ():
@@ -69,7 +69,7 @@ class RunFolder:
         self.rejected.write(row for row in rows if "reason" in row)
 
     def write_parquet(self) -> None:
-        """Convert the table of explanations, at the end of a run."""
+        """Convert the table of explanations to Parquet, at the end of a run."""
         table = self.folder / "explanations.csv"
         csv_to_parquet(table, self.folder / "explanations.parquet", self.columns)
 
@@ -81,13 +81,18 @@ def open_run(
     columns: Mapping[str, type],
     settings: ExplanationSettings,
 ) -> Iterator[RunFolder]:
-    """Open the files of a run within the block, in which no other run may use the folder.
-
-    Raises FileExistsError if there are results and the settings do not resume them, or files of
-    another origin, and ValueError if the results come from a different run.
+    """Open the files of a run within the block, while no other run may use the folder.
 
     Args:
+        folder: the folder.
         description: what must agree when a run is resumed.
+        columns: the columns of the table of explanations, with their types.
+        settings: the settings of the run.
+
+    Raises:
+        FileExistsError: there are results that the settings do not resume, or files of another
+            origin.
+        ValueError: the results come from a different run.
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive_lock(folder))
@@ -107,7 +112,7 @@ def open_run(
 
 
 def require_formats(formats: Collection[str]) -> None:
-    """Raise ValueError for an unknown format, and ImportError for Parquet without pyarrow."""
+    """Raise ValueError for an unknown format, or ImportError for Parquet without pyarrow."""
     for name in formats:
         if name not in FORMATS:
             raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
@@ -116,7 +121,7 @@ def require_formats(formats: Collection[str]) -> None:
 
 
 def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[int]:
-    """Make the folder, or check that it holds the same run. Returns the rows already done."""
+    """Make the folder, or check that it holds the same run, and return the rows already done."""
     stored = folder / "run.json"
     before = _description_in(stored)
     for name in WRITTEN if before is None else ():
@@ -126,7 +131,7 @@ def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[in
             )
     tables = [folder / name for name in TABLES]
     finished = rows_in(tables[0]) | rows_in(tables[1])
-    if before is None or not finished:  # a new run, or one that failed before its first row
+    if before is None or not finished:  # the run is new, or failed before its first row
         for table in tables:
             table.unlink(missing_ok=True)
         write_whole(stored, json.dumps(description, indent=1) + "\n")
@@ -145,7 +150,7 @@ def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[in
 
 
 def _description_in(stored: Path) -> dict[str, Any] | None:
-    """The description of the run that a folder holds, or None if it holds none."""
+    """Return the description of the run that a folder holds, or None if it holds none."""
     if not os.path.lexists(stored):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What can be chosen for a run over a table, declared once for Python and the command line."""
+"""The settings of runs over a table, declared once for Python and the command line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,20 +9,20 @@ from graphxai.runtime.options import documented, option
 from graphxai.runtime.settings import as_in
 
 FORMATS = ("csv", "parquet", "sdf")
-COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # methods side by side in a report
-SHARD_ROWS = 8192  # as many as LRP explains in half a minute on one core
-LARGEST_REPORT = 5000  # molecules, as a page of 10,000 does not scroll smoothly
+COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # a report shows them side by side
+SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
+LARGEST_REPORT = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 
-TABLE = ("table", "ray")  # sources that are read row by row
+TABLE = ("table", "ray")  # the sources that are read row by row
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The names in a text, separated by commas."""
+    """Split a text at its commas into names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _columns(texts: Sequence[str]) -> dict[str, str]:
-    """The column of each task, from TASK=COLUMN."""
+    """Read the column of each task from texts of the form TASK=COLUMN."""
     columns = dict(text.partition("=")[::2] for text in texts)
     if not all(columns.values()):
         raise ValueError("write TASK=COLUMN.")
@@ -31,19 +31,19 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """How the pictures for a table look.
+    """How the pictures of a table look.
 
     Attributes:
         suffix: ".svg" or ".png".
-        palette: name of the colours.
-        limit: relevance at the ends of the colour bar, or None to fit the scale to each picture.
+        palette: the name of the colours.
+        limit: the relevance at the ends of the colour bar, or None to fit each picture's scale.
         atom_numbers: whether each atom's number is written beside it.
     """
 
     suffix: str = ".svg"
     palette: Literal["red-blue", "orange-purple"] = option(
         "red-blue",
-        "Colours of the pictures; the second is colour-blind safe.",
+        "Colours of the pictures. The second palette is safe for colour-blind readers.",
         applies_to=("smiles", "table", "image"),
     )
     limit: float | None = None
@@ -57,13 +57,13 @@ class Pictures:
 @documented
 @dataclass(frozen=True)
 class PredictionSettings:
-    """What can be chosen when a table is predicted."""
+    """The options for predicting a table."""
 
     smiles_column: str = option("smiles", "Column with SMILES.", applies_to=TABLE)
     name_column: str | None = option(None, "Column with compound names.", applies_to=TABLE)
     level: float = option(
         LEVEL,
-        "Share of molecules whose interval or set of classes should hold.",
+        "How often intervals and sets of classes should hold, as a share of the molecules.",
         applies_to=("smiles", "table", "image"),
     )
     excel_safe: bool = option(
@@ -71,8 +71,8 @@ class PredictionSettings:
     )
     workers: int | None = option(
         1,
-        "Processes for a table, whose results are the same for any number; without a number, all"
-        " free cores if that is faster than one.",
+        "Number of processes for a table. It does not change the results. Without it, all free"
+        " cores if that is faster than one.",
         applies_to=TABLE,
         minimum=1,
         command_line_default=None,
@@ -82,11 +82,11 @@ class PredictionSettings:
 @documented
 @dataclass(frozen=True)
 class ExplanationSettings(PredictionSettings):
-    """What can be chosen when a table is explained."""
+    """The options for explaining a table."""
 
     target: Any = option(
         None,
-        "Class or task to explain; without one, the predicted class, or the second of two.",
+        "Class or task to explain. Without one, the predicted class, or the second of two.",
         applies_to=None,
         parse=str,
     )
@@ -106,7 +106,7 @@ class ExplanationSettings(PredictionSettings):
 @documented
 @dataclass(frozen=True)
 class RowSettings:
-    """What can be chosen when the rows of a table are explained one after another."""
+    """The options for explaining the rows of a table one after another."""
 
     smiles_column: str = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = field(default=None, metadata={"help": "Column with compound names."})
@@ -117,7 +117,7 @@ class RowSettings:
 @documented
 @dataclass(frozen=True)
 class ReportSettings:
-    """What can be chosen for a report."""
+    """The options for a report."""
 
     smiles_column: str = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = as_in(PredictionSettings, "name_column")
@@ -126,37 +126,37 @@ class ReportSettings:
     )
     measured: Mapping[str, str] | None = option(
         None,
-        "TASK=COLUMN with measured values; without it, columns named after a task.",
+        "TASK=COLUMN with measured values. Without it, columns named after a task.",
         applies_to=None,
         parse=_columns,
         repeat=True,
     )
     compared: Sequence[str] = field(
-        default=COMPARED, metadata={"help": "Methods shown side by side on a full card."}
+        default=COMPARED, metadata={"help": "Methods that a full card shows side by side."}
     )
     target: Any = as_in(ExplanationSettings, "target")
     limit: int | None = option(
         None,
-        f"Read at most this many rows; without a limit, up to {LARGEST_REPORT:,} are allowed.",
+        f"Read at most this many rows. Without a limit, up to {LARGEST_REPORT:,} are allowed.",
         applies_to=None,
         minimum=1,
     )
     detailed: int = option(
         50,
-        "Full cards (other methods, every sign of trust) for this many molecules: those with the"
-        " strongest atoms, the least trust, activity cliffs and outliers.",
+        "How many molecules get a full card, with other methods and every sign of trust. They are"
+        " those with the strongest atoms, the least trust, activity cliffs and outliers.",
         applies_to=None,
     )
     counterfactuals: int = option(
         0,
-        "Find this many changes that alter the prediction for each full card, which takes about 5 s"
-        " a molecule.",
+        "How many changes that alter the prediction to find for each full card. This takes about"
+        " 5 s per molecule.",
         applies_to=None,
         minimum=0,
     )
     towards: str | None = option(
         None,
-        "What these changes should lead to: a class, '>6.5' or '<6.5'; without it, the most"
+        "What these changes should lead to: a class, '>6.5' or '<6.5'. Without it, the most"
         " probable other class, or one unit more.",
         applies_to=None,
     )
@@ -167,11 +167,11 @@ class ReportSettings:
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Where Ray explains a table, and in pieces of what size."""
+    """Where Ray explains a table, and how large the pieces are."""
 
     address: str | None = option(
         None,
-        "Address of a Ray cluster; without one, Ray runs on this machine.",
+        "Address of a Ray cluster. Without one, Ray runs on this machine.",
         applies_to=("ray",),
         name="--ray-address",
     )
@@ -183,7 +183,7 @@ class ClusterSettings:
 @documented
 @dataclass(frozen=True)
 class RaySettings(ClusterSettings):
-    """What can be chosen when Ray explains a table."""
+    """The options for explaining a table with Ray."""
 
     smiles_column: str = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = as_in(PredictionSettings, "name_column")
@@ -195,14 +195,14 @@ class RaySettings(ClusterSettings):
 @documented
 @dataclass(frozen=True)
 class DatasetSettings:
-    """What can be chosen when a Ray dataset is explained."""
+    """The options for explaining a Ray dataset."""
 
     smiles_column: str = as_in(PredictionSettings, "smiles_column")
     row_column: str | None = field(
-        default=None, metadata={"help": "Column with integers to carry along as `row`."}
+        default=None, metadata={"help": "Column with integers, which the result has as `row`."}
     )
     name_column: str | None = field(
-        default=None, metadata={"help": "Column with names to carry along as `name`."}
+        default=None, metadata={"help": "Column with names, which the result has as `name`."}
     )
     target: Any = as_in(ExplanationSettings, "target")
     workers: int | None = as_in(PredictionSettings, "workers", None)

@@ -1,8 +1,9 @@
-"""The results of a run in pieces: Parquet shards, which appear whole, and a manifest.
+"""Store the results of a run in pieces: Parquet shards, which appear whole, and a manifest.
 
-A folder, on a disk or in a store, holds `shards/*.parquet`, each with consecutive rows of the
-table and named by the first of them, and `manifest.json`: what was run, and once it is finished
-how many rows there are and where. A row that was left out has a `reason`.
+A folder, on a disk or in a store, holds `shards/*.parquet` and `manifest.json`. A shard has
+consecutive rows of the table and is named after the first of them. If a row was left out, it has a
+`reason`. The manifest says what was run. Once the run is finished, it also says how many rows there
+are and where.
 """
 
 import json
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-READERS = 32  # footers read at a time: a store is slow to return each
+READERS = 32  # how many footers are read at a time, because a store returns each slowly
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A finished shard: its name, first row, number of rows, and how many were left out."""
+    """A finished shard, with its name, first row, number of rows, and how many were left out."""
 
     name: str
     first: int
@@ -35,7 +36,7 @@ class Shard:
 
     @property
     def span(self) -> Span:
-        """The row numbers."""
+        """The row numbers of the shard."""
         return self.first, self.first + self.rows
 
 
@@ -51,7 +52,7 @@ class ShardFolder:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on a disk of this machine, where a file can be renamed."""
+        """Whether the folder is on a disk of this machine, where a file can be renamed."""
         return bool(self._opened[0].type_name == "local")
 
     @property
@@ -60,9 +61,9 @@ class ShardFolder:
         return self._opened[1]
 
     def begin(self, settings: dict[str, Any], resume: bool) -> list[Shard]:
-        """Make the folder, or check that it holds the same run. Returns its finished shards.
+        """Make the folder, or check that it holds the same run, and return its finished shards.
 
-        Shards that were cut off, which a store can leave, are deleted.
+        A store can leave shards that were cut off. They are deleted.
         """
         before = self._manifest()
         if before is None and self._names():
@@ -97,7 +98,7 @@ class ShardFolder:
         self._write("manifest.json", json.dumps(settings | counts, indent=1).encode())
 
     def write(self, first: int, rows: "pa.Table") -> None:
-        """Write a shard, whole or not at all, in the place of one with the same first row."""
+        """Write a shard as a whole or not at all, in place of one with the same first row."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -136,12 +137,12 @@ class ShardFolder:
         return sorted(info.base_name for info in shards if info.extension == "parquet")
 
     def shards(self) -> list[Shard]:
-        """The finished shards in order, read from the end of each file."""
+        """Return the finished shards in order, as the end of each file describes them."""
         with ThreadPoolExecutor(READERS) as pool:
             return list(filter(None, pool.map(self._shard, self._names())))
 
     def _shard(self, name: str) -> Shard | None:
-        """A shard by its footer, or None for one that was cut off, which is deleted."""
+        """Return the shard that a footer describes, or delete a shard that was cut off."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -164,7 +165,7 @@ def _described(name: str, footer: Any) -> Shard:
 
 
 def require_complete(shards: Sequence[Shard], rows: int) -> None:
-    """Raise RuntimeError unless the shards hold each of the rows, numbered from 1, once."""
+    """Raise RuntimeError unless the shards hold each of the rows, numbered from 1, exactly once."""
     following = 1
     for shard in shards:
         if shard.first != following:
@@ -172,5 +173,5 @@ def require_complete(shards: Sequence[Shard], rows: int) -> None:
         following += shard.rows
     if following != rows + 1:
         raise RuntimeError(
-            f"row {following} is missing or there twice; run it again with --resume."
+            f"row {following} is missing or appears twice; run it again with --resume."
         )

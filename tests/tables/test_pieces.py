@@ -81,7 +81,7 @@ def test_what_is_left_is_what_was_not_done():
 def test_tables_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing\.parquet: no such file"):
         files_of(tmp_path / "nothing.parquet", ["smiles"])
-    with pytest.raises(ValueError, match=r"cannot read this; use a file, or a folder.*\.parquet"):
+    with pytest.raises(ValueError, match=r"cannot be read; give a file, or a folder.*\.parquet"):
         files_of(tmp_path, ["smiles"])
     pq.write_table(pa.table({"SMILES": ["C"]}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t\.parquet has no column 'smiles'; its columns: SMILES"):

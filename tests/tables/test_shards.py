@@ -65,5 +65,5 @@ def test_rows_that_are_missing_or_there_twice_are_found():
     whole = [Shard("a", 1, 10, 0), Shard("b", 11, 5, 2)]
     require_complete(whole, 15)
     for wrong in (whole[:1], whole[1:], [whole[0], *whole], [whole[0], Shard("b", 10, 6, 0)]):
-        with pytest.raises(RuntimeError, match="missing or there twice"):
+        with pytest.raises(RuntimeError, match="missing or appears twice"):
             require_complete(wrong, 15)

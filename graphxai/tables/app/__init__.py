@@ -1,1 +1,1 @@
-"""A page on this machine where changes to molecules are tried live."""
+"""Serve a page on this machine where changes to molecules can be tried live."""

@@ -1,4 +1,4 @@
-"""What the page may ask, by name, and the answers, which servers and notebooks share."""
+"""Answer the requests of the page by name, for servers and notebooks alike."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,41 +12,41 @@ from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
 from .tables import KINDS, exported, measured_in, rows_of
 
-LARGEST = 4_000_000  # characters of a file
-LONGEST = 120.0  # seconds of a search
-MOST_MOLECULES = 64  # molecules predicted in one request
+LARGEST = 4_000_000  # how many characters a file may have
+LONGEST = 120.0  # how long a search may take, in seconds
+MOST_MOLECULES = 64  # how many molecules are predicted in one request at most
 EXPECTED = (ValueError, ImportError, NotImplementedError)  # errors that a request may cause
 
 
 class Body:
-    """The fields of a request. Reading one that is missing or of another type is a ValueError."""
+    """The fields of a request. Reading a field of another type raises ValueError."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
 
     def text(self, name: str, default: str = "", most: int = 2000) -> str:
-        """A text of at most `most` characters."""
+        """Return a text of at most `most` characters."""
         value = self.fields.get(name, default)
         if not isinstance(value, str) or len(value) > most:
             raise ValueError(f"{name} must be text of at most {most:,} characters.")
         return value.encode("utf-8", "replace").decode()  # half a surrogate pair is not text
 
     def numbers(self, name: str) -> list[int]:
-        """A list of at most 200 whole numbers."""
+        """Return a list of at most 200 whole numbers."""
         values = self.items(name, 200)
         if not all(type(value) is int for value in values):
             raise ValueError(f"{name} must be whole numbers.")
         return values
 
     def items(self, name: str, most: int) -> list[Any]:
-        """A list of at most `most` values."""
+        """Return a list of at most `most` values."""
         values = self.fields.get(name, [])
         if not isinstance(values, list) or len(values) > most:
-            raise ValueError(f"{name} must be a list of at most {most}.")
+            raise ValueError(f"{name} must be a list of at most {most} values.")
         return values
 
     def target(self) -> Target:
-        """The output to explain: `task`, and `label` for a class."""
+        """Return the output to explain, from the fields `task` and, for a class, `label`."""
         return Target(self.text("label") or None, self.text("task") or None)
 
 
@@ -54,7 +54,7 @@ Answer = Callable[[OfferedModels, Body], Any]
 
 
 def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
-    """The steps of a search for changes, for at most `LONGEST` seconds."""
+    """Yield the steps of a search for changes, for at most `LONGEST` seconds."""
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
     model = models[body.text("model")]
@@ -74,7 +74,7 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Return on one line what went wrong."""
     text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
     return text[:500] or type(error).__name__
 

@@ -1,7 +1,8 @@
 """Open the page in the browser without showing its key to the other users of the machine.
 
-Everybody can read the command lines of all processes, and so an address that a browser is started
-with. A file that only its owner can read leads on to the address instead.
+Everybody can read the command lines of all processes. So everybody could read an address that a
+browser is started with. Instead, the browser opens a file that leads on to the address and that
+only its owner can read.
 """
 
 from __future__ import annotations

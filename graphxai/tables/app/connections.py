@@ -1,4 +1,4 @@
-"""Connections on which a request must arrive in time, so that idle ones do not fill the server."""
+"""Require requests to arrive in time, so that idle connections do not fill the server."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-ARRIVAL = 10.0  # seconds for a request to arrive
+ARRIVAL = 10.0  # how long a request may take to arrive, in seconds
 
 
 class TimedConnection(H11Protocol):
     """HTTP on a connection that is closed if the header of a request does not arrive in time.
 
-    uvicorn itself waits for the first request for ever, and for the rest of one that has begun.
-    Connections that wait count towards its limit, after which it refuses all others.
+    By itself, uvicorn waits forever for the first request, and for the rest of one that has begun.
+    Waiting connections count towards its limit, after which it refuses all others.
     """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self._wait()
 
@@ -33,7 +33,7 @@ class TimedConnection(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting for a request."""
         self._stop_waiting()
         super().connection_lost(exc)
 

@@ -1,7 +1,8 @@
-"""Who may ask this server: the page that was opened with the token, from this machine alone.
+"""Let only the page that was opened with the token, on this machine, send requests to the server.
 
-Someone else's web page may send requests to 127.0.0.1, and after DNS rebinding even read the
-answers. So the host must be ours, the origin too if one is named, and each request needs the token.
+The web page of somebody else may send requests to 127.0.0.1, and after DNS rebinding it may even
+read the answers. So the host must be ours. If a request names an origin, this must be ours too.
+Each request needs the token.
 """
 
 from secrets import compare_digest
@@ -22,14 +23,14 @@ HEADERS = {
 
 
 class Guard:
-    """Let a request through to an application, or refuse it with status 403."""
+    """A layer that lets a request through to an application, or refuses it with status 403."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self.app, self.token = app, token.encode()
         self.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Web sockets are not taken."""
+        """Answer one request. Web sockets are not supported."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
@@ -45,7 +46,7 @@ class Guard:
         await app(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> str | None:
-        """Why a request is refused, or None if it is not."""
+        """Return the reason why a request is refused, or None if it is not."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0] not in self.hosts:

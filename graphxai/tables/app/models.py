@@ -11,7 +11,7 @@ from graphxai.visualization.color import Scale
 
 from .molecules import MAX_ATOMS
 
-# Methods that take seconds for a molecule, and the control.
+# The page leaves out methods that take seconds for a molecule, and the control.
 LEFT_OUT = {
     "attention_flow", "gnn_explainer", "integrated_gradients", "order_marginals",
     "path_marginals", "random", "shapley_sampling",
@@ -19,12 +19,13 @@ LEFT_OUT = {
 
 
 class OfferedModels:
-    """Models by name. The page names them and never sends a path."""
+    """Models by name. The page only names them and never sends a path."""
 
     def __init__(self, models: Sequence[LoadedModel | str | Path]) -> None:
-        """Offer models, names or folders, of which the first is shown first and loaded at once.
+        """Offer models, names or folders. The first is loaded at once and shown first.
 
-        Raises ValueError for a model that does not read molecules.
+        Raises:
+            ValueError: a model does not read molecules.
         """
         self._models: dict[str, LoadedModel | str | Path] = {}
         for model in models:
@@ -36,7 +37,7 @@ class OfferedModels:
 
     @property
     def names(self) -> list[str]:
-        """The names, in the order given."""
+        """The names of the models, in the order given."""
         return list(self._models)
 
     def __getitem__(self, name: str) -> LoadedModel:
@@ -52,10 +53,10 @@ class OfferedModels:
         return model
 
     def about(self, name: str) -> dict[str, Any]:
-        """What the page must know to offer choices: models, methods, tasks of one model, colours.
+        """Return what the page needs to offer choices: models, methods, tasks and colours.
 
         Args:
-            name: name of the model, or "" for the first.
+            name: the name of the model with these tasks, or "" for the first.
         """
         name = name or self.names[0]
         model = self[name]

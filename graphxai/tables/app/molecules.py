@@ -1,4 +1,4 @@
-"""What the page shows of molecules, as JSON values: explanations, changes, contrasts, searches."""
+"""Return what the page shows of molecules as JSON: explanations, changes, contrasts, searches."""
 
 import math
 import warnings
@@ -33,16 +33,17 @@ from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 MAX_ATOMS = 100
-MAX_CHARACTERS = 1000  # of a SMILES
-MOST_CHANGES = 60  # changes shown at a place
-BOND = 1.5  # length of a bond in 2D coordinates
-PREDICTIONS = 600  # predictions of a search
+MAX_CHARACTERS = 1000  # how long a SMILES may be
+MOST_CHANGES = 60  # how many changes are shown at a place
+BOND = 1.5  # the length of a bond in 2D coordinates
+PREDICTIONS = 600  # how many predictions a search makes
 
 
 def read(smiles: str) -> Chem.Mol:
-    """The molecule of a SMILES, with its atoms in the order written.
+    """Read the molecule of a SMILES, with its atoms in the order written.
 
-    Raises ValueError for text that is not a SMILES, and for molecules too large for the page.
+    Raises:
+        ValueError: the text is not a SMILES, or the molecule is too large for the page.
     """
     mol = None
     if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
@@ -61,13 +62,19 @@ def read(smiles: str) -> Chem.Mol:
 def card(
     model: Model, smiles: str, method: str, target: Target, like: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One molecule explained, as in a report: picture, predictions, ledger and trust.
+    """Explain one molecule as in a report, with picture, predictions, ledger and trust.
+
+    The `origin` in the result says which atom of the earlier molecule each atom was, or -1 for a
+    new atom.
 
     Args:
-        like: the molecule shown before, so that this one is drawn in the same way. It has
-            `smiles`, coordinates `x` and `y`, and `origin`, all as in an earlier card.
-            Coordinates and origin are worked out if they are left out. The `origin` of the
-            result says which atom of the molecule before each atom was, or -1 for none.
+        model: the model.
+        smiles: the molecule.
+        method: the name of the method.
+        target: the output to explain.
+        like: the molecule that was shown before, so that this one is drawn in the same way. It has
+            `smiles`, coordinates `x` and `y`, and `origin`, as in an earlier card. Coordinates and
+            origin are worked out if they are left out.
     """
     read(smiles)
     explanation = explain(model, smiles, method, target=target, progress=False)
@@ -95,17 +102,21 @@ def card(
 def changes_at(
     model: Model, smiles: str, target: Target, place: Sequence[int], locked: Collection[int]
 ) -> dict[str, Any]:
-    """Possible changes at an atom, or at a bond (both its atoms), each with its prediction.
+    """Find possible changes at an atom, or at both atoms of a bond, each with its prediction.
 
-    The changes are transformations that alter all atoms of the place, and at a bond also exchanged
-    BRICS fragments.
+    The changes are transformations that alter all atoms of the place. At a bond they are also
+    exchanged BRICS fragments. The largest changes of the prediction come first.
 
     Args:
-        locked: atoms that stay. The largest changes of the prediction come first.
+        model: the model.
+        smiles: the molecule.
+        target: the output to explain.
+        place: the number of an atom, or of both atoms of a bond.
+        locked: the atoms that must stay.
     """
     mol = read(smiles)
     if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
-        raise ValueError("place is one atom or the two of a bond, by number.")
+        raise ValueError("place must be the number of an atom, or of both atoms of a bond.")
     kept = frozenset(locked)
     changes = list(_transformed(smiles, kept))
     if len(place) == 2:
@@ -132,11 +143,11 @@ def changes_at(
 
 
 def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
-    """The prediction of each molecule in brief, or None for one that cannot be read."""
+    """Predict each molecule in brief, or return None for one that cannot be read."""
     if not smiles:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the warnings say which were left out
+        warnings.simplefilter("ignore")  # the warnings only say which were left out
         predictions = predict(model, list(smiles), progress=False)
     task = target.task_in(model.config).name
     label = _label(target) or next(
@@ -149,7 +160,7 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
 
 
 def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
-    """Molecule a against molecule b: a picture as a data URL, and the account in words."""
+    """Contrast molecule a with molecule b, as a picture in a data URL and an account in words."""
     read(a), read(b)
     result = contrast(model, a, b, method, target=target, timeout=1)
     code = b64encode(result.svg().encode()).decode()
@@ -175,11 +186,16 @@ def suggestions(
     """Yield the best counterfactuals of a molecule so far after each batch of predictions.
 
     Args:
-        target: a class or value of the task of the goal. The value of each prediction is that
-            of its class.
-        sure: only those that the model is sure of.
-        measured: reads what was measured. As this takes seconds for a long table, it is called
-            when the search is over, and the last step says what it read.
+        model: the model.
+        smiles: the molecule.
+        towards: what the model should predict, as in `graphxai.counterfactuals`.
+        target: a class or value of the goal's task. If it is a class, the value of each prediction
+            is the probability of that class.
+        locked: the atoms that must stay.
+        n: how many counterfactuals to show.
+        sure: whether the model must be sure of its prediction.
+        measured: reads what was measured. This takes seconds for a long table. So it is called
+            after the search, and the last step says what it read.
     """
     read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
@@ -194,7 +210,9 @@ def suggestions(
         last = _suggested(
             replace(results, ranked=tuple(with_measured)) if table.values else results, label
         )
-        note = f". {table.note.rstrip('.')}" if table.note else ""  # the page adds the last stop
+        note = (
+            f". {table.note.rstrip('.')}" if table.note else ""
+        )  # the page adds the final full stop
         yield last | {"summary": last["summary"] + note}
 
 
@@ -225,13 +243,13 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
 
 
 def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
-    """A prediction in words, and its value or the probability of the class `label`."""
+    """Return a prediction in words, with its value or the probability of the class `label`."""
     value = prediction.value
     if value is None:
         value = prediction.probabilities[label or str(prediction.label)]
     return {
         "text": minus_signs(str(prediction)),
-        "range": prediction.range,  # the interval, if the model has one
+        "range": prediction.range,  # empty if the model has no intervals
         "value": rounded([value])[0],
     }
 
@@ -259,7 +277,7 @@ def _picture(smiles: str) -> dict[str, Any]:
 
 
 def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol, list[int]]:
-    """The molecule with 2D coordinates, if possible those of the molecule before (see `card`)."""
+    """Lay the molecule out like the molecule before, if possible (see `card`)."""
     new = [-1] * mol.GetNumAtoms()
     if like is None:
         return laid_out(mol), new
@@ -286,7 +304,7 @@ def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
 
 
 def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
-    """The molecule at coordinates as drawn, or with a new layout if they do not fit."""
+    """Place the molecule at the given coordinates, or lay it out again if they do not fit."""
     copy = laid_out(mol)
     size = mol.GetNumAtoms()
     if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):

@@ -1,4 +1,4 @@
-"""The app in a notebook."""
+"""Show the app in a notebook."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +14,21 @@ def explore(
     model: LoadedModel | str | Path | Sequence[LoadedModel | str | Path],
     smiles: str | Sequence[str] = (),
 ) -> "Explorer":
-    """Show the app in a notebook (JupyterLab, VS Code, marimo): changes to molecules tried live.
-
-    Returns the widget. Its `smiles` is the molecule shown, which can be set, `basket` the list of
-    molecules chosen, and `link` all that is shown, as a text for the first field of another view.
-    Raises ImportError without the extra `notebook`, and ValueError for a model that does not read
-    molecules or for text that is not a SMILES.
+    """Show the app in a notebook (JupyterLab, VS Code, marimo), to try changes to molecules live.
 
     Args:
-        model: from `load`, a name or a folder, or several of them, the first one shown first.
+        model: a model from `load`, a name or a folder, or several of them. The first is shown
+            first.
         smiles: the molecule to start with, or several, of up to 100 atoms each.
+
+    Returns:
+        The widget. Its `smiles` is the molecule on view, which can be set. Its `basket` is the list
+        of chosen molecules. Its `link` is everything on view as a text, for the first field of
+        another view.
+
+    Raises:
+        ImportError: the extra `notebook` is not installed.
+        ValueError: a model does not read molecules, or a text is not a SMILES.
     """
     from .widget import Explorer  # needs anywidget
 

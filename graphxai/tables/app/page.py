@@ -1,9 +1,9 @@
-"""The files that make up the server's page and the notebook's view."""
+"""Put the server's page and the notebook's view together from their files."""
 
 import re
 from importlib.resources import files
 
-# The script of the view, in this order, as each file uses constants of those before it.
+# The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
     *("state.js", "choices.js", "molecule.js", "history.js"),
     *("search.js", "table.js", "basket.js", "controls.js"),
@@ -11,16 +11,16 @@ VIEW_SCRIPTS = (
 
 
 def text_of(name: str) -> str:
-    """The text of a file in this folder, or of draw.js, which is that of the report."""
+    """Return the text of a file in this folder, or of draw.js in the folder of the report."""
     folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
     return (folder / name).read_text(encoding="utf-8")
 
 
 def view_script() -> str:
-    """The script of the view, which expects `root` and `host` to be defined before it."""
+    """Return the script of the view, which expects `root` and `host` to be defined before it."""
     return "".join(map(text_of, VIEW_SCRIPTS))
 
 
 def filled(name: str, **parts: str) -> str:
-    """The text of a file with its {{PLACES}} filled."""
+    """Return the text of a file after filling its {{PLACES}}."""
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text_of(name))

@@ -1,6 +1,6 @@
-"""The server of the page, which computes one request at a time, within limits of size and time.
+"""Serve the page, one computation at a time, within limits of size and time.
 
-A request is JSON by POST to /api/NAME, with the token in a header. A search answers line by line.
+A request is a POST of JSON to /api/NAME, with the token in a header. A search answers line by line.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from .guard import Guard
 from .models import OfferedModels
 from .page import filled, text_of, view_script
 
-PATIENCE = 30.0  # seconds that a request waits for its turn
+PATIENCE = 30.0  # how long a request waits for its turn, in seconds
 LOGGER = logging.getLogger(__name__)
 
 
 def application(models: OfferedModels, token: str, port: int) -> Guard:
-    """The page and what it asks for, as an ASGI application."""
+    """Return the page and the answers to its requests as an ASGI application."""
     turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
     async def page(request: Request) -> Response:
@@ -89,8 +89,9 @@ def serve(
 
     Args:
         models: models, names or folders.
-        port: 0 takes a free one.
-        log: is called with the address, token included, before it is opened in the browser.
+        port: the port, or 0 for any free port.
+        open_browser: whether to open the page in the browser.
+        log: is called with the address, which includes the token, before the browser opens it.
     """
     offered, token = OfferedModels(models), secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", port)) as listener:
@@ -122,7 +123,7 @@ async def _body(request: Request) -> Body:
             async for part in request.stream():
                 content += part
                 if len(content) > LARGEST:
-                    raise HTTPException(413, f"more than {LARGEST // 10**6} MB: send a part of it.")
+                    raise HTTPException(413, f"more than {LARGEST // 10**6} MB: send less.")
     except TimeoutError:
         raise HTTPException(408, "the request did not arrive in time.") from None
     try:
@@ -144,8 +145,8 @@ async def _in_turn(
     except TimeoutError:
         raise HTTPException(503, "the server is busy; try again.") from None
     try:
-        if await request.is_disconnected():  # nobody waits for it any more
-            raise HTTPException(499, "nobody waits for it.")
+        if await request.is_disconnected():  # nobody is waiting any more
+            raise HTTPException(499, "the client has gone.")
         return await run_in_threadpool(work, *args)
     finally:
         turn.release()
@@ -154,7 +155,7 @@ async def _in_turn(
 async def lines_of(
     turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
 ) -> AsyncIterator[str]:
-    """Yield each step of a search as a line of JSON. Other requests have their turn in between."""
+    """Yield each step of a search as a line of JSON, and let other requests in between."""
     step = first
     try:
         while step is not None:
@@ -167,7 +168,7 @@ async def lines_of(
 
 
 def _failed(error: Exception) -> JSONResponse:
-    """A refusal in words. An error that no input caused is logged, too."""
+    """Turn an error into an answer in words, and log it if no input caused it."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
     LOGGER.error("a request failed", exc_info=error)
@@ -180,7 +181,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _page() -> tuple[str, str]:
-    """The page and its content security policy, which allows this style and script alone."""
+    """Return the page and its content security policy, which only allows this style and script."""
     style = text_of("app.css")
     script = text_of("draw.js") + text_of("page.js") + view_script()
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"

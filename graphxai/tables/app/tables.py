@@ -1,4 +1,4 @@
-"""Tables dropped on the page, and the files that its basket becomes."""
+"""Read tables dropped on the page, and write the basket of the page to files."""
 
 import csv
 import io
@@ -32,13 +32,16 @@ KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
 def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
-    """The molecules of a file: `rows` of name and SMILES, up to 2,000, and how many more there are.
+    """Read the molecules of a file, up to 2,000, and count how many more there are.
+
+    The result has `rows` of name and SMILES, the number of `more`, and `columns`. If there is no
+    column of SMILES, there are no rows, and the user can choose one of the columns.
 
     Args:
-        name: name of the file. An SD file ends in .sdf, and any other is a table, or a list of
-            SMILES without a header.
-        column: the column with the SMILES, by default one with a usual name. If there is none,
-            there are `columns` to choose from and no rows.
+        name: the name of the file. If it ends in .sdf, the file is an SD file. Otherwise it is a
+            table, or a list of SMILES without a header.
+        text: the content of the file.
+        column: the column with the SMILES. By default it is a column with a usual name.
     """
     if name.lower().endswith(STRUCTURES):
         return _limited([[title, smiles] for title, smiles, _ in _records(text)])
@@ -58,15 +61,16 @@ def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
     return _limited([[title, record[column]] for title, record in pairs])
 
 
-@lru_cache(maxsize=4)  # its matched pairs take seconds to find
+@lru_cache(maxsize=4)  # finding the matched pairs takes seconds
 def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
-    """What a file says was measured, from the first task that names a column with numbers.
+    """Read what was measured in a file, for the first task that names a column with numbers.
 
-    Returns None if nothing was measured. If no value was understood, the note of an empty result
-    says so.
+    Returns None if nothing was measured. If no value was understood, the result is empty and has a
+    note that says so.
 
     Args:
-        name, text, column: as for `rows_of`. A property of an SD file is a column.
+        name, text, column: as for `rows_of`. A property of an SD file counts as a column.
+        tasks: the names of the tasks.
     """
     structures = name.lower().endswith(STRUCTURES)
     columns = _columns(_header(text))
@@ -91,13 +95,19 @@ def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Me
 def exported(
     kind: str, model: LoadedModel, method: str, target: Target, basket: Sequence[dict[str, str]]
 ) -> str:
-    """The basket as a file: "csv", "sdf" or "html" (a report).
+    """Write the basket as the text of a file: "csv", "sdf" or "html" (a report).
 
-    Raises ValueError for an empty or too large basket, and if no molecule can be written.
+    Cells that a spreadsheet would read as a formula get an apostrophe.
 
     Args:
-        basket: `smiles`, `name` and `changes` of each molecule. Cells that a spreadsheet would
-            read as a formula get an apostrophe.
+        kind: the format of the file.
+        model: the model.
+        method: the name of the method.
+        target: the output to explain.
+        basket: the `smiles`, `name` and `changes` of each molecule.
+
+    Raises:
+        ValueError: the basket is empty or too large, or no molecule can be written.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")
@@ -139,13 +149,13 @@ def _columns(header: str) -> list[str]:
 
 
 def _smiles_column(columns: Sequence[str]) -> str:
-    """The name of the column with the SMILES, or "" if there is none."""
+    """Return the name of the column with the SMILES, or "" if there is none."""
     by_name = {cell.lower(): cell for cell in reversed(columns)}
     return next((by_name[usual] for usual in SMILES if usual in by_name), "")
 
 
 def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The cells of these columns of a table, row by row."""
+    """Read the cells of these columns of a table, row by row."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         path.write_text(text, encoding="utf-8", errors="replace", newline="")
@@ -156,7 +166,7 @@ def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]
 
 
 def _records(text: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Name, SMILES and properties of each record of an SD file, all empty if it is unreadable."""
+    """Read name, SMILES and properties of each record of an SD file, empty if it is unreadable."""
     with rdBase.BlockLogs():
         molecules = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
         return [

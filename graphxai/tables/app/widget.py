@@ -1,4 +1,4 @@
-"""The view of the app as a widget, which asks the kernel instead of a server."""
+"""The view of the app as a widget, which sends requests to the kernel instead of a server."""
 
 import asyncio
 import json
@@ -28,9 +28,10 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Explorer(anywidget.AnyWidget):
-    """The view of `explore`, whose content can be read and set from Python.
+    """The view of `explore`. Its content can be read and set from Python.
 
-    link: everything that is shown, as a text, which is also the end of an address of the app.
+    Attributes:
+        link: everything on view as a text, which is also the end of an address of the app.
     """
 
     _esm = filled(
@@ -44,11 +45,11 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, models: Sequence[LoadedModel | str | Path], smiles: Sequence[str]) -> None:
         """Show models, names or folders, the first one first, and molecules as SMILES.
 
-        Raises ValueError for a model that does not read molecules, and for text that is not a
-        SMILES.
+        Raises:
+            ValueError: a model does not read molecules, or a text is not a SMILES.
         """
         self._models = OfferedModels(models)
-        # Requests not yet answered or cancelled, each with its answers to come.
+        # The requests that are not yet answered or cancelled, each with the task that answers it.
         self._wanted: dict[str, asyncio.Task[None] | None] = {}
         super().__init__(link=_begun("", smiles))
         self.on_msg(self._asked)
@@ -72,7 +73,7 @@ class Explorer(anywidget.AnyWidget):
         return [dict(zip(("smiles", "name", "changes"), values, strict=True)) for values in chosen]
 
     def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        """Take a message from the view, which makes a request or cancels one."""
+        """Handle a message from the view, which makes a request or cancels one."""
         number = str(content.get("id"))
         if content.get("cancel"):
             self._wanted.pop(number, None)
@@ -104,12 +105,12 @@ class Explorer(anywidget.AnyWidget):
             self._wanted.pop(number, None)
 
     def _next(self, number: str, steps: Iterator[Any]) -> Any:
-        """The next answer, or None after the last and if nobody waits for it any more."""
+        """Return the next answer, or None after the last or if nobody is waiting any more."""
         return next(steps, None) if number in self._wanted else None
 
 
 def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
-    """The answers to a request."""
+    """Yield the answers to a request."""
     body = Body(fields if isinstance(fields, dict) else {})
     if name == "suggest":
         yield from suggested(models, body)
@@ -120,7 +121,7 @@ def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
 
 
 def _begun(link: str, smiles: Sequence[str]) -> str:
-    """A link with more molecules, of which the first is shown."""
+    """Add molecules to a link, and show the first of them."""
     fields = [(name, value) for name, value in parse_qsl(link) if name != "at"]
     at = sum(name == "n" for name, _ in fields)
     for molecule in smiles:

@@ -1,4 +1,4 @@
-"""Reports for chemists: many explained molecules in one HTML file that opens offline."""
+"""Make reports for chemists: many explained molecules in one HTML file that opens offline."""
 
 from .build import report
 

@@ -1,4 +1,4 @@
-"""The report: explain a table of molecules and write one HTML file that shows them."""
+"""Explain a table of molecules, and write one HTML file that shows them."""
 
 import warnings
 from pathlib import Path
@@ -38,25 +38,27 @@ def report(
 ) -> Path:
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
-    Other methods, the sign of trust that explains each molecule again, and counterfactuals are for
-    the molecules with the strongest atoms, the least trust, activity cliffs and outliers; see
-    `choice.in_full`. A list has its `names`, and a file has a `name_column` and columns of
-    `measured` values. `towards` is what the model should predict for counterfactuals, as in
-    `graphxai.counterfactuals`. The page is the same for any number of `workers`, see
-    `graphxai.explain`.
+    Some molecules get a full card, with other methods, every sign of trust, and counterfactuals.
+    They are the molecules with the strongest atoms, the least trust, activity cliffs and outliers
+    (see `choice.in_full`). `towards` is what the model should predict for counterfactuals, as in
+    `graphxai.counterfactuals`.
 
+    A list may have `names`, and a file may have a `name_column` and columns of `measured` values.
     Rows that cannot be used are listed in the report. A warning, also on the page, counts measured
-    values that are not understood, and names tasks that were measured but not explained.
-
-    Raises ValueError if no row can be used, if there are too many rows, if `out` is not .html, if
-    the model does not offer what `towards` says, or if it does not read molecules.
+    values that are not understood, and names tasks that were measured but not explained. The page
+    is the same for any number of `workers`, see `graphxai.explain`.
 
     Args:
-        model: from `load`, or a name.
+        model: a model from `load`, or its name.
         inputs: a CSV file, or SMILES or RDKit molecules.
+        out: the HTML file to write.
         method: see `methods()`.
-        progress: whether to show a bar; by default only on a terminal. The other keywords are
-            those of `ReportSettings`.
+        settings: the keywords of `ReportSettings`.
+        progress: whether to show a bar. By default it is shown only on a terminal.
+
+    Raises:
+        ValueError: no row can be used, there are too many rows, `out` is not .html, the model does
+            not offer what `towards` says, or it does not read molecules.
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
@@ -108,7 +110,7 @@ def _require_molecules(cards: Cards, source: ReportSource) -> None:
 def _full_card_settings(
     how: CardSettings, cards: Cards, settings: ReportSettings
 ) -> FullCardSettings:
-    """How the full cards are made, with what was measured of changes if they show some."""
+    """Decide how the full cards are made, with what was measured of counterfactuals if needed."""
     compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
     count, towards = max(0, settings.counterfactuals), settings.towards
     measured = measurements_for(how.model, cards.molecules, towards) if count else None
@@ -116,7 +118,7 @@ def _full_card_settings(
 
 
 def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
-    """What the page and warnings say about measured values: which are odd, or not compared."""
+    """Return what the page and warnings say about measured values that are odd or not compared."""
     explained = cards.molecules[-1].explanation.prediction.task
     (task,) = (task for task in model.config.tasks if task.name == explained)
     measured = None

@@ -1,4 +1,4 @@
-"""The cards of a report: each molecule explained, here or in other processes."""
+"""Make the cards of a report, by explaining each molecule here or in other processes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -23,13 +23,13 @@ from .measured import shown
 from .molecules import ReportRow, ReportSource
 from .records import record, rounded
 
-CHUNK = 64  # molecules read and explained at a time
-LONGEST_QUOTE = 200  # characters of a SMILES that was left out
+CHUNK = 64  # how many molecules are read and explained at a time
+LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
 Item = TypeVar("Item")
 
 
 class RejectedMolecule(NamedTuple):
-    """A row that was left out: its number, the SMILES, and the reason."""
+    """A row that was left out, with its number, the SMILES, and the reason."""
 
     row: int
     smiles: str
@@ -57,7 +57,7 @@ class CardSettings:
 
 @dataclass(frozen=True)
 class MoleculeCard:
-    """A molecule of the page: row, explanation, fragments, and what its card shows."""
+    """A molecule of the page, with its row, explanation, fragments, and what its card shows."""
 
     row: ReportRow
     explanation: Explanation
@@ -67,7 +67,7 @@ class MoleculeCard:
 
 @dataclass(frozen=True)
 class Cards:
-    """The cards of all molecules that can be explained, and the rows left out."""
+    """The cards of all molecules that can be explained, and the rows that were left out."""
 
     molecules: Sequence[MoleculeCard]
     rejected: Sequence[RejectedMolecule]
@@ -76,7 +76,7 @@ class Cards:
 def make_cards(
     settings: CardSettings, source: ReportSource, workers: int | None, progress: bool | None
 ) -> Cards:
-    """Explain all molecules of a source."""
+    """Explain all molecules of a source, and make their cards."""
     molecules: list[MoleculeCard] = []
     rejected: list[RejectedMolecule] = []
     pieces = in_pieces(source.rows, CHUNK)
@@ -93,7 +93,7 @@ def make_cards(
 
 
 def in_pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items, at most `size` at a time."""
+    """Yield the items in lists of at most `size`."""
     rest = iter(items)
     while piece := list(islice(rest, size)):
         yield piece
@@ -143,9 +143,9 @@ def _card_of(
 def _prepared(
     model: Model, chunk: Sequence[ReportRow]
 ) -> tuple[list[tuple[int, Input]], list[RejectedMolecule]]:
-    """The usable rows, encoded, and the rejected rows with their reasons."""
+    """Encode the rows that can be used, and return the rejected rows with their reasons."""
     prepared, rejected = [], []
-    items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit's of any type
+    items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit raises any type
     for row, item in zip(chunk, items, strict=True):
         if isinstance(item, Exception):
             rejected.append(_rejected(row, item))
@@ -157,6 +157,6 @@ def _prepared(
 
 
 def _rejected(row: ReportRow, error: Exception) -> RejectedMolecule:
-    """What the page says about a row that was left out."""
+    """Return what the page says about a row that was left out."""
     smiles, reason = str(row.value)[:LONGEST_QUOTE], str(error) or type(error).__name__
     return RejectedMolecule(row.number, smiles, reason)

@@ -1,4 +1,4 @@
-"""Counterfactuals of a molecule for its card: what would change the prediction."""
+"""Find counterfactuals of a molecule for its card, which say what would change the prediction."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from graphxai.visualization.text import minus_signs
 from .drawing import drawing
 from .records import rounded
 
-PREDICTIONS = 600  # neighbours of a molecule, as in a search of the app
+PREDICTIONS = 600  # how many neighbours of a molecule are predicted, as in a search of the app
 
 
 def changes_card(
@@ -35,15 +35,20 @@ def changes_card(
     level: float,
     measured: Measurements | None = None,
 ) -> dict[str, Any]:
-    """What a card shows of up to `n` counterfactuals of an explained molecule.
+    """Return what a card shows of up to `n` counterfactuals of an explained molecule.
 
-    They are explained as the molecule is, so that their colours compare.
+    Counterfactuals are explained in the same way as the molecule, so that their colours can be
+    compared. A sentence sums up what the search returned, or says which error it met.
 
     Args:
-        towards: see `graphxai.counterfactuals`; by default the most probable other class, or
-            one unit more.
+        model: the model.
+        explainer: the method.
+        explanation: the explanation of the molecule.
+        towards: what the model should predict, as in `graphxai.counterfactuals`. By default it is
+            the most probable other class, or one unit more.
+        n: how many counterfactuals to show.
         level: how often the intervals should hold.
-        measured: values of the report's table. A sentence sums up what was found, or the error.
+        measured: the measured values of the report's table.
     """
     asked = towards or default_goal(explanation.prediction)
     mol = explanation.atoms()
@@ -70,7 +75,7 @@ def changes_card(
 
 
 def default_goal(prediction: Prediction) -> str:
-    """The most probable class besides the predicted one, or one unit more than the value."""
+    """Return the most probable class besides the predicted one, or one unit more than the value."""
     if prediction.value is not None:
         return f"{prediction.task}: >{prediction.value + 1:.3g}"
     others = {c: p for c, p in prediction.probabilities.items() if c != prediction.label}
@@ -78,7 +83,7 @@ def default_goal(prediction: Prediction) -> str:
 
 
 def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str, Any]:
-    """What is known about a counterfactual."""
+    """Return what is known about a counterfactual."""
     after = counterfactual.prediction.at(level)
     if goal.label is None:
         leveled = replace(counterfactual, prediction=after, before=counterfactual.before.at(level))
@@ -104,7 +109,7 @@ def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str
 
 
 def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
-    """The atoms of a counterfactual with their relevance, drawn like the molecule before."""
+    """Draw a counterfactual like the molecule before, and return it with its relevance."""
     mol = explanation.atoms()
     try:
         placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)

@@ -1,4 +1,4 @@
-"""Which molecules of a report get a full card: those that a chemist would open first."""
+"""Choose which molecules of a report get a full card, as a chemist would open them first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -10,16 +10,17 @@ from graphxai.chemistry.cliffs import activity_cliffs
 
 STRONGEST, UNTRUSTED = "one of the strongest atoms", "little trust"
 CLIFF, OUTLIER = "an activity cliff", "an outlier"
-DOUBTS = ("warning", "caution", "unknown")  # levels of trust, the worst first
+DOUBTS = ("warning", "caution", "unknown")  # levels of trust, with the worst first
 
 
 def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str]:
-    """Positions of at most `count` records, each with the reason why it is opened first.
+    """Choose the positions of at most `count` records, each with the reason why it is chosen.
 
-    Molecules are taken in turn from four lists. The first has the strongest atoms and the second
-    the least trust. The third has activity cliffs, which are pairs of similar molecules more than a
-    standard deviation apart. The last has outliers, which are the largest errors. Without measured
-    values, cliffs are those of the prediction, and outliers are farthest from the median.
+    Molecules are taken in turn from four lists. The first has the strongest atoms, and the second
+    the least trust. The third has activity cliffs, which are pairs of similar molecules with values
+    more than a standard deviation apart. The last has outliers, which are the largest errors.
+    Without measured values, cliffs are those of the prediction, and outliers are the molecules
+    farthest from the median.
     """
     if count >= len(molecules):
         return dict.fromkeys(range(len(molecules)), "")
@@ -39,13 +40,13 @@ def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str
 
 
 def sentence_about(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, str]) -> str:
-    """What the page says about the full cards, in one sentence, or "" if every card is full."""
+    """Say in one sentence which cards are full, or return "" if every card is full."""
     if len(chosen) == len(molecules):
         return ""
     which = (
         "those with the strongest atoms, the least trust, activity cliffs and outliers"
         if chosen
-        else "none were asked for"
+        else "none were requested"
     )
     return (
         f"{len(chosen):,} of the {len(molecules):,} molecules have a full card, with other methods"
@@ -59,7 +60,7 @@ def _least_trusted(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Both ends of each cliff, the highest first."""
+    """Return both ends of each cliff, the highest cliff first."""
     values = _measured(molecules)
     if np.isnan(values).all():
         values = np.array([m["value"] for m in molecules], dtype=float)
@@ -72,12 +73,12 @@ def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _strangeness(molecules: Sequence[Mapping[str, Any]]) -> Iterable[float]:
-    """How far the prediction is from what was measured, or else from the median prediction."""
+    """Return how far each prediction is from what was measured, or else from the median."""
     measured = _measured(molecules)
     predicted = np.array([m["value"] for m in molecules], dtype=float)
     if np.isnan(measured).all():
         return np.abs(predicted - np.median(predicted))
-    if any(m["label"] is not None for m in molecules):  # a class, predicted wrong with certainty
+    if any(m["label"] is not None for m in molecules):  # a class that is wrong with much certainty
         wrong = [m["measured"] is not None and m["label"] != m["measured"][1] for m in molecules]
         return np.abs(predicted - 0.5) * wrong
     return np.nan_to_num(np.abs(predicted - measured))

@@ -1,4 +1,4 @@
-"""All that the page of a report shows, as JSON values."""
+"""Collect everything that the page of a report shows, as JSON values."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,11 +39,18 @@ def page_data(
     notes: Sequence[str],
     measured: MeasuredTable,
 ) -> dict[str, Any]:
-    """All data for the page's script.
+    """Return all data for the page's script.
 
     Args:
+        model: the model.
+        explainer: the method.
+        cards: the cards of all molecules.
+        full: what full cards add to them.
         chosen: the molecules with a full card, see `choice.in_full`.
-        notes: about what was measured.
+        title: the title of the page.
+        source: the name of the file, or the number of molecules in words.
+        notes: what the page says about measured values.
+        measured: the measured values.
     """
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
@@ -57,7 +64,7 @@ def page_data(
     limit = colour_limit(records, SATURATED)
     compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
     shown = [explainer, *map(get_explainer, compared)]
-    # the relevance of a fragment for different classes cannot be averaged
+    # a fragment's relevance cannot be averaged over different classes
     fragments = _fragment_table(cards.molecules) if len(targets) == 1 else None
     target = next(iter(targets)) if len(targets) == 1 else None
     return {
@@ -103,16 +110,16 @@ def page_data(
 
 
 def model_card(model: Model) -> str:
-    """The model card beside the checkpoint, or "" if there is none."""
+    """Return the model card beside the checkpoint, or "" if there is none."""
     folder = getattr(model.origin, "folder", None)
-    with suppress(OSError, ValueError):  # it is too large, or not in UTF-8
+    with suppress(OSError, ValueError):  # the file is too large, or not in UTF-8
         if folder is not None and (Path(folder) / "README.md").is_file():
             return small_file(Path(folder) / "README.md").decode("utf-8")
     return ""
 
 
 def _fragment_table(molecules: Sequence[MoleculeCard]) -> FragmentTable:
-    """The fragments of all molecules."""
+    """Collect the fragments of all molecules."""
     table = FragmentTable()
     for card in molecules:
         table.add(card.fragments)
@@ -120,7 +127,7 @@ def _fragment_table(molecules: Sequence[MoleculeCard]) -> FragmentTable:
 
 
 def _terms(explanations: Sequence[Explanation]) -> dict[str, str]:
-    """The words of the ledgers with their meaning."""
+    """Return the words of the ledgers with their meaning."""
     terms: dict[str, str] = {}
     for explanation in explanations:
         terms |= about_terms(explanation)
@@ -128,24 +135,23 @@ def _terms(explanations: Sequence[Explanation]) -> dict[str, str]:
 
 
 def _summary(model: Model, task: str, score: Sign) -> str:
-    """The test score of the explained task, or that of the model if it has one task or none."""
+    """Return the test score of the explained task, or that of the model if it has one task."""
     if len(model.config.tasks) > 1 and score.level != "unknown":
         return f"{task}: {score.figures}"
     return str(model.origin.metadata.get("summary", ""))
 
 
 def _objection(score: Sign) -> str:
-    """What is wrong with the model as a whole, said once on the page, or "" if nothing is."""
+    """Return what is wrong with the model as a whole, or "" if nothing is."""
     if score.level == "good":
         return ""
     return f"{score.sentence[0].upper()}{score.sentence[1:]}."
 
 
 def _intro(explainer: Explainer, outputs: set[str]) -> str:
-    """What the colours mean, in two sentences: relevance, then output and target.
+    """Say in two sentences what the colours mean: relevance, then output and target.
 
-    Args:
-        outputs: what the explained outputs are, in words.
+    `outputs` say what the explained outputs are, in words.
     """
     relevance = "how much each atom raises or lowers the model's output"
     if not explainer.traits.adds_up:

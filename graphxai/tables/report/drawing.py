@@ -1,4 +1,4 @@
-"""A molecule for the page to draw: coordinates, labels and bonds as plain JSON values."""
+"""Describe a molecule for the page to draw, with coordinates, labels and bonds as JSON values."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,29 @@ if TYPE_CHECKING:
 
 UNIT = 100  # coordinates are in hundredths of a bond length
 
-# Sides on which hydrogens can be written, with their angles; the first free one is taken.
+# The sides on which hydrogens can be written, with their angles. The first free side is taken.
 _SIDES = (("E", 0.0), ("W", np.pi), ("N", np.pi / 2), ("S", -np.pi / 2))
 _FREE = np.pi / 3  # a side is free if no bond is closer than this
 
 
 def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
-    """The drawing of a molecule, with atoms and bonds in the molecule's order.
+    """Return the drawing of a molecule, with atoms and bonds in the molecule's order.
 
-    x, y: coordinates in hundredths of a bond length from the upper left corner, y downwards; a:
-    labels of the atoms that have one, `{index: [symbol, hydrogens, charge, isotope, radicals,
-    side]}`; e: symbols of all atoms; b: bonds `[begin, end, kind, side]`. kind: 1, 2, 3, "a"
-    (aromatic), "w" (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative), "0" (zero order);
-    side: where the second line of a double bond lies, 1 left or -1 right of begin to end, 0 both.
+    The result has these keys:
+
+    * `x`, `y`: the coordinates in hundredths of a bond length from the upper left corner, with y
+      downwards.
+    * `e`: the symbols of all atoms.
+    * `a`: the labels of the atoms that have one, as `{index: [symbol, hydrogens, charge, isotope,
+      radicals, side]}`.
+    * `b`: the bonds, as `[begin, end, kind, side]`. The kind is 1, 2, 3, "a" (aromatic), "w"
+      (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative) or "0" (zero order). The side says
+      where the second line of a double bond lies, seen from begin to end: 1 is left, -1 is right,
+      and 0 is both.
 
     Args:
-        keep: use existing 2D coordinates, if there are any.
+        mol: the molecule.
+        keep: whether to use existing 2D coordinates, if there are any.
     """
     copy = _ready(mol, keep)
     points = _scaled(copy)
@@ -54,7 +61,7 @@ def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
 
 
 def _ready(mol: "Mol", keep: bool) -> "Mol":
-    """A copy with 2D coordinates, alternating double bonds and wedges."""
+    """Return a copy with 2D coordinates, alternating double bonds and wedges."""
     from rdkit import Chem
 
     copy = laid_out(mol, keep=keep)
@@ -69,13 +76,13 @@ def _ready(mol: "Mol", keep: bool) -> "Mol":
 
 
 def _scaled(mol: "Mol") -> NDArray[np.float64]:
-    """Positions (N, 2) in bond lengths, y downwards."""
+    """Return positions (N, 2) in bond lengths, with y downwards."""
     points = np.asarray(mol.GetConformer().GetPositions())[:, :2].reshape(-1, 2)
     return points * (1, -1) / (bond_length(bonded(mol), points) or 1.5)
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
-    """The label of an atom, or None for a carbon of the skeleton."""
+    """Return the label of an atom, or None for a carbon of the skeleton."""
     hydrogens = atom.GetTotalNumHs()
     charge, isotope = atom.GetFormalCharge(), atom.GetIsotope()
     radicals = atom.GetNumRadicalElectrons()
@@ -92,7 +99,10 @@ def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
 
 
 def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
-    """Whether a carbon sits between two collinear double bonds (allene) and would be invisible."""
+    """Return whether a carbon sits between two collinear double bonds, as in an allene.
+
+    Without a label it would be invisible.
+    """
     if any(bond.GetBondTypeAsDouble() != 2 for bond in atom.GetBonds()):
         return False
     left, right = (points[other.GetIdx()] - points[atom.GetIdx()] for other in atom.GetNeighbors())
@@ -100,7 +110,7 @@ def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
 
 
 def _free_side(atom: "Atom", points: NDArray[np.float64]) -> str:
-    """The first free side, or else the one farthest from every bond."""
+    """Return the first free side, or else the side that is farthest from every bond."""
     neighbours = [other.GetIdx() for other in atom.GetNeighbors()]
     if not neighbours:
         return "E"
@@ -141,7 +151,7 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
 
 
 def _inner_side(bond: Any, rings: list[tuple[int, ...]], points: NDArray[np.float64]) -> int:
-    """The side for the second line of a double bond: inside its ring, or where neighbours are."""
+    """Return the side for the second line of a double bond, which faces its ring or neighbours."""
     i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
     of_bond = [ring for ring in rings if i in ring and j in ring]
     if of_bond:
@@ -158,6 +168,6 @@ def _inner_side(bond: Any, rings: list[tuple[int, ...]], points: NDArray[np.floa
         return 0
     along = points[j] - points[i]
     across = points[others] - points[i]  # (others, 2)
-    # y points down: a positive cross product means right of begin to end.
+    # As y points down, a positive cross product means right, seen from begin to end.
     turn = float(np.sign(along[0] * across[:, 1] - along[1] * across[:, 0]).sum())
     return -int(np.sign(turn))

@@ -1,4 +1,4 @@
-"""What full cards show besides: other methods, every sign of trust, and counterfactuals."""
+"""Make what only full cards show: other methods, every sign of trust, and counterfactuals."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,19 @@ from .drawing import drawing
 from .molecules import ReportRow
 from .records import full_card
 
-AT_A_TIME = 16  # molecules with a full card
+MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
 
 
 @dataclass(frozen=True)
 class FullCardSettings:
-    """How full cards are made.
+    """The settings of full cards.
 
     Attributes:
         card: how the molecules were explained.
-        compared: methods to show beside the report's.
-        counterfactuals: how many to find for each molecule.
-        towards: what the model should predict for them, or None for a default.
-        measurements: what the table says was measured of such changes, or None.
+        compared: the methods to show beside the report's method.
+        counterfactuals: how many counterfactuals to find for each molecule.
+        towards: what the model should predict for counterfactuals, or None for a default.
+        measurements: the table's measured values, or None.
     """
 
     card: CardSettings
@@ -51,9 +51,9 @@ class FullCards:
     """What the full cards add to the page.
 
     Attributes:
-        contents: what each card shows besides, by the molecule's place.
-        neighbours: drawings of the nearest training compounds, by SMILES.
-        refused: methods that do not work for the model, with the reason.
+        contents: by the molecule's place, what its full card adds.
+        neighbours: by SMILES, drawings of the nearest training compounds.
+        refused: the methods that do not work for the model, with the reason.
     """
 
     contents: Mapping[int, dict[str, Any]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class FullCards:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, other: "FullCards") -> "FullCards":
-        """Both together."""
+        """Put the contents of both together."""
         return FullCards(
             {**self.contents, **other.contents},
             {**self.neighbours, **other.neighbours},
@@ -70,7 +70,7 @@ class FullCards:
 
 
 class _Chosen(NamedTuple):
-    """A molecule that gets a full card: its place on the page, and why it was chosen."""
+    """A molecule that gets a full card, with its place on the page and why it was chosen."""
 
     place: int
     why: str
@@ -87,10 +87,14 @@ def make_full_cards(
 ) -> FullCards:
     """Make the full cards of the chosen molecules.
 
-    Warns of a molecule that ended its process, which has none.
+    A molecule that makes its process end gets no full card, and a warning says so.
 
     Args:
-        chosen: why, by place.
+        settings: the settings of full cards.
+        cards: the cards of all molecules.
+        chosen: by place, why the molecule gets a full card.
+        workers: the number of processes.
+        progress: whether to show a bar.
     """
     molecules = cards.molecules
     items = [
@@ -98,7 +102,7 @@ def make_full_cards(
         for place in sorted(chosen)
     ]
     full = FullCards()
-    pieces = in_pieces(items, AT_A_TIME)
+    pieces = in_pieces(items, MOLECULES_AT_A_TIME)
     done = map_in_processes(partial(_full_cards_of, settings), pieces, workers, len(items))
     with progress_bar("comparing methods", len(chosen), show=progress) as advance, closing(done):
         for part in chain.from_iterable(done):
@@ -147,7 +151,7 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
 def measurements_for(
     model: Model, molecules: Sequence[MoleculeCard], towards: str | None
 ) -> Measurements | None:
-    """The table's values for the task of the goal, or else for another task, or None."""
+    """Return the table's values for the goal's task, or else for another task, or None."""
     explained_task = molecules[-1].explanation.prediction.task
     goal_task = explained_task if towards is None else Goal.of(towards, model).task
     tasks = (task.name for task in model.config.tasks if task.kind == "regression")
@@ -156,7 +160,7 @@ def measurements_for(
 
 
 def measurements_of(molecules: Sequence[MoleculeCard], task: str) -> Measurements | None:
-    """The measured values of a task of the explained molecules, or None without any."""
+    """Return the measured values of a task for the explained molecules, or None without any."""
     cells = ((card.explanation.smiles, card.row.measured.get(task)) for card in molecules)
     pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
     return Measurements.of(pairs, task) if pairs else None

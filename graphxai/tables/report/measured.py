@@ -1,4 +1,4 @@
-"""Measured values of a table beside the predictions: where they are, and how well both agree."""
+"""Find the measured values of a table, and tell how well the predictions agree with them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.learning.metrics import r2, rmse, roc_auc
 
-PARTS = {  # of the model's data, in the order in which they are shown
+PARTS = {  # the parts of the model's data, in the order in which they are shown
     "test": "test part of the model",
     "validation": "validation part of the model",
     "training": "training part of the model (not a test)",
@@ -23,16 +23,16 @@ PARTS = {  # of the model's data, in the order in which they are shown
 }
 
 
-LISTED = 3  # tasks that are named
+LISTED = 3  # how many tasks a note names
 
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """What a table says was measured, by task.
+    """The measured values of a table.
 
     Attributes:
         columns: the column of each task.
-        values: values, or numbers of classes, by task and row number.
+        values: by task and row number, the value or the number of the class.
         notes: which cells were not understood, in words.
     """
 
@@ -41,16 +41,17 @@ class MeasuredTable:
     notes: tuple[str, ...] = ()
 
     def of(self, row: int) -> dict[str, float]:
-        """The values of one row by task."""
+        """Return the values of one row by task."""
         return {task: values[row] for task, values in self.values.items() if row in values}
 
 
 def measured_columns(
     path: Path, smiles_column: str, tasks: Sequence[Task], named: Mapping[str, str]
 ) -> dict[str, str]:
-    """The column with the measured values of each task, by default one named after the task.
+    """Return the column of each task's measured values, by default one named after the task.
 
-    Raises ValueError if a named task or column does not exist.
+    Raises:
+        ValueError: a named task or column does not exist.
     """
     names = [task.name for task in tasks]
     for name, column in named.items():
@@ -71,10 +72,9 @@ def _has_column(path: Path, smiles_column: str, column: str) -> bool:
 def measured_table(
     path: Path, smiles_column: str, tasks: Sequence[Task], columns: Mapping[str, str], limit: int
 ) -> MeasuredTable:
-    """Read the measured values in the first `limit` rows, as `read_measured` does.
+    """Read the measured values in the first `limit` rows by `read_measured`.
 
-    Args:
-        columns: by task, see `measured_columns`.
+    `columns` are those of `measured_columns`.
     """
     if not columns:
         return MeasuredTable()
@@ -93,7 +93,7 @@ def measured_table(
 
 
 def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
-    """Say which measured tasks are not explained and how to compare them, or "" without any."""
+    """Say which measured tasks are not explained and how to compare them, or return ""."""
     others = [task for task, values in table.values.items() if values and task != explained]
     if not others:
         return ""
@@ -109,19 +109,21 @@ def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
 
 
 def shown(task: Task, value: float) -> str:
-    """A measured value or class in words."""
+    """Return a measured value or class in words."""
     return task.classes[int(value)] if task.classes else f"{value:.4g} {task.unit}".rstrip()
 
 
 def agreement(
     task: Task, column: str, target: str | None, molecules: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """What the page says about measured and predicted values, or None if nothing was measured.
+    """Return what the page says about measured and predicted values, or None if none were measured.
 
     Args:
+        task: the explained task.
+        column: the column of its measured values.
         target: the explained class, if it is the same for all molecules.
-        molecules: records with `measured`, the number and the text, and `value`, the predicted
-            value or probability.
+        molecules: the records of the molecules. Their `measured` is a number and a text, and their
+            `value` is the predicted value or probability.
     """
     measured = [m for m in molecules if m.get("measured")]
     if not measured:
@@ -141,7 +143,7 @@ def agreement(
 
 
 def _scores(task: Task, target: str | None, molecules: Sequence[Mapping[str, Any]]) -> str:
-    """How well measured and predicted values of molecules agree, in words."""
+    """Say how well measured and predicted values of molecules agree."""
     truth = np.array([m["measured"][0] for m in molecules])
     if not task.classes:
         predicted = np.array([m["value"] for m in molecules], dtype=float)

@@ -1,4 +1,4 @@
-"""The molecules of a report, from a file or a list, with what was measured of them."""
+"""Read the molecules of a report from a file or a list, with what was measured of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ class ReportRow:
     """A molecule to report.
 
     Attributes:
-        number: its row number.
-        name: name of the compound, or "".
+        number: the number of its row.
+        name: the name of the compound, or "".
         value: the model's input.
-        measured: measured values by task.
+        measured: the measured values by task.
     """
 
     number: int
@@ -41,9 +41,9 @@ class ReportSource:
     Attributes:
         rows: the molecules, which are read as they are needed.
         total: roughly how many there are.
-        name: the file, or the number of molecules in words.
+        name: the name of the file, or the number of molecules in words.
         is_file: whether they come from a file.
-        measured: what the file says was measured.
+        measured: the measured values of the file.
     """
 
     rows: Iterable[ReportRow]
@@ -54,9 +54,10 @@ class ReportSource:
 
 
 def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
-    """The molecules to report, of which the settings may limit the number.
+    """Return the molecules to report, as many as the settings allow.
 
-    Raises ValueError if there are too many, or if the settings do not fit a file or a list.
+    Raises:
+        ValueError: there are too many molecules, or the settings do not fit a file or a list.
     """
     if is_file(inputs):
         source = _source_of_file(Path(inputs), tasks, settings)
@@ -78,7 +79,7 @@ def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) 
 
 
 def is_file(inputs: Any) -> bool:
-    """Whether to read a file. A text is a SMILES unless it has the suffix of a file."""
+    """Return whether the input is a file. A text is a SMILES unless it has a file's suffix."""
     if isinstance(inputs, str):
         return Path(inputs).suffix.lower() in (*TABLES, *CONVERSIONS)
     return isinstance(inputs, Path)
@@ -90,7 +91,7 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
     most = LARGEST_REPORT if settings.limit is None else settings.limit
     measured = measured_table(path, smiles_column, tasks, columns, most)
     if settings.names is not None:
-        raise ValueError("names go with a list; for a file, give name_column.")
+        raise ValueError("names belong to a list; for a file, give name_column.")
     read = (smiles_column,) if name_column is None else (smiles_column, name_column)
     rows = (
         ReportRow(

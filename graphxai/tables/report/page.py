@@ -1,7 +1,7 @@
-"""One HTML file from template, style, script and data, in which only our own script can run.
+"""Make one HTML file from template, style, script and data, where only our script can run.
 
-The data are a JSON block without a single `<`. The script inserts text only as text. A content
-security policy allows exactly this script and style, by their hashes, and no network.
+The data are a block of JSON without a single `<`. The script inserts text as nothing but text. A
+content security policy allows exactly this script and style, by their hashes, and no network.
 """
 
 import html
@@ -12,7 +12,7 @@ from typing import Any
 
 from graphxai.explanation.html import security_policy
 
-SCRIPTS = (  # in this order, as each uses constants of those before it
+SCRIPTS = (  # the order matters, because each file uses constants of those before it
     *("draw.js", "basket.js", "report.js", "fragments.js"),
     *("measured.js", "map.js", "detail.js", "start.js"),
 )
@@ -26,7 +26,7 @@ FORBIDDEN = {
 
 
 def render(data: dict[str, Any], title: str, card: str) -> str:
-    """The page as HTML, from data (JSON values), a title and a model card (Markdown)."""
+    """Make the page as HTML, from data (JSON values), a title and a model card (Markdown)."""
     folder = files(__package__)
     style, template = (
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
@@ -40,12 +40,12 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         "DATA": embedded(data),
         "CARD": card_html(card),
     }
-    # One pass, so that inserted text is not searched for placeholders.
+    # A single pass fills all placeholders, so that inserted text is not searched for them.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe in an HTML script block: without `<`, `>`, `&` and line separators."""
+    """Return JSON that is safe inside an HTML script: no `<`, `>`, `&` or line separators."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character, escape in FORBIDDEN.items():
         text = text.replace(character, escape)
@@ -53,7 +53,10 @@ def embedded(data: Any) -> str:
 
 
 def card_html(markdown: str) -> str:
-    """A model card as HTML: headings, paragraphs, tables, lists, code; the rest is escaped."""
+    """Turn a model card into HTML with headings, paragraphs, tables, lists and code.
+
+    Everything else is escaped.
+    """
     blocks = re.split(r"\n\s*\n", markdown.replace("\r\n", "\n").strip("\n"))
     return "\n".join(_block(block) for block in blocks if block.strip())
 
@@ -68,7 +71,7 @@ def _block(block: str) -> str:
 
 
 def _body(block: str) -> str:
-    """A block without headings as HTML: a table, a list, code or a paragraph."""
+    """Turn a block without headings into HTML: a table, a list, code or a paragraph."""
     lines = block.split("\n")
     if all(line.startswith("    ") for line in lines):
         return f"<pre>{html.escape(block)}</pre>"
@@ -95,7 +98,7 @@ def _cells(row: list[str], tag: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text with `code` and **bold**."""
+    """Escape text, and turn `code` and **bold** into HTML."""
     safe = html.escape(text.strip())
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)

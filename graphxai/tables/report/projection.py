@@ -1,4 +1,4 @@
-"""A map of the molecules: similar ones lie side by side."""
+"""Draw a map of the molecules on which similar molecules lie side by side."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,22 +9,24 @@ from rdkit import Chem
 
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
 
-FEWEST = 5  # molecules that make a map
-WIDTH = 1000  # of the map, in its units
-NEIGHBOURS = 10  # of a molecule; the map should keep as many of them as it can
-PERPLEXITY = 15  # about as many neighbours pull at a molecule
-STEPS = 300  # of the descent, 250 of them with exaggerated pulls; more steps gain little
+FEWEST = 5  # how many molecules a map needs
+WIDTH = 1000  # the width of the map in its units
+NEIGHBOURS = 10  # the map should keep as many as it can of these most similar molecules
+PERPLEXITY = 15  # about this many neighbours pull at a molecule
+STEPS = 300  # the steps of the descent, 250 of them with exaggerated pulls. More gain little
 ANGLE = 0.8  # how coarsely distant molecules are lumped together
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
-    """Places of molecules on a map by similarity, or None for fewer than five molecules.
+    """Place molecules on a map by similarity, or return None for fewer than five molecules.
 
-    t-SNE (van der Maaten 2008) of the Tanimoto distances of ECFP4, from the principal coordinates
-    (Gower 1966) and with a fixed seed, on one thread, so that the same molecules give the same map.
+    The map is made by t-SNE (van der Maaten 2008) from the Tanimoto distances of ECFP4. It starts
+    at the principal coordinates (Gower 1966) with a fixed seed and runs in one thread, so that the
+    same molecules give the same map.
 
-    x, y: integers from 0 to at most `WIDTH`. kept: share of the molecules' ten most similar ones
-    that are among their ten nearest on the map.
+    Returns:
+        The places `x` and `y`, as integers from 0 to at most `WIDTH`, and `kept`, which says which
+        share of each molecule's ten most similar molecules are among its ten nearest on the map.
     """
     if len(molecules) < FEWEST:
         return None
@@ -56,22 +58,22 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
 
 
 def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The first two principal coordinates (n, 2), as small as t-SNE's starting points should be."""
+    """Return the first two principal coordinates (n, 2), made small as t-SNE needs its start."""
     from scipy.sparse.linalg import eigsh
 
     centred = distances**2
     centred -= centred.mean(axis=0)
     centred -= centred.mean(axis=1, keepdims=True)
-    if not centred.any():  # the same molecule throughout
+    if not centred.any():  # all molecules are the same
         return np.zeros((len(centred), 2), dtype=np.float32)
-    start = np.linspace(1, 2, len(centred), dtype=np.float32)  # random by default
+    start = np.linspace(1, 2, len(centred), dtype=np.float32)  # a random start is the default
     values, vectors = eigsh(-centred / 2, 2, v0=start, tol=1e-4)
     coordinates = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
     return (1e-4 * coordinates / coordinates[:, 0].std()).astype(np.float32)
 
 
 def _kept(distances: NDArray[np.float32], places: NDArray[np.float32]) -> float:
-    """Share of the nearest neighbours that stay nearest neighbours."""
+    """Return the share of the nearest neighbours that stay nearest neighbours."""
     from scipy.spatial import KDTree
 
     count = min(NEIGHBOURS, len(places) - 1)

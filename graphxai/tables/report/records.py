@@ -1,4 +1,4 @@
-"""One molecule of a report as compact JSON values, rounded to what a page shows."""
+"""Describe one molecule of a report as compact JSON values, rounded to what a page shows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from graphxai.visualization.text import minus_signs
 
 from .drawing import drawing
 
-DIGITS = 4  # significant digits of a relevance
+DIGITS = 4  # the significant digits of a relevance
 
 
 def record(
@@ -24,19 +24,22 @@ def record(
     parts: Fragments,
     trust: Trust,
 ) -> dict[str, Any]:
-    """The page's data for one molecule, to which `full_card` may add.
-
-    Raises ValueError if the explanation has no molecule.
+    """Return the page's data for one molecule, to which `full_card` may add.
 
     Args:
-        name, row: as in the table.
+        name, row: the name and row number in the table.
+        explanation: the explanation.
         parts: the explanation's fragments.
+        trust: how far the explanation can be trusted.
+
+    Raises:
+        ValueError: the explanation has no molecule.
     """
     mol = explanation.molecule
     if mol is None:
         raise ValueError("a report shows molecules, but this explanation has none.")
     value, value_name = _value(explanation)
-    # the explained task first, so that its value is beside the measured one
+    # The explained task comes first, so that its value is beside the measured value.
     predictions = sorted(
         explanation.predictions, key=lambda p: p.task != explanation.prediction.task
     )
@@ -72,7 +75,7 @@ def record(
 
 
 def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict[str, Any]:
-    """What a full card adds: other methods, all signs of trust, and why the molecule has it."""
+    """Return what a full card adds: other methods, all signs of trust, and why it is full."""
     return {
         "others": {
             method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
@@ -93,13 +96,13 @@ def _trust(trust: Trust) -> dict[str, Any]:
 
 
 def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:
-    """Floats rounded to `digits` significant digits, with whole numbers as int."""
+    """Round floats to `digits` significant digits, and return whole numbers as int."""
     kept = [float(f"{value:.{digits}g}") for value in np.asarray(values, dtype=float).tolist()]
     return [int(value) if value == int(value) else value for value in kept]
 
 
 def _value(explanation: Explanation) -> tuple[float, str]:
-    """The value that sorts and filters molecules, and its name."""
+    """Return the value by which molecules are sorted and filtered, and its name."""
     prediction = explanation.prediction
     if prediction.value is not None:
         return rounded([prediction.value])[0], prediction.heading
@@ -110,9 +113,9 @@ def _value(explanation: Explanation) -> tuple[float, str]:
 
 
 def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:
-    """The relevance shown in full colour: a quantile of |relevance| over all atoms.
+    """Return the relevance of the full colour, a quantile of |relevance| over all atoms.
 
-    If that is 0, the largest |relevance|; if that is 0 too, 1.
+    If the quantile is 0, it is the largest |relevance|. If this is 0 too, it is 1.
     """
     values = np.abs(np.concatenate([np.asarray(item["r"], dtype=float) for item in records]))
     limit = float(np.quantile(values, quantile)) or float(values.max(initial=0.0))

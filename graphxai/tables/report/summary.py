@@ -1,4 +1,4 @@
-"""Fragments over a set of molecules, with drawings and examples for the page."""
+"""Rank the fragments of a set of molecules, with drawings and examples for the page."""
 
 import math
 from collections.abc import Sequence
@@ -11,20 +11,17 @@ from graphxai.chemistry.fragment_table import FragmentTable
 from .drawing import drawing
 from .records import rounded
 
-SHOWN = 12  # fragments at either end of a ranking
+SHOWN = 12  # how many fragments are shown at either end of a ranking
 RANKINGS = {"per_atom": ("per_atom_low", "per_atom_high"), "mean": ("low", "high")}
-ENOUGH = 3  # molecules needed for a meaningful interval
-EXAMPLES = 6
+ENOUGH = 3  # how many molecules a meaningful interval needs
+EXAMPLES = 6  # how many molecules are shown for a fragment
 
 
 def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Fragments at either end of a ranking by `RANKINGS`, with both their means.
+    """Return the fragments at either end of each ranking in `RANKINGS`, with their means.
 
-    Fragments found in at least `ENOUGH` molecules are ranked; if there are none, all fragments are,
-    without intervals.
-
-    Args:
-        molecules: the page's records; examples are positions in it.
+    A fragment is ranked if at least `ENOUGH` molecules contain it. If there is no such fragment,
+    all are ranked, without intervals. Examples are positions in the page's records, `molecules`.
     """
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
@@ -47,7 +44,7 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
 
 
 def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
-    """For each fragment, its relevance in every molecule that contains it, with the position."""
+    """Return each fragment's relevance in every molecule with it, and the molecule's position."""
     relevance_of: dict[str, dict[int, float]] = {}
     for place, molecule in enumerate(molecules):
         for _, smiles, _, relevance in molecule["fragments"]:
@@ -57,7 +54,10 @@ def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[fl
 
 
 def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str, Any]:
-    """The fragment for the page; each mean as [mean] or, of enough molecules, [mean, low, high]."""
+    """Describe a fragment for the page.
+
+    A mean is a list [mean], or [mean, low, high] if enough molecules contain the fragment.
+    """
     kept: dict[str, Any] = {key: row[key] for key in ("name", "smiles", "molecules")}
     kept["atoms"] = rounded([row["atoms"]])[0]
     for column in RANKINGS:
@@ -69,7 +69,7 @@ def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str,
 
 
 def _spread(occurrences: list[tuple[float, int]]) -> list[int]:
-    """Positions of a few molecules, evenly spaced from the highest to the lowest relevance."""
+    """Choose a few molecules, evenly spaced from the highest to the lowest relevance."""
     places = [place for _, place in sorted(occurrences, key=lambda pair: (-pair[0], pair[1]))]
     if len(places) <= EXAMPLES:
         return places
@@ -77,7 +77,7 @@ def _spread(occurrences: list[tuple[float, int]]) -> list[int]:
 
 
 def _drawn(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with a drawing of its fragment, unless RDKit cannot read it."""
+    """Add a drawing of the fragment to a row, unless RDKit cannot read the fragment."""
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(row["smiles"])
     return row if mol is None else row | {"draw": drawing(mol)}
