@@ -56,7 +56,7 @@ def test_experts_of_groups_of_rows_have_the_relevance_of_each_rows_expert(method
     graphs = [Data(x=torch.randn(n, 8, generator=draw), edge_index=EDGES) for n in (6, 3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = gx.explain(model, graphs, method)
+        explanations = gx.explain(model, graphs, method)
 
     class OneByOne(Experts):
         def forward(self, x, batch):
@@ -64,7 +64,7 @@ def test_experts_of_groups_of_rows_have_the_relevance_of_each_rows_expert(method
             rows = [row @ self.experts[expert] for row, expert in zip(x, chosen, strict=True)]
             return self.last(global_add_pool(torch.stack(rows).relu(), batch))
 
-    for data, explanation in zip(graphs, found, strict=True):
+    for data, explanation in zip(graphs, explanations, strict=True):
         with warnings.catch_warnings():  # the list of experts leaves PyTorch
             warnings.simplefilter("ignore")
             expected = gx.explain(gx.wrap(OneByOne().eval(), kind="regression"), data, method)
