@@ -280,8 +280,8 @@ def _months(texts: Sequence[str]) -> list[float] | None:
     """Return months since year 0 for 05.2017, 5/2017 or 2017-05, or None if there are no months.
 
     Raises:
-        ValueError: some texts are months and the rest are years or a minority, or a text such as
-            05.17 may be a month or a number.
+        ValueError: some texts are months, and the others are years or fewer than these; or a text
+            such as 05.17 may be a month or a number.
     """
     months = [_month(text) for text in texts]
     readable = [month for month in months if month is not None]

@@ -235,7 +235,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 
     @register
     class Oldest(Random):
-        """A method that scores |counted| from the first node, by position in the file."""
+        """Position in the file, |counted| from the first node. Nothing else."""
 
         name, source = "oldest", "Methuselah 969"
         traits = Traits(large_score_means="early")
@@ -250,7 +250,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
 def test_a_new_metric_is_in_the_table(registry_tables, own_registry):
     @metric(False, "this test", classes_only=True)
     def middle(series):
-        """Return the output with half of the nodes."""
+        """Output with half of the nodes."""
 
     page = built("theory/evaluation.md", registry_tables)
     assert (

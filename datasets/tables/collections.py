@@ -23,8 +23,8 @@ SAMPLE = 20  # rows whose cells show which column has structures
 def structures_in(value: Any) -> list[Any] | None:
     """Return the structures of a frame, an array of text, a supplier or the file of a table.
 
-    Each is a SMILES, a molecule, or what the cell holds. In the place of a record that cannot be
-    read is a `MoleculeError` that says why. Anything else gives None.
+    Each is a SMILES, a molecule, or what the cell holds. A record that cannot be read has in
+    its place a `MoleculeError` that says why. Anything else gives None.
 
     Raises:
         TableError: a frame or a file has no column of structures, or several.

@@ -32,7 +32,7 @@ _main_module = threading.Lock()  # held while the script's module is hidden
 
 
 class LostItem(NamedTuple):
-    """The result of an item that ended its process twice when it was alone there."""
+    """The result of an item that ended its process twice while it ran there alone."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""A small model of graphs in which one step is to be tested, and its explanation."""
+"""Make a small model of graphs around the step that is tested, and explain it."""
 
 import warnings
 

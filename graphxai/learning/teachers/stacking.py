@@ -202,7 +202,7 @@ class Teacher:
 
     @property
     def even_shares(self) -> list[float | None]:
-        """A share of one half for each task, for when no molecules are held out to choose it."""
+        """A share of one half for each task, used if no molecules are held out to choose it."""
         return [None if weights is None else 0.5 for weights in self.weights]
 
     @property
