@@ -1,4 +1,4 @@
-"""Explain graph transformers: conservative relevance propagation, from SMILES to a picture.
+"""Explain graph transformers by conservative relevance propagation, from SMILES to a picture.
 
     import graphxai as gx
     model = gx.load("bace")

@@ -1,4 +1,4 @@
-"""`python -m graphxai` is the command line."""
+"""Run the command line as `python -m graphxai`."""
 
 from .cli.main import main
 

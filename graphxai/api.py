@@ -1,6 +1,6 @@
-"""The main job: load a model, predict, explain, compare.
+"""The main functions: load a model, predict, explain, compare.
 
-The road behind these functions is `explanation.compute`.
+They do their work through `explanation.compute`.
 """
 
 from collections.abc import Sequence
@@ -31,24 +31,27 @@ COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by d
 
 
 def load(name_or_folder: str | Path) -> LoadedModel:
-    """A bundled model by name (see `pretrained_models()`), or one from a checkpoint folder.
-
-    Returns a Graphormer, or an Ensemble of several.
+    """Load a model by name (see `pretrained_models()`), or from the folder of a checkpoint.
 
     A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
-    converted; for its options see `graphxai.models.graphormer.load_huggingface`. Raises
-    CheckpointError, which names the file and the key, if a checkpoint cannot be read.
+    converted. `graphxai.models.graphormer.load_huggingface` has options for this.
+
+    Returns:
+        A Graphormer, or an Ensemble of several.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read. The message names the file and the key.
     """
     return load_model(name_or_folder)
 
 
 def pretrained_models() -> tuple[str, ...]:
-    """Names of the bundled models."""
+    """Return the names of the bundled models."""
     return pretrained_names()
 
 
 def methods() -> dict[str, type[Explainer]]:
-    """All explainers by name."""
+    """Return all explainers by name."""
     return dict(REGISTRY)
 
 
@@ -69,32 +72,39 @@ def explain(
 ) -> Any:
     """Explain one input, or every input in a list.
 
-    Returns an Explanation, or for a list Explanations of the same length. If one input of a list
-    cannot be used, its place holds None and a warning names it; `on_error="raise"` raises the error
-    instead. A single unusable input always raises ValueError.
+    If one input of a list cannot be used, its place holds None and a warning names it. With
+    `on_error="raise"` the error is raised instead. A single input that cannot be used always raises
+    ValueError.
 
     Args:
-        model: from `load` or `wrap`, or a name.
+        model: a model from `load` or `wrap`, or its name.
         inputs: a SMILES, an RDKit molecule, a digit as a path or array, a PyG `Data` or
             `Batch`, a `DataLoader`, or a list of these.
-        method: see `methods()`, or your own function `(model, batch, target) -> scores`;
-            options go to the method's constructor.
-        target: see `Target`; by default the predicted class, for two classes the second one,
-            for a regression its value.
+        method: the name of a method (see `methods()`), or your own function
+            `(model, batch, target) -> scores`. Options go to the method's constructor.
+        target: the output to explain, see `Target`. By default it is the predicted class, the
+            second of two classes, or the value of a regression.
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
-            attributes, such as ("x", "edge_attr", "pe"); see `Explanation.relevance_of`.
-        node: for wrapped models with one output per node, the number of the node to explain
-            (for `HeteroData` its type and number), or a list with one for each input, or with
-            several of a single graph.
-        pair: likewise the two nodes of a link, for models that read `edge_label_index` or score
-            all pairs of nodes, (N, N).
-        progress: whether to show a bar on stderr; by default only on a terminal.
-        workers: processes for a list of more than 512 inputs; None takes the free cores if that
-            is faster (see `runtime.workers.map_in_processes`). Each computes with one thread,
-            as this process does during the call, and the result is the same for any number of
-            them. Model, method and inputs are sent to them, so your own must be defined in a
-            module; ValueError if they cannot be sent.
-        device: where to compute, such as "cuda"; the model is moved there and stays there.
+            attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`.
+        node: for wrapped models with one output per node, the number of the node to explain. For
+            `HeteroData` it is a type and a number. A list has a node for each input, or several
+            nodes of a single graph.
+        pair: for models that read `edge_label_index` or score all pairs of nodes (N, N), the two
+            nodes of the link to explain, or a list as for `node`.
+        progress: whether to show a bar on stderr. By default it is shown only on a terminal.
+        workers: the number of processes for a list of more than 512 inputs. None takes the free
+            cores if that is faster (see `runtime.workers.map_in_processes`). Each process computes
+            with one thread, as this process does during the call, and the result is the same for
+            any number of processes. Model, method and inputs are sent to them, so your own must be
+            defined in a module.
+        device: where to compute, such as "cuda". The model is moved there and stays there.
+
+    Returns:
+        An Explanation, or for a list Explanations of the same length.
+
+    Raises:
+        ValueError: an input cannot be used, the model does not have the target, or something cannot
+            be sent to the processes.
     """
     model = on_device(loaded(model), device)
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
@@ -125,9 +135,12 @@ def predict(
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any:
-    """Predict all tasks, {task: Prediction}, for one input or every input in a list.
+    """Predict all tasks for one input, or for every input in a list.
 
-    Inputs, node, pair, errors and progress as for `explain`.
+    Inputs, node, pair, errors and progress are as for `explain`.
+
+    Returns:
+        A dict {task: Prediction}, or for a list a list of these.
     """
     model = loaded(model)
     values, several = as_list(_at_choice(model, inputs, node, pair))
@@ -156,20 +169,24 @@ def pairs(
 ) -> Any:
     """Compute the relevance of token pairs for one input, or for every input in a list.
 
-    Arguments, errors and results as for `explain`, with `Pairs` instead of `Explanation`.
+    Arguments, errors and results are as for `explain`, with `Pairs` instead of `Explanation`. The
+    model needs attention between nodes.
 
     Args:
-        method: one that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other
-            methods relevance also flows through queries and keys, which is not a sum over
-            pairs: ValueError. The model, from `load` or `wrap`, needs attention between nodes;
-            ValueError if it has none.
-        num_layers: instead of what was read in each layer, follow walks through this many
-            layers of a Graphormer: relevance that began at one token and is then in another
-            (GNN-LRP, Schnake 2021). Summed over the latter, it is the relevance of the former,
-            exactly.
+        model, inputs, target, node, pair, on_error, progress: as for `explain`.
+        method: a method that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other
+            methods, relevance also flows through queries and keys, so it is no sum over pairs.
+        num_layers: None for what was read in each layer. A number follows walks through this many
+            layers of a Graphormer (GNN-LRP, Schnake 2021). The result is then the relevance that
+            began at one token and is in another after these layers. Its sum over the latter is
+            exactly the relevance of the former.
+
+    Raises:
+        ValueError: the model has no attention between nodes, or the method does not hold attention
+            constant.
     """
     model, explainer = loaded(model), get_explainer(method)
-    rules_of(explainer)  # refuse a method without a sum over pairs before anything is encoded
+    rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
     values, several = as_list(_at_choice(model, inputs, node, pair))
     matrices = map_inputs(
         model,
@@ -193,27 +210,29 @@ def compare(
     columns: int = 3,
     **options: Any,
 ) -> Picture:
-    """Draw one input explained by several methods, each on its own colour scale.
+    """Draw one input explained by several methods, each on a separate colour scale.
+
+    To draw explanations that you already have, see `grid`.
 
     Args:
-        model, value, target, node, pair: as for `explain`, but one input.
-        methods: names, explainers or functions. Options as for `Explanation.svg`; molecules are
-            drawn at 400 x 310 pixels by default. To draw explanations that you already have,
-            see `grid`.
+        model, value, target, node, pair: as for `explain`, but with one input.
+        methods: names of methods, explainers or functions.
+        columns: the number of panels in a row.
+        options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     model = loaded(model)
     (value, *others), _ = as_list(_at_choice(model, value, node, pair))
     if others:
-        raise ValueError("compare shows one input under several methods; use grid for several.")
+        raise ValueError("compare shows one input under several methods: use grid for several.")
     if isinstance(methods, str):
         methods = [methods]
-    with cached_passes(most=3):  # a copy in double precision, its pass, and the model's own
+    with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
         explanations = [explain(model, value, method, target=target) for method in methods]
     return side_by_side(explanations, columns=columns, **options)
 
 
 def _at_choice(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
-    """Return the inputs, each with the node or pair to explain; ValueError for a Graphormer."""
+    """Return the inputs, each with the node or pair to explain. ValueError for a Graphormer."""
     if node is None and pair is None:
         return inputs
     if isinstance(model, Graphormer):
