@@ -1,8 +1,8 @@
-"""What each attribute of a graph belongs to: its nodes, its edges, pairs of nodes, or an index.
+"""Decide what each attribute of a graph belongs to: nodes, edges, pairs of nodes, or an index.
 
-An index is whatever PyG increments when it makes a batch (`Data.__inc__`). Other attributes are
-matched by their lengths in all graphs of a batch. Where several lengths are equal, the name of the
-attribute decides.
+An index is any attribute that PyG increments when it makes a batch (`Data.__inc__`). Other
+attributes are matched by their lengths in all graphs of a batch. If several lengths are equal, the
+name of the attribute decides.
 """
 
 import re
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import SparseTensor
 
-NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups, as is an index by its name
+NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups. The name of an index is one too
 EVIDENCE = 64  # how many graphs decide what an attribute belongs to
 
 OF_NODES = {"x", "mask", "pos", "z", "batch", "pe", "node", "feat", "tf", "id", "degree", "deg"}
@@ -33,11 +33,11 @@ class AttributeRole:
     """What an attribute belongs to.
 
     Args:
-        along: the group with one entry per member (NODES, PAIRS or the name of an index), or
+        along: the group (NODES, PAIRS or the name of an index) with an entry for each member, or
             None if the attribute belongs to the graph as a whole.
-        names: the group that its values refer to (NODES or EDGES), if any.
-        rows: for each of its rows whether the values refer to that group; all do if this is
-            empty.
+        names: the group that its values refer to (NODES or EDGES), if there is one.
+        rows: for each of its rows, whether the values refer to that group. If this is empty, all
+            do.
         square: whether it is a matrix (n, n) over pairs of nodes.
     """
 
@@ -53,25 +53,26 @@ AttributeRoles = dict[str, AttributeRole]
 def attribute_roles(
     graphs: Sequence[Data], attributes: Collection[str] | None = None
 ) -> AttributeRoles:
-    """Decide what each attribute of the graphs belongs to, and warn of uncertain ones.
+    """Decide what each attribute of the graphs belongs to, and warn of uncertain attributes.
 
     Args:
-        attributes: the names of the attributes that the model reads; None if it reads all.
+        graphs: the graphs of a batch.
+        attributes: the names of the attributes that the model reads, or None if it reads all.
     """
     roles, doubts = roles_and_doubts(graphs)
     doubts = {k: doubt for k, doubt in doubts.items() if attributes is None or k in attributes}
     if doubts:
         text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
         warnings.warn(
-            "when nodes are hidden, the attributes of a graph are cut to match, and for some it is"
-            f" uncertain what they belong to: {text}.",
+            "when nodes are hidden, the attributes of a graph are cut to match. For some attributes"
+            f" it is uncertain what they belong to: {text}.",
             stacklevel=4,
         )
     return roles
 
 
 def roles_and_doubts(graphs: Sequence[Data]) -> tuple[AttributeRoles, dict[str, str]]:
-    """Decide the role of each attribute, and say in words what is uncertain about some."""
+    """Decide the role of each attribute, and say what is uncertain about some of them."""
     graphs = graphs[:EVIDENCE]
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}
     keys = [key for key in graphs[0].keys() if key != "num_nodes"]  # noqa: SIM118
@@ -92,7 +93,7 @@ def roles_and_doubts(graphs: Sequence[Data]) -> tuple[AttributeRoles, dict[str, 
 def _role(
     graphs: Sequence[Data], key: str, index: AttributeRole | None, counts: Mapping[str, list[int]]
 ) -> tuple[AttributeRole, str]:
-    """Decide the role of one attribute, and say in words what is uncertain about it."""
+    """Decide the role of one attribute, and say what is uncertain about it."""
     value = graphs[0][key]
     if isinstance(value, SparseTensor) or (is_tensor(value) and value.layout != torch.strided):
         over_pairs = list(value.sizes() if isinstance(value, SparseTensor) else value.shape)[:2]
@@ -103,7 +104,9 @@ def _role(
         ), ""
     lengths = _lengths(graphs, key)
     if index is not None and lengths is not None:
-        return AttributeRole(_own_group(key, value, lengths, counts), index.names, index.rows), ""
+        return AttributeRole(
+            _group_of_index(key, value, lengths, counts), index.names, index.rows
+        ), ""
     if lengths is None:
         nested = isinstance(value, Mapping | list | tuple) and any(map(is_tensor, _flat(value)))
         return AttributeRole(), "it is left unchanged, with everything in it" if nested else ""
@@ -118,7 +121,7 @@ def _role(
     return AttributeRole(along), doubt
 
 
-def _own_group(key: str, value: Tensor, lengths: list[int], counts: Mapping[str, Any]) -> str:
+def _group_of_index(key: str, value: Tensor, lengths: list[int], counts: Mapping[str, Any]) -> str:
     """Return the group that the entries of an index belong to: itself, or one of its length."""
     if value.dim() > 1 or set(lengths) == {1}:
         return key
@@ -126,7 +129,7 @@ def _own_group(key: str, value: Tensor, lengths: list[int], counts: Mapping[str,
 
 
 def _group(key: str, lengths: list[int], counts: Mapping[str, list[int]]) -> tuple[str | None, str]:
-    """Find the group of as many members in every graph, and say in words what is uncertain."""
+    """Find a group with the right number of members in every graph, and say what is uncertain."""
     fitting = [group for group, count in counts.items() if count == lengths]
     words, one_each = _words(key), set(lengths) == {1}
     if not fitting:
@@ -149,12 +152,12 @@ def _group(key: str, lengths: list[int], counts: Mapping[str, list[int]]) -> tup
 
 
 def _words(key: str) -> set[str]:
-    """Split a name into words, and leave out those that are common to all indices."""
+    """Split a name into words, and leave out those that all indices have."""
     return set(re.split(r"[^a-z]+", key.lower())) - {"index", "edge", "edges", ""}
 
 
 def _index_role(graphs: Sequence[Data], key: str) -> AttributeRole | None:
-    """Return the role of an index, which what PyG adds to it in a batch shows, or None."""
+    """Return the role of an index, as shown by what PyG adds to it in a batch, or None."""
     value = graphs[0][key]
     integers = is_tensor(value) and not value.is_floating_point() and value.dtype != torch.bool
     if not integers or value.layout != torch.strided or not value.dim() or "batch" in key:
@@ -181,7 +184,7 @@ def _flat_numbers(value: Any) -> list[Any]:
 
 
 def _grows_with_nodes(graph: Data, key: str) -> bool:
-    """Whether PyG would add more to an index if the graph had one more node."""
+    """Return whether PyG would add more to an index if the graph had one more node."""
     larger = copy(graph)
     larger.x, larger.num_nodes = torch.cat([graph.x, graph.x[:1]]), len(graph.x) + 1
     before, after = (torch.as_tensor(g.__inc__(key, g[key])) for g in (graph, larger))
@@ -189,7 +192,7 @@ def _grows_with_nodes(graph: Data, key: str) -> bool:
 
 
 def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
-    """Count an attribute's entries in each graph, or return None if it does not consist of any."""
+    """Count an attribute's entries in each graph, or return None if it has no entries to count."""
     lengths = []
     for graph in graphs:
         value = graph.get(key)
@@ -204,7 +207,7 @@ def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
 
 
 def _is_square(graphs: Sequence[Data], key: str) -> bool:
-    """Whether there is a column for every node, too. For single nodes the name decides."""
+    """Return whether there is also a column for every node. For single nodes the name decides."""
     values, n = [graph[key] for graph in graphs], [int(graph.num_nodes or 0) for graph in graphs]
     tensors = all(is_tensor(value) and value.dim() > 1 for value in values)
     is_clear = max(n) > 1 or bool(_words(key) & OF_PAIRS)
@@ -212,7 +215,7 @@ def _is_square(graphs: Sequence[Data], key: str) -> bool:
 
 
 def _may_name_nodes(value: Any, n: int) -> bool:
-    """Whether the values are pairs of integers, (M, 2) or (2, M), that are all less than n."""
+    """Return whether the values are pairs of integers, (M, 2) or (2, M), all of them below n."""
     if not is_tensor(value) or value.dtype not in (torch.long, torch.int) or value.dim() != 2:
         return False
     in_pairs = 2 in value.shape and max(value.shape) > 2
@@ -220,12 +223,12 @@ def _may_name_nodes(value: Any, n: int) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an attribute is a tensor."""
+    """Return whether an attribute is a tensor."""
     return isinstance(value, Tensor)
 
 
 def _flat(values: Any) -> Iterator[Any]:
-    """Yield what is in nested containers."""
+    """Yield everything in nested containers."""
     entries = values.values() if isinstance(values, Mapping) else values
     return chain.from_iterable(
         _flat(entry) if isinstance(entry, Mapping | list | tuple) else [entry] for entry in entries
@@ -238,7 +241,7 @@ def matrices_in(roles: AttributeRoles) -> list[str]:
 
 
 def has_matrices(graph: Data) -> bool:
-    """Whether a graph has dense matrices over node pairs, which PyG cannot batch."""
+    """Return whether a graph has dense matrices over node pairs, which PyG cannot batch."""
     n = int(graph.num_nodes or 0)
     square = [
         key

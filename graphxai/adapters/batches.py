@@ -1,4 +1,4 @@
-"""Batches of a wrapped model, made from PyG graphs or from dense rows of tokens."""
+"""The batches of a wrapped model, which are made from PyG graphs or from rows of tokens."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -18,7 +18,7 @@ from .attribute_roles import attribute_roles
 from .layout import NodeLayout
 from .subgraphs import restricted, same_without_nodes
 
-# attributes that are no further inputs
+# Attributes that do not count as further inputs.
 NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 
 
@@ -28,12 +28,13 @@ class WrappedBatch:
 
     Args:
         mask (B, N): True at nodes.
-        x (B, N, ...): each node's input. num_nodes (B,).
+        x (B, N, ...): the input of each node.
+        num_nodes (B,): the number of nodes of each input.
         graphs: the PyG batch, for models of graphs.
         dense: the model's input (B, ...), for models of tokens.
-        has_graph_token: whether the model's sequence begins with a graph token; if it does not,
-            attention methods start from `readout` (B, N), the weights with which nodes enter
-            the output.
+        has_graph_token: whether the model's sequence begins with a graph token.
+        readout (B, N): without a graph token, the weights with which nodes enter the output.
+            Methods that follow attention start from them.
         singles: the graphs one by one.
         leaves: the attributes of the graphs that are explained, as tensors that require a
             gradient.
@@ -63,15 +64,15 @@ class WrappedBatch:
         return NodeLayout.of(self.mask, self.has_graph_token)
 
     def contents(self) -> tuple[Any, ...]:
-        """Return all that makes up the batch. Batches with equal contents are alike."""
+        """Return everything that makes up the batch. Batches with equal contents are alike."""
         graphs = () if self.graphs is None else sorted(self.graphs.to_dict().items())
         return self.has_graph_token, self.mask, self.readout, self.dense, *chain(*graphs)
 
     def distances(self) -> list[IntArray]:
-        """Return the distances (n, n) between the nodes of each input, -1 where there is no path.
+        """Return the distances (n, n) between the nodes of each input, -1 if there is no path.
 
-        In a graph a distance is the number of edges on the shortest path from column to row, which
-        is the direction of messages. Between tokens it is |i - j|.
+        In a graph, a distance is the number of edges on the shortest path from the node of the
+        column to that of the row, which is the direction of messages. Between tokens it is |i - j|.
         """
         if self.graphs is None:
             places = [np.arange(n) for n in self.num_nodes.tolist()]
@@ -79,7 +80,7 @@ class WrappedBatch:
         return [_path_lengths(graph) for graph in self.examples()]
 
     def examples(self) -> list[Data]:
-        """Return the graphs one by one on the batch's device. PyG cannot split sparse matrices."""
+        """Return the graphs one by one on the batch's device, as PyG cannot split sparse ones."""
         device = self.mask.device
         return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
 
@@ -107,14 +108,16 @@ class WrappedBatch:
     def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
         """Return the batch with gradients at these attributes of its graphs.
 
-        Raises ValueError for an attribute that the graphs do not have, or that has no gradient.
-
         Args:
+            names: the names of the attributes.
             codes: whether the attributes may be integers, such as types of bonds. The leaf
                 (rows,) of such an attribute consists of ones.
+
+        Raises:
+            ValueError: the graphs do not have an attribute, or it has no gradient.
         """
         if self.graphs is None:
-            raise ValueError(f"rows of tokens have no inputs beside x, and so no {names[0]}.")
+            raise ValueError(f"rows of tokens have no input beside x, so they have no {names[0]}.")
         graphs = self.graphs
         inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
         for name in names:
@@ -138,7 +141,7 @@ class WrappedBatch:
         return leaf.requires_grad_()
 
     def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
-        """Replace some attributes by other values of the same shapes."""
+        """Replace the values of some attributes by others of the same shapes."""
         graphs, singles = copy(self.graphs), [copy(graph) for graph in self.examples()]
         assert graphs is not None
         for name, value in values.items():
@@ -164,7 +167,7 @@ class WrappedBatch:
         return [g[name].shape[0] if g[name].dim() else 1 for g in self.singles]
 
     def graphs_of(self, name: str) -> Tensor | None:
-        """Return the graph of each row of an attribute, or None if its rows are not the graphs'."""
+        """Return the graph of each row of an attribute, or None if its rows belong to no graphs."""
         assert self.graphs is not None
         if not all(isinstance(graph.get(name), Tensor) for graph in self.singles):
             return None
@@ -197,9 +200,10 @@ class WrappedBatch:
         """Keep the nodes where keep (B, N) is True, with the edges between them.
 
         Args:
-            last: the number of a graph to append as a whole, because PyG's pooling counts
-                graphs up to the last one that is not empty; None to append none.
-            attributes: the names of the attributes that the model reads; None if it reads all.
+            keep: True at the nodes that stay.
+            last: the number of a graph to append as a whole, or None to append no graph. One is
+                needed because PyG's pooling counts graphs up to the last that is not empty.
+            attributes: the names of the attributes that the model reads, or None if it reads all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
@@ -211,10 +215,8 @@ class WrappedBatch:
     def emptied(self, last: int, attributes: Collection[str] | None = None) -> "WrappedBatch":
         """Remove all nodes, and append the whole graph number `last`, as `without` does.
 
-        If the graphs are equal without their nodes, one of them stands for all.
-
-        Args:
-            attributes: the names of the attributes that the model reads; None if it reads all.
+        If the graphs are equal without their nodes, one of them stands for all. `attributes` are
+        the names of the attributes that the model reads, or None if it reads all.
         """
         graphs = self.examples()
         roles = attribute_roles(graphs, attributes)
@@ -248,7 +250,7 @@ def _with_common_attributes(graphs: list[Data]) -> list[Data]:
 
 
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
-    """Pad rows of tokens (N, ...) with zeros, or stack other inputs, such as images."""
+    """Pad rows of tokens (N, ...) with zeros, or stack other inputs such as images."""
     values = [row["dense"] for row in rows]
     num_nodes = torch.tensor([int(row.num_nodes or 0) for row in rows], device=values[0].device)
     mask = _mask(num_nodes, pad_to)
@@ -264,15 +266,13 @@ def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> W
 def _path_lengths(graph: Data) -> IntArray:
     edges = _edges(graph)
     distances, _ = shortest_paths(int(graph.num_nodes or 0), *edges.cpu().numpy())
-    return distances.T  # PyG's edges point from the node that is read to the one that reads
+    return distances.T  # PyG's edges point from the node that is read to the node that reads
 
 
 def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
     """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
 
-    Args:
-        embedding: the module that returned the rows, named in the error if their shape does not
-            fit.
+    If their shape does not fit, the error names the module that returned the rows, `embedding`.
     """
     size, nodes = batch.mask.shape
     length = nodes + int(batch.has_graph_token)
@@ -290,14 +290,14 @@ def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
 
 
 def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
-    """Arrange tokens (B, T, D) as node rows: the inverse of `as_tokens`."""
+    """Arrange tokens (B, T, D) as node rows, which is the inverse of `as_tokens`."""
     if batch.graphs is not None:
         return tokens[:, 1:][batch.mask]
     return tokens if batch.has_graph_token else tokens[:, 1:]
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a tensor of floats."""
+    """Return whether a value is a tensor of floats."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 

@@ -1,4 +1,4 @@
-"""How a wrapped module is called, and how its inputs are prepared."""
+"""Call a wrapped module, and prepare its inputs, as the settings of `wrap` say."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from .ties import shared_ties
 
 @dataclass(frozen=True, eq=False)
 class CallSettings:
-    """The settings of `wrap`, which explains each of them."""
+    """The settings of `wrap`, which documents each of them."""
 
     embedding: tuple[str, ...] = ()
     forward: Forward | None = None
@@ -41,7 +41,7 @@ class CallSettings:
     features: tuple[str, ...] = ()
 
     def transformed(self, graph: Data) -> Data:
-        """Recompute the structure of a graph that has lost some of its parts."""
+        """Recompute the structure of a graph that has lost some of its nodes or edges."""
         return graph if self.transform is None else self.transform(graph)
 
     def call(
@@ -56,9 +56,12 @@ class CallSettings:
         """Return the outputs (B, columns) of a module on a batch.
 
         Args:
+            module: the module.
             rows: node rows (n, D) or (B, S, D), which replace `x` unless they are an embedding.
+            batch: the batch.
             shown (B, N): False at the tokens to hide.
-            dtype: the type of the module's floats, into which those of the batch are converted.
+            dtype: the type of the module's floats. Those of the batch are converted to it.
+            columns: the number of output columns.
         """
         size, replaces_x = len(batch), rows is not None and not self.embedding
 
@@ -86,7 +89,7 @@ class CallSettings:
 
     @contextmanager
     def hooking_embedding(self, module: nn.Module, hook: Hook) -> Iterator[None]:
-        """Hook the forward pass of each embedding within the block."""
+        """Within the block, call a hook in the forward pass of each embedding."""
         if not self.embedding:
             yield
             return

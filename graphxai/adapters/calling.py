@@ -1,4 +1,7 @@
-"""Calls of a user's module, checks of what it returns, and the row of an explained node."""
+"""Call a user's module, and check what it returns.
+
+If a node is explained, its row is taken from the answer.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,12 +37,13 @@ ONE_AT_TOKENS = ("attention_mask",)  # as in Hugging Face's models
 def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
     """Call `model.forward` with the batch, or with the attributes of the batch that it names.
 
-    Raises TypeError for an argument that the graphs do not have.
+    Raises:
+        TypeError: the graphs do not have an attribute for an argument.
     """
     if attributes_read(model) is None:
         return model(batch)
     sizes = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
-    passes_arguments_on = {p.kind for p in _own_parameters(model)} <= UNNAMED
+    passes_arguments_on = {p.kind for p in _all_parameters(model)} <= UNNAMED
     by_place = passes_arguments_on or isinstance(model, GraphModule)  # exports take no names
     in_order: list[Any] = []
     by_name: dict[str, Any] = {}
@@ -58,7 +62,7 @@ def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
 
 
 def _attribute(batch: Any, name: str, default: Any = None) -> Any:
-    """Get an attribute of a batch, or of a heterogeneous one all types of it (`x_dict`)."""
+    """Get an attribute of a batch, or in a heterogeneous batch all its types (`x_dict`)."""
     if name.endswith("_dict") and isinstance(batch, HeteroData):
         return batch.collect(name.removesuffix("_dict"), allow_empty=True) or default
     return batch.get(name, default)
@@ -71,18 +75,18 @@ def attributes_read(model: nn.Module) -> set[str] | None:
 
 
 def takes_batch_vector(model: nn.Module) -> bool:
-    """Whether `model.forward` has an argument that assigns nodes to the graphs of a batch."""
+    """Return whether `model.forward` has an argument that assigns nodes to graphs."""
     names = attributes_read(model)
     return names is None or any(re.search("batch|ptr|graph", name) for name in names)
 
 
 def takes_padding_mask(model: nn.Module) -> bool:
-    """Whether `model.forward` has an argument for the tokens that are padding."""
+    """Return whether `model.forward` has an argument that marks padding."""
     return any(p.name in (*TRUE_AT_PADDING, *ONE_AT_TOKENS) for p in _parameters(model))
 
 
 def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
-    """Call `model.forward` with x and, where it has an argument for it, the padding mask."""
+    """Call `model.forward` with x, and with the padding mask if it has an argument for it."""
     options = {}
     for parameter in _parameters(model)[1:]:
         if parameter.name in TRUE_AT_PADDING:
@@ -94,7 +98,7 @@ def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
 
 @contextmanager
 def without_fused_attention(model: nn.Module) -> Iterator[None]:
-    """Explain what to do if the model uses `flex_attention`, which hides its attention."""
+    """If the model uses `flex_attention`, which hides its attention, say what to do."""
     try:
         yield
     except RuntimeError as error:  # also NotImplementedError and errors of torch.compile
@@ -115,12 +119,18 @@ def as_outputs(
     graphs: Batch | None = None,
     attributes: Collection[str] | None = None,
 ) -> Tensor:
-    """Turn the model's answer into outputs (B, columns). Raises ValueError if that is impossible.
+    """Turn the model's answer into outputs (B, columns).
 
     Args:
+        answer: what the model returned.
+        size: the number of inputs B.
+        columns: the number of output columns.
         graphs: the batch that the answer is about. If it says which nodes are explained, the
             answer must have a row per node.
-        attributes: the names of the attributes that the model reads; None if it reads all.
+        attributes: the names of the attributes that the model reads, or None if it reads all.
+
+    Raises:
+        ValueError: the answer cannot be turned into outputs.
     """
     answer, advice = getattr(answer, "logits", answer), ""
     if isinstance(answer, Mapping) and isinstance(answer.get("logits"), Tensor):
@@ -142,8 +152,8 @@ def as_outputs(
         )
     if not isinstance(answer, Tensor):
         raise ValueError(
-            f"the model returns {type(answer).__name__}, not a tensor: pass a"
-            " wrap(..., forward=...) that picks one."
+            f"the model returns {type(answer).__name__}, not a tensor: select one with"
+            " wrap(..., forward=...)."
         )
     outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
     if answer.dim() == 0 and size == 1:
@@ -151,14 +161,14 @@ def as_outputs(
     if outputs.shape != (size, columns):
         raise ValueError(
             f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
-            f" ({size}, {columns}). If it returns one row per node, choose one with"
-            " explain(..., node=...), or pick or pool rows with wrap(..., forward=...)."
+            f" ({size}, {columns}). If it returns one row per node, choose a node with"
+            " explain(..., node=...), or select or pool rows with wrap(..., forward=...)."
         )
     return outputs
 
 
 def module_named(model: nn.Module, name: str) -> nn.Module:
-    """Find a part of the model by name. Raises ValueError with similar names if there is none."""
+    """Find a part of the model by name, or raise ValueError with similar names."""
     modules = dict(model.named_modules())
     if name and name in modules:
         return modules[name]
@@ -172,17 +182,17 @@ def module_named(model: nn.Module, name: str) -> nn.Module:
 def _parameters(model: nn.Module) -> list[Parameter]:
     """Return the named parameters of `forward`.
 
-    If `forward` takes nothing but `*args` or `**kwargs`, they are those of the module's only child.
+    If `forward` only has `*args` or `**kwargs`, return those of the module's only child.
     """
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    parameters = _own_parameters(model)
+    parameters = _all_parameters(model)
     named = [p for p in parameters if p.kind in kinds]
     children = list(model.children())
     return _parameters(children[0]) if parameters and not named and len(children) == 1 else named
 
 
-def _own_parameters(model: nn.Module) -> list[Parameter]:
-    """Return the parameters of `forward` without `self`."""
+def _all_parameters(model: nn.Module) -> list[Parameter]:
+    """Return all parameters of `forward` except `self`."""
     forward = model.forward
     if type(forward) is not MethodType:
         return list(signature(forward).parameters.values())
@@ -192,5 +202,5 @@ def _own_parameters(model: nn.Module) -> list[Parameter]:
 
 @lru_cache(maxsize=64)
 def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """Return the parameters of a function, from a cache because reading them takes a while."""
+    """Return the parameters of a function, cached because reading them takes a while."""
     return tuple(signature(function).parameters.values())

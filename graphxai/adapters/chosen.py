@@ -1,7 +1,7 @@
-"""Models with an output for each node or each pair of nodes, of which one is explained.
+"""Models with an output for each node or pair of nodes, when only one output is explained.
 
-The choice travels with the graph, as an attribute. If the node is hidden, or one of the pair, the
-output is zero. So it is for models that read their answer at nodes that the graph names.
+The choice is an attribute of the graph. If the chosen node, or one of the pair, is hidden, the
+output is zero. The same holds for models that read their answer at nodes that the graph names.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import as_list
 
-# An attribute (n,): 2 at the node to explain, 1 at other nodes of its type, 0 elsewhere.
+# This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
 CHOSEN = "explained_node"
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
-PAIR = "explained_pair_index"  # (2, 1), the two nodes; PyG counts on in a batch, as for edges
-LINKS = "edge_label_index"  # where models of links read the pairs to score, by PyG's convention
+PAIR = "explained_pair_index"  # the two nodes (2, 1), which PyG renumbers in a batch like edges
+LINKS = "edge_label_index"  # PyG's name for the pairs that a model of links should score
 PAIR_IS_IGNORED = (
     f"pair= is for models that read {LINKS!r}, or that return a score for each pair of nodes,"
     f" (N, N): leave it out, or pass a wrap(..., forward=...) that scores the pair batch.{LINKS}."
@@ -28,12 +28,17 @@ PAIR_IS_IGNORED = (
 def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
     """Note in each input of `explain` which node or pair of nodes is explained.
 
-    Raises ValueError for a node that a graph does not have.
+    Node or pair may be a list, with a choice for each input or several choices for a single graph.
+    Such a graph then counts once for each choice.
 
     Args:
-        node: its number; in a heterogeneous graph its type and number, such as ("author", 3).
-        pair: the numbers of two nodes. Each may be a list, with one for each input, or several
-            for a single graph, which then counts as a list of as many.
+        inputs: the inputs.
+        node: the number of the node. In a heterogeneous graph it is a type and a number, such as
+            ("author", 3).
+        pair: the numbers of two nodes.
+
+    Raises:
+        ValueError: a graph does not have the node.
     """
     if node is not None and pair is not None:
         raise ValueError("give node= or pair=, not both.")
@@ -55,8 +60,8 @@ def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
 
 
 def _as_choices(choice: Any, name: str) -> list[Any] | None:
-    """Return several choices as a list, or None if there is only one."""
-    if hasattr(choice, "tolist"):  # of tensors and arrays
+    """Return several choices as a list, or None if there is only one choice."""
+    if hasattr(choice, "tolist"):  # tensors and arrays
         choice = choice.tolist()
     if isinstance(choice, range):
         return list(choice)
@@ -109,19 +114,17 @@ def _require_node(node: Any, count: int) -> None:
 
 
 def chosen_nodes(graph: Data) -> list[int]:
-    """Return the numbers of the node or pair that is explained; [] if the whole graph is."""
+    """Return the numbers of the node or pair that is explained, or [] for the whole graph."""
     if PAIR in graph:
         return list(graph[PAIR].flatten().tolist())
     return [] if CHOSEN not in graph else (graph[CHOSEN] == 2).nonzero()[:, 0].tolist()
 
 
 def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:
-    """Return the nodes that the only entry of an index, or of a mask, names.
+    """Return the nodes that an index with one entry, or a mask with one entry, names.
 
-    A model may read its answer there. The edges of the graph are no such index.
-
-    Args:
-        attributes: the names of the attributes that the model reads; None if it reads all.
+    A model may read its answer there. The edges of the graph are no such index. `attributes` are
+    the names of the attributes that the model reads, or None if it reads all.
     """
     nodes: set[int] = set()
     for key, value in graph.items():
@@ -141,11 +144,14 @@ def outputs_of_explained_pairs(
 ) -> Any:
     """Return the row (B, C) of each graph's pair, or zeros if one of its nodes is hidden.
 
-    Raises ValueError if the answer cannot be about the pair.
-
     Args:
         answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
-        attributes: the names of the attributes that the model reads; None if it reads all.
+        graphs: the batch.
+        size: the number of graphs.
+        attributes: the names of the attributes that the model reads, or None if it reads all.
+
+    Raises:
+        ValueError: the answer cannot be about the pair.
     """
     if isinstance(answer, Tensor) and answer.shape[:2] == (graphs.num_nodes,) * 2:
         first, second = graphs[PAIR]
@@ -156,12 +162,9 @@ def outputs_of_explained_pairs(
 
 
 def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
-    """Return the row (B, C) of each graph's explained node, or zeros if that is hidden.
+    """Return the row (B, C) of each graph's explained node, or zeros if that node is hidden.
 
-    Returns None if the answer has other rows.
-
-    Args:
-        answer: what the model returned, one row per node (of the explained type).
+    The answer of the model needs one row per node (of the explained type). Otherwise return None.
     """
     codes: Tensor = graphs[CHOSEN]
     if isinstance(answer, Mapping):
@@ -179,14 +182,12 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
 def with_rows_of_hidden_nodes(
     answer: Any, graphs: Any, size: int, attributes: Collection[str] | None
 ) -> Any:
-    """Add rows of zeros to an answer for the graphs whose explained node or link is hidden.
+    """Add rows of zeros to an answer, for graphs where the explained node or link is hidden.
 
-    Such a model reads its answer at nodes that each graph names, by an index such as `root_index`
-    or `edge_label_index`, or by a mask. A graph that has lost its entry of the index has no row.
-    Any other answer is returned as it is.
-
-    Args:
-        attributes: the names of the attributes that the model reads; None if it reads all.
+    The model reads its answer at nodes that each graph names, by an index such as `root_index` or
+    `edge_label_index`, or by a mask. If a graph has lost its entry, the answer has no row for it.
+    Any other answer is returned unchanged. `attributes` are the names of the attributes that the
+    model reads, or None if it reads all.
     """
     if not isinstance(answer, Tensor) or not answer.dim() or len(answer) >= size:
         return answer
@@ -200,9 +201,9 @@ def with_rows_of_hidden_nodes(
 
 
 def _graphs_with_an_entry(graphs: Any, attributes: Collection[str] | None) -> Iterator[Tensor]:
-    """For each index and mask with at most one entry in a graph, yield which graphs (B,) have it.
+    """For each index and mask with at most one entry per graph, yield which graphs (B,) have one.
 
-    The edges of the graph itself are no such index.
+    The edges of the graph do not count as such an index.
     """
     slices = getattr(graphs, "_slice_dict", {})
     for key, value in graphs.items():

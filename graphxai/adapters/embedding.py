@@ -1,4 +1,4 @@
-"""The embedding of a wrapped model: read its rows in a pass, or put other rows in their place."""
+"""Read the rows of a wrapped model's embedding in a pass, or put other rows in their place."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -34,9 +34,10 @@ def replacing_rows(model: Wrapped, rows: Tensor, batch: WrappedBatch) -> Hook:
 
 
 def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
-    """Return what all embeddings return in a pass: node rows (n, W) or tokens (B, S, W).
+    """Return what all embeddings return in a pass, as node rows (n, W) or tokens (B, S, W).
 
-    Raises ValueError for a named embedding that is not called once, or holds no nodes.
+    Raises:
+        ValueError: a named embedding is not called exactly once, or does not hold the nodes.
     """
     calls: list[tuple[str, Any]] = []
 
@@ -57,7 +58,7 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
         count = [called for called, _ in calls].count(name)
         if count != 1 and name not in model.lookups.chosen:
             raise ValueError(
-                f"the module {name!r} is called {count} times in a pass; name one that is"
+                f"the module {name!r} is called {count} times in a pass; name a module that is"
                 " called once."
             )
     if not rows:
@@ -66,7 +67,7 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
 
 
 def _find_forms(model: Wrapped, batch: WrappedBatch) -> None:
-    """See the form of each embedding in a pass of a graph with two nodes or more."""
+    """Find the form of each embedding's output in a pass of a graph with two nodes or more."""
     with suppress(Exception):
         larger = model.collate([model.repeated(batch.examples()[0], 2)])
 
@@ -78,7 +79,7 @@ def _find_forms(model: Wrapped, batch: WrappedBatch) -> None:
 
 
 def choose_embedding(model: Wrapped, data: Data) -> None:
-    """Choose all look-up tables whose output holds the nodes. Raises InputError without any."""
+    """Choose all look-up tables that return the nodes, or raise InputError if there are none."""
     names: set[str] = set()
     batch = model.collate([data]).to(model.device)
 
@@ -103,7 +104,7 @@ def choose_embedding(model: Wrapped, data: Data) -> None:
 
 
 def _without_nodes(name: str, output: Any, batch: WrappedBatch) -> str:
-    """Say that the output of a named embedding has no rows of nodes."""
+    """Say that the output of a named embedding has no rows for the nodes."""
     if not isinstance(output, Tensor):
         return (
             f"the module {name!r} returns {type(output).__name__}, not a tensor: name a module"

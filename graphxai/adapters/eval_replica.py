@@ -1,9 +1,10 @@
-"""Run a user's module as it is written, in eval mode, and leave it as it was.
+"""Run a user's module as it is written, in eval mode, and leave the module unchanged.
 
-Other threads may be training the module. So a pass in eval mode runs a replica of it: shallow
-copies of its modules, which share the parameters, the buffers, the hooks and everything else of the
-originals, but have a mode of their own. A module may also refer to another one outside the tree of
-modules, in a list, a bound method or a closure. In the replica such a reference leads to the copy.
+Other threads may be training the module. So a pass in eval mode runs a replica. It consists of
+shallow copies of all modules, which share the parameters, the buffers, the hooks and everything
+else with the originals, except for their mode. A module may also refer to another module outside
+the tree of modules, in a list, a bound method or a closure. In the replica such a reference leads
+to the copy.
 """
 
 import operator
@@ -30,11 +31,11 @@ PLAIN = (bool, int, float, str, type(None))
 SHARED = {"_parameters", "_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
 _lock = threading.Lock()
-_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # how many, and what the last undoes
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
 
 
 def all_modules(module: nn.Module) -> list[nn.Module]:
-    """List the module and all modules in it, as `modules` does, in a third of the time."""
+    """List the module and all modules in it like `modules`, but in a third of the time."""
     modules: dict[int, nn.Module] = {}
 
     def add(part: nn.Module) -> None:
@@ -50,7 +51,7 @@ def all_modules(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def _shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
-    """Share a block between threads: the first calls `begin`, the last what that returned."""
+    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
     with _lock:
         count, undo = _users[key] if key in _users else (0, begin())
         _users[key] = count + 1, undo
@@ -69,7 +70,7 @@ def _shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Ite
 
 
 class _Unreachable(Exception):
-    """A reference to a module cannot be led to its copy."""
+    """A reference to a module cannot be redirected to its copy."""
 
 
 def eval_replica_of(module: nn.Module) -> nn.Module:
@@ -81,8 +82,8 @@ def eval_replica_of(module: nn.Module) -> nn.Module:
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
     """Let `eval_replica_of` return the module in eval mode within the block.
 
-    The module keeps its own mode. If no replica can be made, the module itself is in eval mode
-    within the block, with a warning.
+    The mode of the module itself does not change. If no replica can be made, the module is put into
+    eval mode within the block, with a warning.
     """
     in_training = any(part.training for part in all_modules(module)) or id(module) in _users
     if module in _evaluated.get() or not in_training:
@@ -104,7 +105,7 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def replicate(module: nn.Module) -> nn.Module:
-    """Copy a module in eval mode. The copy shares everything but the mode."""
+    """Copy a module in eval mode. The copy shares everything except the mode."""
     copies: dict[int, nn.Module] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -126,14 +127,14 @@ def replicate(module: nn.Module) -> nn.Module:
 
 
 class _ReferenceRedirector:
-    """Leads references to modules to their copies."""
+    """A function that redirects references to modules to their copies."""
 
     def __init__(self, copies: Mapping[int, nn.Module]) -> None:
         self.copies = copies
         self._open: set[int] = set()  # ids of the values that are being searched
 
     def __call__(self, value: Any, name: str) -> Any:
-        """Return the value of an attribute `name`, or one like it that refers to the copies."""
+        """Return the value of attribute `name`, or one like it that refers to the copies."""
         if isinstance(value, nn.Module):
             return self.copies.get(id(value), value)
         if isinstance(value, Tensor | torch.fx.Graph) or id(value) in self._open:
@@ -157,9 +158,9 @@ class _ReferenceRedirector:
 
 
 def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    """Return what a container or function refers to, and a function that makes another one of it.
+    """Return what a container or function refers to, and a function that makes a new one from it.
 
-    Returns None for any other value.
+    For any other value, return None.
     """
     if type(value) in (list, tuple, set):
         return list(value), type(value)
@@ -178,7 +179,7 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | N
 
 
 def _content(cell: CellType) -> Any:
-    """Return what a closure's cell holds, or the cell itself if it is empty."""
+    """Return the content of a closure's cell, or the cell itself if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -198,7 +199,7 @@ def _closed_over(function: FunctionType, contents: list[Any]) -> FunctionType:
 
 @contextmanager
 def _switched_to_eval(module: nn.Module) -> Iterator[None]:
-    """Put the module itself into eval mode. The last of several blocks restores each mode."""
+    """Put the module itself into eval mode. The last of several blocks restores all modes."""
 
     def begin() -> Callable[[], None]:
         modes = {part: part.training for part in module.modules()}
@@ -230,8 +231,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def uncompiled(model: nn.Module) -> Iterator[None]:
     """Run a model eagerly within the block, if any part of it is compiled.
 
-    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads,
-    so that compiled code in other threads runs eagerly too in the meantime, with the same results.
+    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads.
+    In the meantime, compiled code in other threads runs eagerly too, with the same results.
     """
 
     def begin() -> Callable[[], None]:
@@ -248,8 +249,8 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 def with_plain_attention() -> Iterator[None]:
     """Let PyTorch compute attention by products and a softmax within the block.
 
-    Its fused kernels hide the softmax. PyTorch has one setting for all threads, so that attention
-    in other threads is computed in this way too in the meantime.
+    PyTorch's fused kernels hide the softmax. It has one setting for all threads. In the meantime,
+    attention in other threads is computed in this way too.
     """
 
     def begin() -> Callable[[], None]:
@@ -270,14 +271,14 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def copied(model: Model) -> Model:
-    """Copy a model deeply, with constants in place of tensors that a pass left in it.
+    """Copy a model deeply, with constants in place of tensors that a pass has left in it.
 
     A model may keep such tensors, for example for an auxiliary loss, and PyTorch cannot copy a
     tensor that has a history.
     """
     inner: Any = getattr(model, "module", model)
     memo: dict[int, Any] = {}
-    alive: list[Tensor] = []  # so that no other object gets their ids
+    alive: list[Tensor] = []  # these stay alive, so that no other object gets their ids
 
     for module in inner.modules() if isinstance(inner, nn.Module) else ():
         for name, value in vars(module).items():
@@ -296,7 +297,7 @@ def copied(model: Model) -> Model:
 
 @contextmanager
 def restoring_attributes(module: nn.Module) -> Iterator[None]:
-    """Undo what passes within the block assign to the module, such as attention that it keeps."""
+    """Undo what passes in the block assign to the module, such as attention that it keeps."""
     before = [(part, dict(vars(part))) for part in all_modules(module)]
     try:
         yield

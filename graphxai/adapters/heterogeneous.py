@@ -1,7 +1,7 @@
-"""Heterogeneous graphs (PyG's `HeteroData`) as one graph whose nodes and edges have a type.
+"""Turn heterogeneous graphs (PyG's `HeteroData`) into one graph, where nodes and edges have types.
 
 The rows of all types follow each other, padded with zeros to one width. Such a graph can be put
-into batches, lose nodes and get relevance like any other. The model gets it by types again.
+into batches, lose nodes and get relevance like any other. For the model it is split by types again.
 """
 
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from graphxai.contract.inputs import InputError
 from .chosen import CHOSEN, PAIR, TYPE
 
 SCHEMA = "schema"  # the attribute of a graph that describes its types
-# attributes that are no inputs of the model
+# Attributes that are no inputs of the model.
 OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE, PAIR)
 EdgeType = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The types of a graph with the width of their features, zero for edges without features."""
+    """The types of a graph with the width of their features, which is 0 for edges without any."""
 
     nodes: tuple[tuple[str, int], ...]
     edges: tuple[tuple[EdgeType, int], ...]
 
     @classmethod
     def of(cls, graph: HeteroData) -> "Schema":
-        """Read the schema of a graph. Raises InputError for a type of nodes without features."""
+        """Read the schema of a graph, or raise InputError if a type of nodes has no features."""
         nodes = []
         for kind in graph.node_types:
             x = graph[kind].get("x")
@@ -81,7 +81,7 @@ def _types(counts: list[int]) -> Tensor:
 
 
 def _padded_attributes(graph: HeteroData, schema: Schema, like: Tensor) -> Tensor:
-    """Stack the attributes of all edges, padded to one width, in the type of `like`."""
+    """Stack the attributes of all edges, padded to one width, with the dtype of `like`."""
     width = max(size for _, size in schema.edges)
     rows = []
     for edge, size in schema.edges:
@@ -92,7 +92,7 @@ def _padded_attributes(graph: HeteroData, schema: Schema, like: Tensor) -> Tenso
 
 
 def as_typed(graphs: Any) -> HeteroData:
-    """Turn a batch of graphs with types into what the model takes, with `batch` for each type."""
+    """Turn a batch of graphs with types into the model's input, with `batch` for each type."""
     schema: Schema = graphs[SCHEMA][0]
     by_type, place = HeteroData(), torch.empty_like(graphs.node_type)
     for code, (kind, width) in enumerate(schema.nodes):
@@ -120,7 +120,7 @@ def nodes_by_type(graph: Any) -> dict[str, Any] | None:
 
 
 def edges_by_type(graph: Any) -> dict[str, Any]:
-    """Return the numbers of the edges of each type as arrays, by a name: "user rates film"."""
+    """Return the edge numbers of each type as arrays, under names like "user rates film"."""
     return {
         " ".join(edge): (graph.edge_type == code).nonzero()[:, 0].cpu().numpy()
         for code, (edge, width) in enumerate(graph[SCHEMA].edges)
@@ -129,10 +129,10 @@ def edges_by_type(graph: Any) -> dict[str, Any]:
 
 
 def edges_with_types(graph: Any) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Return the edges (M, 2) of a graph with types, the edge of each column, and the types' names.
+    """Return the edges (M, 2) of a graph with types, each column's edge, and the names of types.
 
-    An edge has the numbers of its nodes within their types. A column (E,) of the graph's
-    `edge_index` that is a self loop belongs to no edge, -1.
+    An edge has the numbers of its nodes within their types. Each column (E,) of the graph's
+    `edge_index` has the number of its edge, or -1 if it is a self loop.
     """
     schema: Schema = graph[SCHEMA]
     counts = graph.node_type.cpu().bincount(minlength=len(schema.nodes))

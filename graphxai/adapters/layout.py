@@ -8,12 +8,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class NodeLayout:
-    """Which graph and slot every row of the model's nodes belongs to.
+    """The graph and slot that each row of the model's nodes belongs to.
 
     Args:
-        graph, slot: both (n,), in the order of the rows.
+        graph, slot: the graph and the slot of each row (n,).
         mask (B, N): True at nodes.
-        graph_token: whether the model's sequence starts with one; if it does not, row and
+        graph_token: whether the model's sequence starts with a graph token. If it does not, row and
             column 0 of recorded attention are zero.
     """
 
@@ -30,15 +30,15 @@ class NodeLayout:
 
     @property
     def tokens(self) -> int:
-        """The number T of tokens, the graph token included."""
+        """The number T of tokens, including the graph token."""
         return self.mask.shape[1] + 1
 
 
 class OneGraphAtATime(ValueError):
     """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
 
-    Args:
-        batches: a batch of one for each of the graphs.
+    Attributes:
+        batches: a batch with one graph for each of the graphs.
     """
 
     def __init__(self, model: Any, batch: Any) -> None:

@@ -1,9 +1,9 @@
-"""Where an embedding's output holds the nodes, and how other rows take their place.
+"""Find the nodes in an embedding's output, and put other rows in their place.
 
-An embedding returns a row per node of the batch, (n, ...), or a padded tensor (B, S, ...), whose
-first row may be a class token. Several features of a node may have an axis of their own, as in
-(n, F, D) or (B, S, F, D). What one node gets from all look-ups of a pass makes its row (W,): their
-relevance is added up, as the model adds up what it looks up.
+An embedding returns a row per node of the batch (n, ...), or a padded tensor (B, S, ...) where the
+first row may be a class token. Several features of a node may have a separate axis, as in
+(n, F, D) or (B, S, F, D). All that a node gets from the look-ups of a pass is its row (W,). The
+relevance of the look-ups is added up, because the model adds up what it looks up.
 """
 
 import math
@@ -17,18 +17,24 @@ from torch_geometric.data import Data
 
 from .batches import WrappedBatch
 
-Hook = Callable[[str, tuple[Any, ...], Any], Any]  # of a module's name, arguments and output
+Hook = Callable[[str, tuple[Any, ...], Any], Any]  # takes a module's name, arguments and output
 
 
 @dataclass(frozen=True)
 class NodePlaces:
-    """The places of the nodes in an output: a row each, or from `first` on along axis 1."""
+    """The places of the nodes in an output.
+
+    Args:
+        dense: whether the output is (B, S, ...), with the nodes along axis 1. Otherwise it has one
+            row per node.
+        first: where the nodes begin along axis 1.
+    """
 
     dense: bool
     first: int = 0
 
     def rows_in(self, output: Tensor, batch: WrappedBatch) -> Tensor:
-        """Return what an output holds for the nodes (n, W), or for rows of tokens (B, S, W)."""
+        """Return the rows of an output that belong to nodes (n, W), or all tokens (B, S, W)."""
         if batch.graphs is None:
             return output.flatten(2)
         if not self.dense:
@@ -36,7 +42,7 @@ class NodePlaces:
         return output.flatten(0, 1)[self._indices(output, batch)].flatten(1)
 
     def with_rows(self, output: Tensor, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Return the output with other rows for the nodes. Padding and class tokens stay."""
+        """Return the output with other rows for nodes, but the same padding and class tokens."""
         if batch.graphs is None or not self.dense:
             return rows if rows.shape == output.shape else rows.view(output.shape)
         filled = output.detach().flatten(0, 1).clone()
@@ -58,8 +64,7 @@ def width_of(output: Tensor, places: NodePlaces, batch: WrappedBatch) -> int:
 def places_in(output: Any, batch: WrappedBatch, dense: bool | None = None) -> NodePlaces | None:
     """Find the nodes in an output by its shape, or return None if it does not hold them.
 
-    Args:
-        dense: which form it is known to have, where its shape could be both.
+    If the shape could be both forms, `dense` says which of them the output is known to have.
     """
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.dim() < 2:
         return None
@@ -74,18 +79,17 @@ def places_in(output: Any, batch: WrappedBatch, dense: bool | None = None) -> No
 
 
 def is_unclear(output: Any, batch: WrappedBatch) -> bool:
-    """Whether an output could hold the nodes in both forms, as for graphs of a single node."""
+    """Return whether an output could hold the nodes in both forms, as for single-node graphs."""
     several = batch.graphs is not None and isinstance(output, Tensor) and output.dim() >= 3
     return several and len(output) == len(batch) == int(batch.mask.sum())
 
 
 def looks_up_nodes(codes: Any, output: Any, batch: WrappedBatch) -> bool:
-    """Whether an embedding looks up nodes, judged by a batch of one graph.
+    """Return whether an embedding looks up nodes, judging by a batch of one graph.
 
-    Args:
-        codes: what it looked up. As many edges as nodes, tokens for edges beside those for
-            nodes, or a code for each pair of nodes make the shape unclear: then the codes must
-            be columns of `x`, but for an offset.
+    The shape is unclear if there are as many edges as nodes, if there are tokens for edges as well
+    as for nodes, or if each pair of nodes has a code. Then the `codes` that it looked up must be
+    columns of `x`, except for an offset.
     """
     places = places_in(output, batch)
     if places is None or batch.graphs is None:
@@ -113,8 +117,8 @@ class LookupForms:
     """What passes have shown about the embeddings of a model and its copies.
 
     Args:
-        dense: whether each was seen to return (B, S, ...) and not (n, ...).
-        chosen: the look-up tables that nobody named.
+        dense: by name, whether an embedding returned (B, S, ...) and not (n, ...).
+        chosen: the look-up tables that were chosen because nobody named any.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)
@@ -138,5 +142,5 @@ def embeddings_in(module: nn.Module) -> tuple[str, ...]:
 
 
 def joined(rows: list[Tensor]) -> Tensor:
-    """Put what several look-ups hold for the nodes beside each other, (n, W)."""
+    """Put the rows (n, W) that several look-ups hold for the nodes side by side."""
     return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)

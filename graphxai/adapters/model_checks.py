@@ -1,15 +1,13 @@
-"""Checks of a wrapped model: a few passes show what the methods cannot see for themselves.
+"""Check a wrapped model by a few passes, for properties that the methods cannot see themselves.
 
-Mixing: one of two graphs in a batch gets other rows. If the output of the other graph changes, the
-model mixes graphs, for example by attention without the batch vector or by a norm over the batch.
-Then every method runs the graphs one at a time. So it does for a model without a batch vector,
-unless the model reads its answer at nodes and does not mix graphs.
-
-Padding: a model may count padding, as PyG's linear attention does. Then its output for a graph
-changes beside a larger graph, although no graph reads another. A pass of two graphs of different
-size, and one of the smaller graph alone, show this. Such a model gets one graph at a time.
-
-Cuts: one recorded pass shows where values of the nodes are used without their gradient.
+* Mixing: one of two graphs in a batch gets other rows. If the output of the other graph changes,
+  the model mixes graphs, for example by attention without the batch vector or by a norm over the
+  batch. Then every method runs the graphs one at a time. This is also done for a model without a
+  batch vector, unless it reads its answer at nodes and does not mix graphs.
+* Padding: a model may count padding, as PyG's linear attention does. Then its output for a graph
+  changes beside a larger graph, although no graph reads another. A pass of two graphs of different
+  size, and one of the smaller graph alone, show this. Such a model gets one graph at a time.
+* Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 """
 
 import math
@@ -36,15 +34,16 @@ from .eval_replica import all_modules, copied, restoring_attributes, uncompiled
 Wrapped = Any  # a WrappedModel, whose file imports this one
 Run = Callable[[Tensor], Tensor]
 Answer = TypeVar("Answer")
-ROUNDING = 10  # machine epsilons of the largest value; a smaller difference is rounding
-OUTPUT_ROUNDING = 500  # machine epsilons of the largest output
-MOST_ROUNDING = 0.05  # of the largest output, as half precision may need
-# of the largest output, because outputs near zero are differences of larger numbers
-LEAST_ROUNDING = 1e-9
+# Smaller differences count as rounding. The first limit is for values in a pass, the others are for
+# outputs. Limits are relative to the largest value or output, in machine epsilons where it says so.
+ROUNDING = 10  # in machine epsilons
+OUTPUT_ROUNDING = 500  # in machine epsilons
+MOST_ROUNDING = 0.05  # the upper limit for outputs, as half precision may need
+LEAST_ROUNDING = 1e-9  # the lower limit, as outputs near zero are differences of larger numbers
 
 
 class ModelChecks:
-    """What passes have shown about a model and its copies, as long as it has the same parts.
+    """What passes have shown about a model and its copies, as long as its parts are the same.
 
     Args:
         mixing: the path of the module in which the model mixes the graphs of a batch, "" if the
@@ -55,53 +54,53 @@ class ModelChecks:
         self.mixing: str | None = None
         self._form = _form(module)
         self._looked_for_mixing = False
-        self._reads_apart: dict[bool, bool] = {}  # for pairs and other graphs
+        self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
         self._cuts: set[str] | None = None
-        self._warned: set[str] = set()  # the methods that were warned of
+        self._warned: set[str] = set()  # the methods with a warning so far
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
         return self
 
     def is_of(self, module: nn.Module) -> bool:
-        """Whether the module still consists of the same parts."""
+        """Return whether the module still consists of the same parts."""
         return self._form == _form(module)
 
     def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
-        """Find out, at the first batch of several graphs, whether the model mixes them."""
+        """Find out whether the model mixes graphs, at the first batch of several graphs."""
         if not self._looked_for_mixing:
             self._looked_for_mixing = True
             self.mixing = _without_traces(_mixed_in, model, batch)
 
     def warn_of_mixing(self, name: str, method: str) -> None:
-        """Warn, once for each method, that the model mixes graphs and what follows from it."""
+        """Warn once for each method that the model mixes graphs, and what follows from it."""
         if self.mixing is None or method in self._warned:
             return
         self._warned.add(method)
         warnings.warn(
             f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
-            f" graph depends on the others. {method!r} runs its graphs one at a time, as every"
-            " method does. Let that module keep the graphs apart (give it the batch vector, or a"
-            " mask) to run them together.",
+            f" graph depends on the others. So {method!r}, like every method, runs its graphs one"
+            " at a time. To run them together, let that module keep the graphs apart (give it the"
+            " batch vector, or a mask).",
             stacklevel=5,
         )
 
     def reads_nodes_apart(self, model: Any, graph: Any) -> bool:
-        """Whether a model without a batch vector reads its answer at nodes, one graph at a time.
+        """Return whether a model without a batch vector reads its answer at separate nodes.
 
-        Graphs beside each other are then like the disconnected parts of a larger graph.
+        If it does, graphs in a batch are like the disconnected parts of a larger graph.
         """
         if not chosen_nodes(graph) and not named_nodes(graph, model.attributes_read()):
             return False
         if (of_pairs := PAIR in graph) not in self._reads_apart:
-            self._reads_apart[of_pairs] = False  # in the passes of the check
+            self._reads_apart[of_pairs] = False  # this holds in the passes of the check
             self._reads_apart[of_pairs] = bool(_without_traces(_keeps_apart, model, graph))
         return self._reads_apart[of_pairs]
 
     def ignores_pair(self, model: Any, graph: Any) -> bool:
-        """Whether the output is the same if the graph does not say which pair is explained."""
+        """Return whether the output stays the same without the pair that the graph names."""
         if self._ignores_pair is None:
-            self._ignores_pair = False  # in the passes of the check
+            self._ignores_pair = False  # this holds in the passes of the check
             self._ignores_pair = bool(_without_traces(_same_without_pair, model, graph))
         return self._ignores_pair
 
@@ -113,17 +112,17 @@ class ModelChecks:
 
 
 def _form(module: nn.Module) -> tuple[Any, ...]:
-    """Return the types and shapes that a module is made of."""
+    """Return the types and shapes of a module's parts."""
     parts = all_modules(module)  # one walk through the tree; `parameters` would need another
     weights = (p for part in parts for p in part._parameters.values() if p is not None)
     return *map(type, parts), *(p.shape for p in weights)
 
 
 def _without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
-    """Call a function whose passes leave no trace in rules, recordings or random numbers.
+    """Call a function, and leave no trace of its passes in rules, recordings or random numbers.
 
-    Its warnings are ignored. Returns None if it fails, because with changed rows a model may raise
-    anything.
+    Its warnings are ignored. If it fails, return None, because a model may raise any error when its
+    rows have changed.
     """
     with (
         suppress(Exception),
@@ -147,7 +146,7 @@ def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
 
 
 def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
-    """Return the path of the first module in which one graph's entries change with another's rows.
+    """Return the path of the first module where one graph's entries change with another's rows.
 
     Returns "" if only the outputs show it, and None if there is no such change. A model that draws
     random numbers is not examined.
@@ -161,7 +160,7 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
         for moved in (graph > 0, graph == 0):
             other = rows.clone()
             for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
-                if torch.equal(other, rows):  # rows of a graph come first: the model knows these
+                if torch.equal(other, rows):  # rows of a graph come first, as the model knows them
                     other[moved] = values
             unmoved = _GraphEntries(two, graph[~moved].unique())
             if unmoved.differ(whole, _seeded(run, other)):
@@ -174,7 +173,7 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
 
 
 def _keeps_apart(model: Wrapped, graph: Any) -> bool:
-    """Whether the output for a graph is the same alone, beside a copy, and beside another graph."""
+    """Return whether a graph's output is the same alone, beside a copy and beside another."""
     single, two = (model.collate([graph] * count).to(model.device) for count in (1, 2))
     with model.evaluating(), torch.no_grad():
         alone, beside = (
@@ -185,7 +184,7 @@ def _keeps_apart(model: Wrapped, graph: Any) -> bool:
 
 
 def _same_without_pair(model: Wrapped, graph: Any) -> bool:
-    """Whether a model returns the same for a graph in which no pair is chosen."""
+    """Return whether a model returns the same for a graph in which no pair is chosen."""
     without_pair = copy(graph)
     del without_pair[PAIR], without_pair[LINKS]
     with model.evaluating(), torch.no_grad():
@@ -201,18 +200,18 @@ class _ModuleOutput(NamedTuple):
 
 
 def _seeded(run: Run, rows: Tensor) -> _ModuleOutput:
-    """Run a pass that begins with the same random numbers as every other one."""
+    """Run a pass that begins with the same random numbers as every other pass."""
     torch.default_generator.manual_seed(0)
     return _ModuleOutput("", run(rows))
 
 
 def _outputs_of_modules(module: nn.Module, run: Run, rows: Tensor) -> list[_ModuleOutput]:
-    """Return the outputs of all modules in a pass, and at the end that of the pass."""
+    """Return the outputs of all modules in a pass, and then that of the pass itself."""
     thread, outputs = threading.get_ident(), list[_ModuleOutput]()
 
     def keep(path: str, output: Any) -> None:
         if isinstance(output, tuple | list) and output:
-            output = output[0]  # multi-head attention returns its weights, too
+            output = output[0]  # multi-head attention also returns its weights
         if threading.get_ident() == thread and is_real(output):
             outputs.append(_ModuleOutput(path, output.clone()))
 
@@ -232,7 +231,7 @@ class _GraphEntries:
         self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
 
     def differ(self, first: _ModuleOutput, second: _ModuleOutput) -> bool:
-        """Whether entries of these graphs differ by more than rounding."""
+        """Return whether entries of these graphs differ by more than rounding."""
         a, b = first.tensor, second.tensor
         axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
         if axis is None or a.shape != b.shape or not a.numel():
@@ -247,27 +246,27 @@ class _GraphEntries:
 
 
 class PaddingCheck:
-    """Whether a model and its copies count padding, which small passes show.
+    """Whether a model and its copies count padding, as small passes show.
 
-    The more padding there is, the more an output changes. So the check is repeated for a batch that
-    has far more padding than any before.
+    The more padding there is, the more an output changes. So the check is repeated for a batch with
+    far more padding than any batch before.
     """
 
     def __init__(self) -> None:
-        self._largest_ratio = 0.0  # of the sizes of two graphs that were checked together
+        self._largest_ratio = 0.0  # the largest ratio of sizes of two graphs in a check so far
         self._counts = False
 
     def __deepcopy__(self, _: Any) -> "PaddingCheck":
         return self
 
     def counts(self, model: Wrapped, batch: Any) -> bool:
-        """Whether the graphs of this batch need a pass each."""
+        """Return whether each graph of this batch needs a pass to itself."""
         if self._counts or batch.graphs is None or not bool(batch.num_nodes.all()):
             return self._counts
         least, most = (int(number) for number in batch.num_nodes.aminmax())
         if self._largest_ratio and most <= 2 * self._largest_ratio * least:
             return False
-        before, self._largest_ratio = self._largest_ratio, math.inf  # its passes start no check
+        before, self._largest_ratio = self._largest_ratio, math.inf  # the check starts no other
         graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
         check = _without_traces(_check_padding, model, graphs[0], graphs[-1])
         ratio, self._counts = check or (0.0, False)
@@ -276,9 +275,9 @@ class PaddingCheck:
 
 
 def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:
-    """Return how many times larger a second graph was, and whether it changed the first output.
+    """Return how much larger a second graph was, and whether it changed the first output.
 
-    Returns (0, False) if the model runs for no such pair; the batch will show what is wrong.
+    If the model runs for no such pair, return (0, False). The batch will then show what is wrong.
     """
     for first, second in _of_two_sizes(model, smallest, largest):
         changes = _without_traces(_changes_beside, model, first, second, True)
@@ -290,7 +289,7 @@ def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, 
 
 
 def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a small and a large graph, even if the given graphs are of one size."""
+    """Yield pairs of a small and a large graph, even if both given graphs have the same size."""
     size = int(second.num_nodes)
     if 2 * int(first.num_nodes) <= size:
         yield first, second
@@ -304,13 +303,13 @@ def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any
 
 
 def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
-    """Whether a graph's output changes beside a larger graph, although it is not random.
+    """Return whether a graph's output changes beside a larger graph, although it is not random.
 
-    Raises ValueError if the output is not finite.
+    If `in_double` is True, the check computes in double precision, so that rounding does not hide a
+    small change. In single precision, other features of the graph are tried as well.
 
-    Args:
-        in_double: whether to compute in double precision, so that rounding does not hide a
-            small change. In single precision other features are tried as well.
+    Raises:
+        ValueError: the output is not finite.
     """
     if in_double:
         model = copied(model)
@@ -328,7 +327,7 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
 
 
 def _with_other_features(graph: Any) -> Iterator[Any]:
-    """Yield a graph, then with other features, because for some a change may happen to be small."""
+    """Yield a graph, then with other features, as some may happen to change the output little."""
     yield graph
     for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
         if isinstance(graph.x, Tensor) and graph.x.is_floating_point():
@@ -338,7 +337,7 @@ def _with_other_features(graph: Any) -> Iterator[Any]:
 
 
 def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:
-    """Whether outputs are equal but for rounding, or not finite."""
+    """Return whether outputs are equal except for rounding, or not finite."""
     share = min(max(OUTPUT_ROUNDING * torch.finfo(alone.dtype).eps, LEAST_ROUNDING), MOST_ROUNDING)
     far = share * alone.abs().max()
     return not bool(((beside - alone).abs().max() > far).item())

@@ -1,4 +1,4 @@
-"""What a wrapped model shares with `torch.nn.Module`: its mode, its weights, its device."""
+"""What a wrapped model shares with `torch.nn.Module`: its mode, weights and device."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from .eval_replica import all_modules, eval_replica_of, in_eval_mode
 
 
 class ModuleView:
-    """A user's module, `module`, whose weights are neither copied nor changed."""
+    """A user's module, `module`, with weights that are neither copied nor changed."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -25,7 +25,7 @@ class ModuleView:
     def train(self, mode: bool = True) -> Self:
         """Put every part of the module into training mode, or into eval mode.
 
-        Explanations do not depend on it: they run the module in eval mode (see `eval_replica`).
+        Explanations do not depend on this, because they run in eval mode (see `eval_replica`).
         """
         self.module.train(mode)
         return self
@@ -35,12 +35,12 @@ class ModuleView:
         return self.train(False)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Run passes within the block in eval mode, whatever the module's own mode."""
+        """Run passes within the block in eval mode, whatever the mode of the module is."""
         return in_eval_mode(self.module)
 
     @property
     def running(self) -> nn.Module:
-        """The module that a pass runs: within `evaluating` its replica in eval mode."""
+        """The module that a pass runs, which within `evaluating` is its replica in eval mode."""
         return eval_replica_of(self.module)
 
     def parameters(self) -> Iterator[Tensor]:
@@ -78,7 +78,7 @@ class ModuleView:
 
     @property
     def quantised_layer(self) -> str | None:
-        """The path of the first layer whose weights are packed integers and pass no gradient."""
+        """The path of the first layer with weights as packed integers, which pass no gradient."""
         packed = [part for part in all_modules(self.module) if _has_packed_weights(part)]
         for path, layer in self.module.named_modules() if packed else ():
             if layer is packed[0]:

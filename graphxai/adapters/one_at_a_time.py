@@ -1,4 +1,4 @@
-"""Passes of graphs, or of rows of tokens, that go through a model one at a time."""
+"""Run passes of graphs, or of rows of tokens, through a model one at a time."""
 
 import warnings
 from typing import Any
@@ -23,11 +23,14 @@ def one_by_one(
     keep: Tensor | None,
     output_without_nodes: Tensor | None = None,
 ) -> Tensor:
-    """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of a batch of B graphs.
+    """Return the outputs (K * B, C) of K copies of a batch of B graphs, one graph at a time.
 
     Args:
+        model: the wrapped model.
+        tokens (K * B, T, D): the tokens of all copies.
+        batch: the batch.
         keep (K * B, N): False at the nodes to hide.
-        output_without_nodes (1, C): the output if no node is left; by default it is the model's
+        output_without_nodes (1, C): the output if no node is left. By default it is the model's
             output for an empty graph. If that is not finite, the nodes are set to zero instead,
             with a warning.
     """
@@ -52,10 +55,9 @@ def one_by_one(
 def tokens_one_by_one(
     model: Wrapped, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None
 ) -> Tensor:
-    """Return the outputs (K * B, C) of tokens (K * B, T, D), of K copies of B rows of tokens.
+    """Return the outputs (K * B, C) of K copies of B rows of tokens, one row at a time.
 
-    Args:
-        keep (K * B, N): False at the tokens to hide.
+    Tokens are (K * B, T, D), and `keep` (K * B, N) is False at those to hide.
     """
     outputs = []
     for row, row_tokens in enumerate(tokens):
@@ -67,11 +69,9 @@ def tokens_one_by_one(
 
 
 def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
-    """Return the output (1, C) of a graph whose nodes, of tokens (N, D), are all hidden.
+    """Return the output (1, C) of a graph with tokens (N, D) if all its nodes are hidden.
 
-    Args:
-        empty: the graph without its nodes. If a node was to be explained, it is hidden, and the
-            output is zero.
+    `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
     """
     if CHOSEN in graph or PAIR in graph:
         return tokens.new_zeros(1, model.config.num_outputs)
@@ -85,8 +85,8 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
 def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     """Return the output (1, C) of a graph without nodes.
 
-    If a node was to be explained, it is hidden, and the output is zero. If the model has no finite
-    output for an empty graph, warn and return NaN.
+    If one of its nodes was to be explained, the output is zero. If the model has no finite output
+    for an empty graph, warn and return NaN.
     """
     if CHOSEN in empty or PAIR in empty:
         return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
@@ -97,7 +97,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
 
 
 def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
-    """Return the outputs (B, C) of these graphs with all nodes hidden, or None if not finite."""
+    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite."""
     graphs = batch.examples()
     roles = attribute_roles(graphs, model.attributes_read())
     outputs = []
@@ -115,10 +115,8 @@ def _finite_output(
 ) -> Tensor | None:
     """Return the model's output (1, C) for an empty graph, or None if it is not finite.
 
-    Args:
-        rows: its tokens (0, D).
-        beside: a graph to run together with it, if it cannot run alone and the model does not
-            mix graphs.
+    The graph has tokens `rows` (0, D). If it cannot run alone and the model does not mix graphs, it
+    runs together with the graph `beside`.
     """
     if (output := _first_output(model, [empty], rows)) is not None or beside is None:
         return output
@@ -126,7 +124,7 @@ def _finite_output(
 
 
 def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
-    """Return the output (1, C) of the first graph in a pass of all, or None if not finite."""
+    """Return the output (1, C) of the first of all graphs in one pass, or None if not finite."""
     try:
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
@@ -139,8 +137,8 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
 def warn_of_zeroed_nodes(model: Wrapped) -> None:
     """Warn that nodes were set to zero because the output of an empty graph is not finite."""
     warnings.warn(
-        f"{type(model.module).__name__} has no finite output for a graph without nodes: where all"
-        " nodes are hidden, they were set to zero instead.",
+        f"{type(model.module).__name__} has no finite output for a graph without nodes. Where all"
+        " nodes were to be hidden, they were set to zero instead.",
         stacklevel=5,
     )
 

@@ -1,4 +1,4 @@
-"""Passes of a wrapped model with some nodes absent, and the marginals of all nodes there.
+"""Run passes of a wrapped model with some nodes absent, and compute the marginals of all nodes.
 
 The model is recorded once, on the whole graphs. `engine.presence` then runs the recorded pass again
 for every coalition of nodes.
@@ -22,11 +22,11 @@ from .engine.presence import PresencePlan, plan_presence
 from .engine.structure_ids import track_structure
 from .engine.trace import Trace
 
-CLOSE = 1e-3  # of the outputs' size: the recorded pass computes in another order
+CLOSE = 1e-3  # relative to the outputs, as the recorded pass computes in another order
 
 
 class NotGated(ValueError):
-    """The model's nodes cannot be left out of its recorded pass; the message says why."""
+    """The model's nodes cannot be left out of its recorded pass. The message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +42,10 @@ class PresencePass:
             return self.plan.outputs(self._presence(present))
 
     def marginals(self, present: Tensor, target: ResolvedTarget) -> Tensor:
-        """Return the marginals (B, N) of all nodes at a coalition, of the class's log-odds.
+        """Return the marginals (B, N) of the class's log-odds for all nodes at a coalition.
 
-        That of a present node says how much would be lost without it, that of an absent node how
-        much would be gained with it.
+        The marginal of a present node says how much would be lost without it. That of an absent
+        node says how much would be gained with it.
         """
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
@@ -54,7 +54,7 @@ class PresencePass:
         return gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
 
     def _presence(self, present: Tensor) -> Tensor:
-        """Return the presence (B, T) of every token. The graph token is always there."""
+        """Return the presence (B, T) of every token. The graph token is always present."""
         of_nodes = torch.cat([torch.ones_like(present[:, :1]), present | ~self.mask], dim=1)
         return of_nodes.to(self.plan.dtype)
 
@@ -62,8 +62,9 @@ class PresencePass:
 def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     """Record a pass of a wrapped model, and find where its nodes can be left out.
 
-    Raises NotGated if no nodes are left out anywhere, or if a pass with half of the nodes does not
-    give what the model gives for them.
+    Raises:
+        NotGated: nodes cannot be left out anywhere, or a pass with half of the nodes differs from
+            what the model returns for them.
     """
     rows = as_rows(tokens.detach(), batch)
     request = model.pass_request(rows, batch, batch.mask)
@@ -79,7 +80,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
 
 
 def _check(model: Any, batch: Any, tokens: Tensor, gated: PresencePass) -> None:
-    """Compare a pass without every second node with what the model gives for the others."""
+    """Compare a pass without every second node with what the model returns for the other nodes."""
     if not gated.plan.gates:
         raise NotGated("no operation combines nodes in a way that is understood")
     present = batch.mask.clone()
@@ -95,7 +96,7 @@ def _check(model: Any, batch: Any, tokens: Tensor, gated: PresencePass) -> None:
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:
-    """Return the ids of the graph's other attributes, by the slots that hold them."""
+    """Return the ids of the graph's other attributes by the slots that hold them."""
     if batch.graphs is None:
         return {}
     of_rows = ids_of_rows(request.layout, request.rows)[:, 0]  # (n,)
@@ -115,7 +116,7 @@ def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds
 
 
 def _ids_of(value: Tensor, role: AttributeRole, graphs: Any, of_rows: Tensor) -> EntryIds | None:
-    """Return the ids of the entries of an attribute, or None if they belong to no nodes."""
+    """Return the ids of an attribute's entries, or None if they do not belong to nodes."""
     if role.along is None or not value.dim():
         return None
     if role.square:

@@ -1,4 +1,4 @@
-"""Check what a user gives a wrapped model: a PyG graph, or a row of tokens."""
+"""Check what a user passes to a wrapped model, which is a PyG graph or a row of tokens."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Tokens:
 
 
 def read_graph(value: Any, categorical: bool) -> Input:
-    """Check one PyG graph. Raises InputError for anything else, and if it has no usable `x`."""
+    """Check one PyG graph, or raise InputError if it is something else or has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
     nodes = value.num_nodes  # PyG counts them at every call
@@ -54,9 +54,9 @@ def read_graph(value: Any, categorical: bool) -> Input:
 
 
 def _with_entries(graph: Data) -> Data:
-    """Turn a single node's number under the name of an index, such as `root_index`, into (1,).
+    """Turn the number of a single node under an index's name, such as `root_index`, into (1,).
 
-    PyG's batch does the same. As an entry of an index, it is renumbered when nodes are hidden.
+    PyG's batch does the same. As an entry of an index, the number changes when nodes are hidden.
     """
     numbers = {
         key: torch.as_tensor(value)
@@ -72,7 +72,9 @@ def _with_entries(graph: Data) -> Data:
 
 
 def read_tokens(value: Any, categorical: bool) -> Tensor:
-    """Check one row of tokens: floats (N, D), or if `categorical` whatever the model embeds."""
+    """Check one row of tokens, which are floats (N, D), or anything the model embeds if
+    `categorical`.
+    """
     if not isinstance(value, Tensor | np.ndarray):
         raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
     x = torch.as_tensor(value)
@@ -88,7 +90,7 @@ def read_tokens(value: Any, categorical: bool) -> Tensor:
 
 
 def _num_atoms(smiles: str) -> int:
-    """Count the atoms of a SMILES, or return -1 if it is none."""
+    """Count the atoms of a SMILES, or return -1 if it is no SMILES."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

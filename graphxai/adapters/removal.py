@@ -1,13 +1,13 @@
-"""Four ways to remove nodes from a graph, and one for edges.
+"""Remove nodes from a graph in one of four ways, or edges in one way.
 
-* `mask`: attention ignores the node's key, as it ignores padding; the structure of the rest is
-  unchanged.
-* `zero`: the node's embedding becomes zero; its token stays.
-* `delete`: the induced subgraph is encoded again, with its own degrees and shortest paths.
+* `mask`: attention ignores the node's key, as it ignores padding. The structure of the rest does
+  not change.
+* `zero`: the node's embedding becomes zero, but its token stays.
+* `delete`: the induced subgraph is encoded again, with its degrees and shortest paths.
 * `resample`: a model of the data draws other atoms in the node's place, given the atoms that stay
   and all bonds. The outputs of several draws are averaged.
 
-Edges are removed in one way: the graph is encoded again without them.
+When edges are removed, the graph is encoded again without them.
 """
 
 import math
@@ -36,7 +36,7 @@ from .wrapped import WrappedModel
 Model = Graphormer | Ensemble | WrappedModel
 Operator = Literal["mask", "zero", "delete", "resample"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
-MAX_PAIRS = 60_000  # token pairs per pass: with 8 heads, a tensor of 2 MB fits in the cache
+MAX_PAIRS = 60_000  # token pairs per pass, as a tensor of 2 MB (8 heads) fits into the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,11 @@ class Resampling:
     """How the operator `resample` draws atoms.
 
     Args:
-        atoms: the model of the data, from `fit_masked_atoms`, or None to take the one beside
-            the model's checkpoint.
-        draws: how many draws have their outputs averaged.
-        seed: the same seed draws the same atoms of a graph, whatever else is measured.
-        rounds: in how many groups the atoms are drawn, each group given those before it.
+        atoms: the model of the data, from `fit_masked_atoms`. None takes the one beside the model's
+            checkpoint.
+        draws: over how many draws the outputs are averaged.
+        seed: the seed. The same seed draws the same atoms of a graph, whatever else is measured.
+        rounds: in how many groups the atoms are drawn. Each group is drawn given the groups before.
     """
 
     atoms: MaskedAtoms | None = None
@@ -63,7 +63,8 @@ class Resampling:
     def of(self, model: Model) -> "Resampling":
         """Fill in the atoms that are stored with the model, if none are given.
 
-        Raises ValueError if no atoms can be drawn for this model.
+        Raises:
+            ValueError: no atoms can be drawn for this model.
         """
         if not isinstance(model, Graphormer | Ensemble):
             raise ValueError(
@@ -87,7 +88,7 @@ class Resampling:
 
 
 def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[Operator, ...]:
-    """Return the operators that a model can take. `resample` needs atoms that were fitted."""
+    """Return the operators for a model. Only if masked atoms were fitted is `resample` one."""
     has_atoms = resampling is not None and resampling.atoms is not None
     can_resample = (
         (has_atoms or has_masked_atoms(model))
@@ -106,12 +107,17 @@ def outputs_of_parts(
 ) -> Tensor:
     """Return the outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
 
-    keep (K, N) is True for the nodes that stay. For all operators but `delete`, the structural bias
-    is computed once for all choices. Raises ValueError for an unknown operator, for one that the
-    model cannot take, and if `keep` has the wrong shape.
+    For all operators except `delete`, the structural bias is computed once for all choices.
 
     Args:
+        model: the model.
+        data: the encoded graph.
+        keep: True for the nodes that stay (K, N).
+        operator: how nodes are removed.
         resampling: how `resample` draws atoms.
+
+    Raises:
+        ValueError: the operator is unknown or not for this model, or `keep` has the wrong shape.
     """
     return outputs_of_many(model, [data], [keep], operator, resampling)[0]
 
@@ -124,9 +130,9 @@ def outputs_of_many(
     operator: Operator = "mask",
     resampling: Resampling | None = None,
 ) -> list[Tensor]:
-    """Return what `outputs_of_parts` returns, for several graphs.
+    """Return the outputs of `outputs_of_parts` for several graphs.
 
-    Parts of similar size share a pass, across graphs.
+    Parts of similar size share a pass, even if they belong to different graphs.
     """
     if operator not in OPERATORS:
         raise ValueError(f"unknown operator {operator!r}; choose from {', '.join(OPERATORS)}.")
@@ -156,10 +162,13 @@ def outputs_without_edges(
 ) -> list[Tensor]:
     """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
 
-    Raises ValueError for a wrapped model that may read edges from a matrix.
-
     Args:
-        keeps: (K, E) for each graph, True for the columns of `edge_index` that stay.
+        model: the model.
+        graphs: the graphs.
+        keeps: for each graph, True for the columns of `edge_index` that stay (K, E).
+
+    Raises:
+        ValueError: a wrapped model may read edges from a matrix.
     """
     pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
 
@@ -174,8 +183,8 @@ def outputs_without_edges(
 def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
     """Return the pairs (M, 2) of nodes that edges join, and the number (E,) of each edge's pair.
 
-    edge_index (2, E). The pairs are in ascending order. Both directions of an edge belong to the
-    same pair, and a self loop belongs to none, -1.
+    The edges are `edge_index` (2, E). The pairs are in ascending order. Both directions of an edge
+    belong to the same pair. A self loop belongs to no pair and has -1.
     """
     pairs, belongs = torch.unique(edge_index.cpu().sort(0).values, dim=1, return_inverse=True)
     proper = pairs[0] != pairs[1]
@@ -197,8 +206,9 @@ def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
 def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Join the choices (K, N) of nodes of several graphs into P choices of tokens.
 
-    Returns the number (P,) of each choice's graph, and (P, T), which is True at the tokens that
-    stay and at the graph token, and False at padding.
+    Returns:
+        The number of each choice's graph (P,), and the choices (P, T), which are True at the tokens
+        that stay and at the graph token, and False at padding.
     """
     counts = torch.tensor([len(keep) for keep in keeps])
     widest = max(keep.shape[1] for keep in keeps)
@@ -208,14 +218,14 @@ def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the outputs (P, C) of `run`, which gets rows of similar numbers of tokens (P,)."""
+    """Call `run` for rows with similar numbers of tokens (P,), and return the outputs (P, C)."""
     order = tokens.argsort(stable=True)
     outputs = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
     return outputs[order.argsort().to(outputs.device)]
 
 
 def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
-    """Cut `order` into passes of at most MAX_PAIRS token pairs; tokens (P,) are ascending."""
+    """Cut `order` into passes of at most MAX_PAIRS token pairs, given ascending tokens (P,)."""
     begin = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or (end + 1 - begin) * int(tokens[end]) ** 2 > MAX_PAIRS:
@@ -226,9 +236,10 @@ def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
 def _runner(
     model: Any, graphs: Sequence[Data], operator: Operator, resampling: Resampling | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function from owners (K,) and kept tokens (K, T) to outputs (K, num_outputs).
+    """Return a function that turns owners (K,) and kept tokens (K, T) into outputs (K, C).
 
-    What all choices share is computed once, when the function is made.
+    The owner of a choice is its graph. What all choices share is computed once, when the function
+    is made.
     """
     if operator == "delete":
 
@@ -266,7 +277,7 @@ def _resampler(
     bias: Tensor,
     resampling: Resampling,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function like `_runner`'s, which averages over draws of the removed atoms."""
+    """Return a function like that of `_runner`, which averages over draws of the removed atoms."""
     assert resampling.atoms is not None
     draw = resampling.atoms.sampler(
         batch, graphs, resampling.draws, resampling.seed, resampling.rounds
@@ -297,7 +308,7 @@ def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) ->
 
 
 def _alone(model: WrappedModel, part: Data) -> Tensor:
-    """Return the output (1, C) for a part of a graph that cannot share a batch."""
+    """Return the output (1, C) of a part of a graph that cannot share a batch."""
     if not part.num_nodes:
         return output_of_empty(model, part)
     output: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
@@ -307,10 +318,11 @@ def _alone(model: WrappedModel, part: Data) -> Tensor:
 def _encode_kept(
     model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
 ) -> Tensor:
-    """Return the outputs (K, num_outputs) of the tokens that stay, without the masked ones.
+    """Return the outputs (K, num_outputs) of the tokens that stay, without the masked tokens.
 
-    tokens (G, T, D), bias (G, H, T, T). A key that no query attends to can be left out, so the
-    remaining tokens are gathered. Shorter choices are padded to the longest with masked tokens.
+    Tokens are (G, T, D), and the bias is (G, H, T, T). A key that no query attends to can be left
+    out, so the remaining tokens are gathered. Shorter choices are padded with masked tokens to the
+    length of the longest.
     """
     heads, t = bias.shape[1:3]
     width = int(kept.sum(1).max())
@@ -325,7 +337,7 @@ def _encode_kept(
 
 
 def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
-    """Return the outputs (K, num_outputs) of a wrapped model, which hides nodes itself."""
+    """Return the outputs (K, num_outputs) of a wrapped model, which hides nodes by itself."""
     device = next(model.parameters()).device
     batch = model.collate([data]).to(device)
     tokens = model.embed(batch)
@@ -341,7 +353,7 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
 
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
-    """Encode the subgraph on the chosen nodes (N,). A wrapped model builds its own subgraph."""
+    """Encode the subgraph on the chosen nodes (N,). A wrapped model makes the subgraph itself."""
     if isinstance(model, WrappedModel):
         return model.induced(data, choice)
     return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
@@ -361,13 +373,16 @@ def _subgraph(data: Data, choice: Tensor) -> Data:
 
 
 def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
-    """Make a graph of the nodes that stay, keep (N,), to train a Graphormer on.
-
-    Raises ValueError for other operators, which leave no smaller graph.
+    """Make a graph of the nodes that stay, `keep` (N,), to train a Graphormer on.
 
     Args:
-        data: an encoded graph. `mask` restricts its encoding to these nodes, and `delete`
-            leaves a graph that is to be encoded again.
+        data: an encoded graph.
+        keep: True for the nodes that stay.
+        operator: how nodes are removed. `mask` restricts the encoding to the nodes that stay, and
+            `delete` leaves a graph that has to be encoded again.
+
+    Raises:
+        ValueError: the operator is another one, which leaves no smaller graph.
     """
     if operator not in ("mask", "delete"):
         raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")

@@ -1,4 +1,4 @@
-"""Subgraphs on some of a graph's nodes, with all attributes cut accordingly.
+"""Make subgraphs on some of a graph's nodes, with all attributes cut accordingly.
 
 PyG's `Data.subgraph` cuts `edge_index` and attributes with one row per node or edge. Graphs can
 have more: other node indices (`expander_edge_index`, `pair_index`) with their own attributes
@@ -36,16 +36,17 @@ def restricted(
     """Restrict a graph to some of its nodes, with the edges and other entries between them.
 
     Args:
+        graph: the graph.
         keep (N,): True at the nodes that stay.
-        roles: from `attribute_roles`, which is more reliable if it has seen all graphs of a
-            batch.
-        edges (E,): True at the edges that stay if their nodes do; None for all edges.
+        roles: the roles of its attributes. `attribute_roles` is more reliable if it has seen all
+            graphs of a batch.
+        edges (E,): True at the edges that may stay, if their nodes stay. None stands for all edges.
     """
     roles = attribute_roles([graph]) if roles is None else roles
     kept = {NODES: keep} if edges is None else {NODES: keep, EDGES: edges}
     subgraph = copy(graph)
     indices = [key for key, role in roles.items() if role.names is not None and key in graph]
-    indices.sort(key=lambda key: roles[key].names != NODES)  # first decide which edges stay
+    indices.sort(key=lambda key: roles[key].names != NODES)  # decides first which edges stay
     for key in indices:
         along = roles[key].along
         if along is not None and along != NODES:
@@ -65,10 +66,9 @@ def restricted(
 def same_without_nodes(
     graphs: Sequence[Data], roles: AttributeRoles, attributes: Collection[str] | None
 ) -> bool:
-    """Whether graphs are equal without their nodes.
+    """Return whether graphs are equal without their nodes, in the attributes that the model reads.
 
-    Args:
-        attributes: the names of the attributes that the model reads; None if it reads all.
+    If `attributes` is None, the model reads all of them.
     """
     for key, role in roles.items():
         if attributes is not None and key not in attributes:
@@ -85,7 +85,7 @@ def same_without_nodes(
 
 
 def disjoint_copies(graph: Data, times: int) -> Data:
-    """Join disconnected copies of a graph, without matrices over its nodes, into one graph."""
+    """Join disconnected copies of a graph that has no matrices over its nodes into one graph."""
     roles, _ = roles_and_doubts([graph])
     batch, joined = Batch.from_data_list([graph] * times), copy(graph)
     for key, role in roles.items():
@@ -96,7 +96,7 @@ def disjoint_copies(graph: Data, times: int) -> Data:
 
 
 def reordered(graph: Data, order: Tensor, roles: AttributeRoles) -> Data:
-    """Reorder a graph so that node k is node `order[k]` of (N,). Edges stay in their order."""
+    """Reorder a graph so that node k is its node `order[k]` (N,). Edges keep their order."""
     place, reordered_graph = order.argsort(), copy(graph)
     pairs = (order[:, None] * len(order) + order).flatten()
     for key, role in roles.items():
@@ -151,7 +151,7 @@ def _of_sparse(matrix: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _refers_to_members(values: Tensor, role: AttributeRole) -> Tensor:
-    """Find the values that refer to a member: all but -1 and the like, in the rows that may."""
+    """Mark the values that refer to a member, which are not negative and in a row that may."""
     if not role.rows:
         return values >= 0
     rows = torch.tensor(role.rows, device=values.device)
@@ -159,7 +159,7 @@ def _refers_to_members(values: Tensor, role: AttributeRole) -> Tensor:
 
 
 def _stay(values: Tensor, keep: Tensor, role: AttributeRole, key: str) -> Tensor:
-    """Find the values that refer to members that stay, or to no member."""
+    """Mark the values that refer to members that stay, or to no member."""
     refers = _refers_to_members(values, role)
     members = torch.where(refers, values, 0).long()
     if members.numel() and int(members.max()) >= len(keep):
@@ -172,7 +172,7 @@ def _stay(values: Tensor, keep: Tensor, role: AttributeRole, key: str) -> Tensor
 
 
 def _entries_stay(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, Tensor]) -> Tensor:
-    """Find the entries (M,) of an index whose members all stay."""
+    """Mark the entries (M,) of an index if all their members stay."""
     assert role.names is not None
     values = _plain(graph[key])
     dim = graph.__cat_dim__(key, values) % values.dim()
@@ -196,8 +196,8 @@ def _renumbered(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, T
     if bool(stays.all()):
         return renumbered
     warnings.warn(
-        f"{key} has one entry per node, and some refer to hidden nodes: they now refer to their own"
-        " node instead.",
+        f"{key} has one entry per node, and some refer to hidden nodes. These entries now refer to"
+        " the node that they belong to.",
         stacklevel=3,
     )
     return torch.where(stays, renumbered, torch.arange(len(values)).to(values))

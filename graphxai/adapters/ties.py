@@ -1,9 +1,10 @@
 """Let entries that share a maximum, or a place in an order, share its gradient.
 
-`x.max(dim)` passes its gradient to one of several equal entries, whichever the kernel took. Of six
-equal atoms of a ring one would get all relevance. `x.amax(dim)` has the same value and gives each
-of them the same. Each value of `sort` and `topk`, too, gets its gradient from all entries that are
-equal to it. If a model uses the indices to choose among equal entries, a warning says so.
+`x.max(dim)` passes its gradient to one of several equal entries, whichever the kernel took. If six
+atoms of a ring are equal, one of them would get all the relevance. `x.amax(dim)` has the same value
+and gives each of them the same. In the same way, each value of `sort` and `topk` passes its
+gradient to all entries that are equal to it. If a model uses the indices to choose among equal
+entries, a warning says so.
 """
 
 import warnings
@@ -34,7 +35,7 @@ POSITIONS = {
     torch.argsort,
     Tensor.argsort,
 }
-# the functions that order entries: the place of the axis among the arguments, and its default
+# For each function that orders entries, the place of the axis among its arguments and its default.
 ORDERS: dict[Any, tuple[int, int | None]] = {
     **dict.fromkeys((*SORTS, torch.msort, Tensor.msort), (1, -1)),
     **dict.fromkeys((torch.topk, Tensor.topk, torch.kthvalue, Tensor.kthvalue), (2, -1)),
@@ -47,13 +48,13 @@ _without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 def ties_as_computed() -> AbstractContextManager[bool]:
-    """Leave ties within the block as PyTorch treats them, which costs nothing."""
+    """Within the block, leave ties as PyTorch treats them, which costs nothing."""
     return _as_computed.block(True)
 
 
 @contextmanager
 def shared_ties(module: nn.Module) -> Iterator[None]:
-    """Let ties share gradients in a pass of a module, if there are gradients, or name them."""
+    """Within a pass of a module, let ties share gradients if there are gradients, or name them."""
     shares = not _as_computed.get()
     if not torch.is_grad_enabled() or (not shares and module in _without_choices):
         yield
@@ -65,17 +66,17 @@ def shared_ties(module: nn.Module) -> Iterator[None]:
 
 
 class _TieMode(TorchFunctionMode):
-    """Looks for ties in functions that order entries.
+    """A mode that looks for ties in functions that order entries.
 
     Args:
-        name: what the model is called.
+        name: the name of the model.
         shares: whether ties share the gradient of a value.
     """
 
     def __init__(self, name: str, shares: bool) -> None:
         super().__init__()
         self.name, self.shares, self.chooses = name, shares, False
-        self._tied: dict[int, Tensor] = {}  # indices that chose among equals, by their `id`
+        self._tied: dict[int, Tensor] = {}  # by `id`, indices that chose among equal entries
 
     def __torch_function__(
         self,
@@ -84,7 +85,7 @@ class _TieMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function, and put in values that share their gradient where it orders entries."""
+        """Call a function. If it orders entries, let its values share their gradient."""
         options = dict(kwargs or {})
         result = func(*args, **options)
         if func in ORDERS:
@@ -110,14 +111,14 @@ class _TieMode(TorchFunctionMode):
         return shared if indices is None else type(result)((shared, indices))
 
     def _reads_tied(self, arguments: Iterable[Any]) -> bool:
-        """Whether indices that chose among equal entries are among some arguments."""
+        """Return whether indices that chose among equal entries are among these arguments."""
         return any(
             id(value) in self._tied or (isinstance(value, tuple | list) and self._reads_tied(value))
             for value in arguments
         )
 
     def _follow(self, result: Any) -> None:
-        """Warn if a choice among equal entries took values, or follow the indices made of it."""
+        """Warn if a choice among equal entries took values, or follow indices made from it."""
         for value in result if isinstance(result, tuple | list) else [result]:
             if not isinstance(value, Tensor):
                 continue
@@ -134,12 +135,12 @@ class _TieMode(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class _Order:
-    """What an ordering function took of its argument along one axis.
+    """What an ordering function took from its argument along one axis.
 
     Args:
-        x: the argument, with that axis last, (..., n).
-        values (..., K): what was taken, without its gradient.
-        dim: where the axis was.
+        x: the argument with that axis last (..., n).
+        values (..., K): the values that were taken, without their gradient.
+        dim: the position of the axis in the argument.
     """
 
     x: Tensor
@@ -147,15 +148,14 @@ class _Order:
     dim: int
 
     def counts(self) -> Tensor:
-        """Return for each value taken how many entries are equal to it, (..., K)."""
+        """Return how many entries are equal to each value that was taken (..., K)."""
         return self._equal().sum(-1).clamp(min=1)
 
     def chooses_among_equals(self, counts: Tensor, everything: bool) -> bool:
-        """Whether one of several equal entries was taken, or came before the others.
+        """Return whether one of several equal entries was taken, or came before the others.
 
-        Args:
-            everything: whether all entries were put in order. The least of them are then left out
-                of account, because padding may be among them.
+        If `everything` was put in order, the least entries do not count, because they may be
+        padding.
         """
         if everything:
             return bool(((counts > 1) & (self.values > self.x.detach().amin(-1, True))).any())
@@ -172,7 +172,7 @@ class _Order:
 
 
 def _order_of(func: Any, result: Any, args: tuple[Any, ...], options: Any) -> _Order | None:
-    """Return what a function took of a signal along an axis, or None if it took nothing so."""
+    """Return what a function took from a signal along an axis, or None if it did not."""
     x = options.get("input", args[0] if args else None)
     place, dim = ORDERS[func]
     dim = options.get("dim", args[place] if len(args) > place else dim)

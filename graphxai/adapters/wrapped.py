@@ -1,4 +1,4 @@
-"""A user's model that meets the contract in `contract.model`, without changes to its code."""
+"""A user's model that meets the contract in `contract.model` without changes to its code."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,11 +52,11 @@ from .one_at_a_time import (
 from .reading import read_graph, read_tokens
 from .subgraphs import disjoint_copies, reordered, restricted
 
-NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that are no further inputs
+NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
 
 
 class WrappedModel(ModuleView):
-    """A module that meets the contract `contract.model.ExplainableModel`, made by `wrap`."""
+    """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
     def __init__(
         self, module: nn.Module, config: TaskSet, settings: CallSettings, name: str
@@ -90,7 +90,7 @@ class WrappedModel(ModuleView):
         return not self._masks_padding
 
     def goes_alone(self, data: Data) -> bool:
-        """Whether an input cannot share a batch with others."""
+        """Return whether an input cannot share a batch with others."""
         if self._checks.mixing is not None or self.settings.dense:
             return self._checks.mixing is not None
         if has_matrices(data):
@@ -100,10 +100,10 @@ class WrappedModel(ModuleView):
         return not self.checks.reads_nodes_apart(self, data)
 
     def batch_group(self, data: Data) -> Any:
-        """Return what inputs of one batch have in common: the attributes that the model reads.
+        """Return what the inputs of one batch must have in common: the attributes that are read.
 
-        A batch has only the attributes that all of its graphs have, so a graph without features of
-        edges, say, would take those of the others away.
+        A batch only has the attributes that all of its graphs have. So a graph without features of
+        edges, for example, would take away those of the others.
         """
         if self.settings.dense:
             return None
@@ -125,7 +125,7 @@ class WrappedModel(ModuleView):
         return [batch.of_rows(row) for row in range(len(batch))]
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
-        """Whether several inputs like those of a batch can go through the model together."""
+        """Return whether several inputs like those of a batch can go through the model together."""
         checks = self.checks
         if self.goes_alone(batch.data_of(0)):
             return False
@@ -146,7 +146,7 @@ class WrappedModel(ModuleView):
     # -- inputs --------------------------------------------------------------------------------
 
     def prepare(self, value: Any) -> Input:
-        """Prepare one input of `explain`. Raises InputError if it cannot be used."""
+        """Prepare one input of `explain`, or raise InputError if it cannot be used."""
         smiles = value if isinstance(value, str) else None
         if self.settings.featurize is not None and not isinstance(value, Data | HeteroData):
             value = self.settings.featurize(value)
@@ -174,7 +174,7 @@ class WrappedModel(ModuleView):
         return Input(Data(x=x, dense=x, num_nodes=nodes))
 
     def _may_look_up(self, graph: Any) -> bool:
-        """Whether the model may look up rows of `x`, which rows of numbers never are."""
+        """Return whether the model may look up rows of `x`, unless these are real numbers."""
         x = getattr(graph, "x", None)
         if self.settings.embedding:
             return True
@@ -202,34 +202,35 @@ class WrappedModel(ModuleView):
         matrices = [key for key in matrices_in(roles) if names is None or key in names]
         if matrices and self.settings.transform is None:
             raise ValueError(
-                f"{', '.join(matrices)} may hold edges, too, and would keep them: give wrap(...,"
+                f"{', '.join(matrices)} may hold edges too, and would keep them: pass wrap(...,"
                 " transform=...) that computes it from edge_index."
             )
         all_nodes = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
         return self.settings.transformed(restricted(data, all_nodes, roles, edges=choice))
 
     def renumbered(self, graphs: Sequence[Data], orders: Sequence[Tensor]) -> list[Data]:
-        """Reorder nodes, so that node k is node `order[k]`, and recompute each structure."""
+        """Reorder nodes so that node k is node `order[k]`, and recompute each structure."""
         roles, _ = roles_and_doubts(graphs)
         pairs = zip(graphs, orders, strict=True)
         return [self.settings.transformed(reordered(graph, order, roles)) for graph, order in pairs]
 
     def repeated(self, data: Data, times: int) -> Data:
-        """Join copies of a graph into one graph and recompute its structure."""
+        """Join copies of a graph into one graph, and recompute its structure."""
         return self.settings.transformed(disjoint_copies(data, times))
 
     @property
     def why_recorded(self) -> str | None:
-        """Why LRP records passes of this model, which takes several times as long, or None.
+        """The reason why LRP records passes of this model, or None if it does not.
 
-        Passes are recorded where PyTorch's autograd graph does not say all that the rules need.
+        Passes are recorded if PyTorch's autograd graph does not say everything that the rules need.
+        This takes several times as long.
         """
         return why_recorded(self.running)
 
     # -- the contract --------------------------------------------------------------------------
 
     def embed(self, batch: WrappedBatch) -> Tensor:
-        """Return the tokens (B, T, D) that get the relevance, with a graph token or zeros first."""
+        """Return the tokens (B, T, D) that get relevance, after a graph token or zeros."""
         if self.settings.embedding:
             rows = embedded_rows(self, batch)
         elif batch.graphs is not None:
@@ -247,7 +248,7 @@ class WrappedModel(ModuleView):
     ) -> Tensor:
         """Return the outputs (B, C) of tokens (B, T, D).
 
-        keep (B, N) hides the nodes where it is False. Both may hold the batch several times, as
+        Nodes are hidden where `keep` (B, N) is False. Both may hold the batch several times, as
         (K * B, ...).
         """
         times, rest = divmod(len(tokens), len(batch))
@@ -277,9 +278,9 @@ class WrappedModel(ModuleView):
         return self._run_pass(as_rows(tokens, batch), batch, shown)
 
     def outputs_without_nodes(self, batch: WrappedBatch) -> Tensor | None:
-        """Return the outputs (B, C) of these graphs with no nodes, NaN where they are not finite.
+        """Return the outputs (B, C) of these graphs without nodes, with NaN if they are not finite.
 
-        Returns None if the model cannot run on them, or hides nodes by setting them to zero.
+        If the model cannot run on such graphs, or hides nodes by setting them to zero, return None.
         """
         try:
             with restoring_attributes(self.running):
@@ -297,9 +298,9 @@ class WrappedModel(ModuleView):
             return None
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
-        """Split each node's `x . gradient` into features (B, N, F), if these have names.
+        """Split each node's `x . gradient` into features (B, N, F), if features have names.
 
-        Returns None if they have not, or if an embedding gets the gradient.
+        If they have no names, or if an embedding gets the gradient, return None.
         """
         if self.settings.embedding or not self.settings.features:
             return None
@@ -319,7 +320,7 @@ class WrappedModel(ModuleView):
     # -- passes --------------------------------------------------------------------------------
 
     def _run_pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
-        """Return the outputs (B, C) of node rows under the rules and recordings in force."""
+        """Return the outputs (B, C) of node rows, under the rules and recordings in force."""
         tape, state = current_tape(), current_relevance()
         if rows is None:
             return self.call_module(None, batch, shown)
@@ -335,17 +336,17 @@ class WrappedModel(ModuleView):
         if tape is not None and not tape.with_biases and not tape.attention:
             raise NoAttentionError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
-                " see: methods that read attention cannot explain it. (Attention without a softmax"
-                " is not read, nor attention over more rows than the nodes, for example with a"
-                " class token that the model adds.)"
+                " see: methods that read attention cannot explain it. (They cannot read attention"
+                " without a softmax, or over more rows than the nodes, for example with a class"
+                " token that the model adds.)"
             )
         return outputs
 
     def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
         """Describe the pass of these node rows, with the graph's other attributes.
 
-        `x` is one of these attributes if the rows are an embedding, because the model may compute
-        more from it than the embedding.
+        If the rows are an embedding, `x` is one of these attributes, because the model may use it
+        for more than the embedding.
         """
         everything_else_read = (self.settings, shown, *batch.contents())
         leaves, batch = batch.leaves, batch.without_gradients()
@@ -371,11 +372,11 @@ class WrappedModel(ModuleView):
         return call
 
     def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Return the outputs (B, C) of node rows (n, D), even of no rows at all."""
+        """Return the outputs (B, C) of node rows (n, D), which may be no rows at all."""
         return self._run_pass(rows, batch, batch.mask)
 
     def _outputs_of_kept(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
-        """Return the outputs (B, C) of the subgraphs on the nodes to keep (B, N)."""
+        """Return the outputs (B, C) of the subgraphs with only the nodes to keep (B, N)."""
         last = int(batch.num_nodes.argmax())
         if not int(batch.num_nodes[last]):
             raise ValueError("none of these graphs has any nodes.")
@@ -393,11 +394,11 @@ class WrappedModel(ModuleView):
         return self._outputs_of_kept(zeros, batch, keep | (hidden[:, None] & batch.mask))
 
     def attributes_read(self) -> set[str] | None:
-        """Return the names of the graph attributes that the model gets, or None if it gets all."""
+        """Return the names of the graph attributes that the model reads, or None for all."""
         return None if self.settings.forward else attributes_read(self.module)
 
     def call_module(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
-        """Call the user's module on the batch; rows replace `x` unless they are an embedding."""
+        """Call the user's module on the batch. Rows replace `x` unless they are an embedding."""
         return self.settings.call(
             self.running, rows, batch, shown, self.float_dtype, self.config.num_outputs
         )

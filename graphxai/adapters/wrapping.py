@@ -1,4 +1,4 @@
-"""`wrap`: make a user's PyTorch module explainable."""
+"""Make a user's PyTorch module explainable by `wrap`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from .calling import Forward, module_named
 from .eval_replica import unwrapped
 from .wrapped import WrappedModel
 
-MOST_CLASSES = 1 << 20  # as each of them gets a name
+MOST_CLASSES = 1 << 20  # limited because each class gets a name
 
 
 def wrap(
@@ -35,37 +35,43 @@ def wrap(
     """Make a PyTorch model explainable by every method of the toolkit.
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
-    attention start from the mean over nodes. Hiding a node (`keep`) removes it from a graph with
-    its edges, and from other indices and matrices over pairs (`adapters.subgraphs`), so that it
-    enters no message, attention or pooling; the features of other nodes stay the same. A hidden
-    token is added to the padding mask (if no token would be left, all are set to zero instead).
-    Graphs that cannot share a pass, because `model.forward` takes no batch vector, go one at a
-    time. Raises ValueError if there is no module named `embedding`, or if no tasks are given.
+    attention start from the mean over nodes.
+
+    When a node is hidden (`keep`), it is removed from the graph with its edges, and from other
+    indices and matrices over pairs (see `adapters.subgraphs`). So it enters no message, attention
+    or pooling, while the features of other nodes stay the same. A hidden token is added to the
+    padding mask. If no token would be left, all are set to zero instead. If `model.forward` takes
+    no batch vector, graphs cannot share a pass and go one at a time.
 
     Args:
-        tasks: what the output columns mean. For a single task, give `kind` ("binary",
-            "multiclass" or "regression") instead, with `classes` (their names, or how many
-            there are) and `task` (a name such as "logP"; "output" by default). The model should
-            return logits.
-        inputs: "graphs" for PyG `Data` (or `Batch`), "tokens" for tensors (N, D). With
-            `graph_token` the first token is a class token.
-        embedding: for a model that begins with an embedding, the name of the module whose
-            output gets the relevance, or several names whose relevance is added up. The output
-            has a row per node, or is padded, (B, N, ...), after a class token or not. By
-            default `x` itself gets the relevance, and if it holds codes, all look-ups
-            (`nn.Embedding`) of nodes.
-        forward: `forward(model, batch) -> outputs (B, C)` for a model whose arguments are not
-            attributes of the graph; `batch` is a PyG batch, or `Tokens` (x, mask).
+        model: the PyTorch module. It should return logits.
+        tasks: what the output columns mean.
+        kind: for a single task, "binary", "multiclass" or "regression" instead of `tasks`.
+        classes: for a single task, the names of the classes, or how many there are.
+        task: the name of a single task, such as "logP". It is "output" by default.
+        embedding: for a model that begins with an embedding, the name of the module that returns
+            it. This output then gets the relevance. It has a row per node, or is padded (B, N,
+            ...), after a class token or not. If there are several names, their relevance is added
+            up. By default, `x` itself gets the relevance. If `x` holds codes, all look-ups
+            (`nn.Embedding`) of nodes get it.
+        forward: a function `forward(model, batch) -> outputs (B, C)`, for a model with arguments
+            that are not attributes of the graph. `batch` is a PyG batch, or `Tokens` (x, mask).
+        inputs: "graphs" for PyG `Data` (or `Batch`), or "tokens" for tensors (N, D).
+        graph_token: whether the first token is a class token.
         featurize: turns any other input, such as a SMILES, into a graph (or tensor).
         transform: recomputes the structure of a graph after the operator `delete` has removed
             nodes.
-        features: names of the columns of `x`.
+        features: the names of the columns of `x`.
+        name: the name of the model in results, by default that of its class.
+
+    Raises:
+        ValueError: there is no module named `embedding`, or no tasks are given.
     """
     task_set = TaskSet(_tasks_from(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
         raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
     if graph_token and inputs == "graphs":
-        raise ValueError("graph_token=True needs inputs='tokens', whose first row it is.")
+        raise ValueError("graph_token=True needs inputs='tokens', where it is the first row.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
@@ -89,9 +95,9 @@ def _tasks_from(
     classes: Sequence[str] | int | None,
     task: str | None,
 ) -> tuple[Task, ...]:
-    """Return the given tasks, or one task of this kind. Raises ValueError if neither is given."""
+    """Return the given tasks, or one task of this kind. ValueError if neither is given."""
     if tasks and task is not None:
-        raise ValueError(f"tasks already have names: task={task!r} goes with `kind`.")
+        raise ValueError(f"tasks already have names: task={task!r} belongs to `kind`.")
     if isinstance(tasks, Task):
         return (tasks,)
     if tasks:

@@ -137,7 +137,7 @@ def test_a_graphormer_and_tokens_have_no_further_inputs():
     with pytest.raises(ValueError, match="not available for a Graphormer"):
         gx.explain(random_graphormer(), "CCO", wrt=ALL)
     tokens = gx.wrap(Tokens().eval(), kind="regression", inputs="tokens")
-    with pytest.raises(ValueError, match="no inputs beside x"):
+    with pytest.raises(ValueError, match="no input beside x"):
         gx.explain(tokens, torch.randn(3, DIM), wrt=("pe",))
 
 
