@@ -175,7 +175,7 @@ def iter_records(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterat
     Raises:
         FileNotFoundError: there is no such file.
         TableError: it is no table, a column is missing (the message lists the existing ones) or
-            there twice, or a quote is not closed.
+            occurs twice, or a quote is not closed.
     """
     yield from open_table(path, columns[0]).records(columns)
 

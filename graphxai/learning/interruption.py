@@ -1,4 +1,4 @@
-"""What an interrupted training says."""
+"""Let an interrupted training say how to continue it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["resumable_in"]
 
 @contextmanager
 def resumable_in(out: str | Path) -> Iterator[None]:
-    """Let an interrupt of the block say how the run in the folder `out` is continued.
+    """Let an interrupt of the block say how to continue the run in the folder `out`.
 
     Lightning ends the whole process on Ctrl-C. In a notebook that would be an exit with status 1,
     so it becomes KeyboardInterrupt again.

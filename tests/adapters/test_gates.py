@@ -223,7 +223,7 @@ def test_log_probabilities_have_the_relevance_of_logits():
     ],
 )
 def test_a_number_that_is_added_is_a_share_of_the_output(function):
-    """Relevance and the shares of constants sum to the output; log-probabilities have one too."""
+    """Relevance and the shares of constants sum to the output, also with log-probabilities."""
     model = nn.Sequential(seeded(Written(function)), nn.Linear(8, 1))
     wrapped = gx.wrap(
         model, kind="regression", forward=lambda m, b: global_mean_pool(m(b.x), b.batch)

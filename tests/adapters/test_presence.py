@@ -256,7 +256,7 @@ def test_the_marginal_through_attention_to_all_nodes_is_exact():
     "kind", ["gcn", "sage", "gat", "transformer", "gated", "pna", "graph_norm", "gps"]
 )
 def test_a_deep_model_gives_what_it_gives_without_the_nodes(kind):
-    """`compared` checks outputs. Marginals are of first order between layers."""
+    """Marginals between layers are of first order, so they only correlate with differences."""
     marginals, expected = compared(Network(kind), GRAPHS, 1, std=0.1)
     together = torch.stack([marginals.flatten(), expected.flatten()])
     assert float(torch.corrcoef(together)[0, 1]) > 0.8

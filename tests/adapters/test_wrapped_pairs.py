@@ -56,7 +56,7 @@ def models() -> dict[str, nn.Module]:
 class Frozen:
     """A record of the constants of a first pass, which are put into later ones.
 
-    `unread`: (layer, query, key) whose attention is zero in all heads of a later pass.
+    `unread` is the (layer, query, key) for which all heads of a later pass have zero attention.
     """
 
     def __init__(self) -> None:

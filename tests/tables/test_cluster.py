@@ -102,7 +102,7 @@ def kill_a_process(shards: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
-    """It comes before anything is killed, which Ray reports late, among what the page prints."""
+    """It runs before anything is killed, because Ray reports that late, amid the page's output."""
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
     monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows
