@@ -75,8 +75,8 @@ def fragments(
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
-    For each fragment: mean relevance, of the whole and of one atom, spread, 95 % intervals over
-    molecules, counts, examples.
+    Each fragment has its mean relevance, of the whole and of one atom, with spread and 95 % intervals
+    over molecules, its counts, and examples.
 
     **Examples**
 

@@ -135,7 +135,7 @@ def test_a_checkpointed_block_is_explained_as_without_checkpoints(how, reentrant
 
 
 def test_nothing_of_pytorch_is_replaced_while_a_model_is_explained():
-    """Checkpoints run their blocks again and `torch.vmap` maps, here and in other threads."""
+    """Checkpoints and `torch.vmap` work as usual, here and in other threads."""
     calls = []
 
     def block(x):

@@ -357,7 +357,7 @@ def test_a_softmax_over_layers_is_not_attention_between_nodes(nodes):
 
 
 class OfBonds(nn.Module):
-    """Attention of bonds to bonds that share an atom, of which a ring has as many as atoms."""
+    """Attention between bonds that share an atom. A ring has as many bonds as atoms."""
 
     def __init__(self):
         super().__init__()

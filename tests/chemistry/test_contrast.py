@@ -1,4 +1,4 @@
-"""One class, task or molecule is explained against another, and pairs worth a contrast are found."""
+"""A class, task or molecule is contrasted with another, and pairs worth a contrast are found."""
 
 import csv
 import re
