@@ -75,8 +75,8 @@ def fragments(
 ) -> None:
     """Sum relevance over the fragments of every molecule, and compare fragments over the table.
 
-    Each fragment has its mean relevance, of the whole and of one atom, with spread and 95 % intervals
-    over molecules, its counts, and examples.
+    Each fragment has its mean relevance, as a whole and per atom, the spread and 95 % interval over
+    molecules, counts, and examples.
 
     **Examples**
 
