@@ -340,8 +340,7 @@ def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
     """Return the number of the Pareto front of each row of values (n, criteria), (n,).
 
     Larger values are better. A row is in front 0 if no other row is at least as good in all
-    criteria and better in one. Front 1 is front 0 of the rows that are
-    left, and so on.
+    criteria and better in one. Front 1 is front 0 of the rows that are left, and so on.
     """
     row, rival = values[:, None], values[None]
     better = np.logical_and((row >= rival).all(-1), (row > rival).any(-1))  # (n, n)

@@ -135,8 +135,8 @@ def options_from(
 
     The decorated function has an argument of this name, in whose place the options appear. It
     receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
-    keep their defaults. Further classes are given under the name of the argument that
-    they fill. A field that several classes share is one option.
+    keep their defaults. Further classes are given under the name of the argument that they
+    fill. A field that several classes share is one option.
 
     An option for a field that may be None, but by default is not, takes the word "none". A field
     that is true by default has a flag that makes it false. The help of an option for one kind of
