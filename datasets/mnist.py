@@ -15,6 +15,7 @@ from typing import BinaryIO, Literal, cast
 import numpy as np
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
+from graphxai.runtime.reading import readable_file
 
 from .superpixels import SuperpixelError
 
@@ -155,6 +156,7 @@ def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
 
     Raises:
         FileNotFoundError: there is no such file.
+        OSError: it is a folder, or a device or a pipe, which may never end.
         SuperpixelError: not a readable picture, damaged, too large, or empty.
     """
     if isinstance(picture, Image.Image):
@@ -204,7 +206,7 @@ def centre_digit(ink: np.ndarray) -> np.ndarray:
 
 def _read_grey(path: Path) -> np.ndarray:
     """Read the grey values (H, W) of a picture, in [0, 1]. Transparent pixels are white."""
-    if path.stat().st_size > MAX_FILE_BYTES:
+    if readable_file(path).stat().st_size > MAX_FILE_BYTES:
         raise SuperpixelError(f"{path}: files over {MAX_FILE_BYTES >> 20} MB are not read")
     content = path.read_bytes()
     try:

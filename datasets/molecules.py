@@ -1,4 +1,4 @@
-"""Make molecular graphs of SMILES, RDKit molecules, CSV tables and MoleculeNet's BACE."""
+"""Make molecular graphs of SMILES, RDKit molecules, tables and MoleculeNet's BACE."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rdkit import Chem
 from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
-from .csv_files import iter_records
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import featurise_in_workers
 from .graph import Graph
 from .labels import is_missing
 from .molecule_reading import MoleculeError, shortened
+from .tables.table import open_table
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -177,26 +177,27 @@ def require_graphs(
 
 def iter_table(
     path: str | os.PathLike[str],
-    smiles_column: str = "smiles",
+    smiles_column: str | None = None,
     label_columns: Sequence[str] = (),
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> Iterator[Data | RejectedRow]:
-    """Read the rows of a CSV file one by one, as graphs or rejected rows, in the file's order.
+    """Read the rows of a table one by one, as graphs or rejected rows, in the file's order.
 
     Each graph has `row` (the first row after the header is 1) and, with `label_columns`, `y`
-    (1, labels), float32, NaN where the cell is empty or says NA. Byte-order marks, Windows line
-    endings, and semicolons or tabs as separators are handled. Bytes that are not UTF-8 are read as
-    Latin-1 (Windows-1252). A rejected row keeps at most 1,000 characters of its SMILES.
+    (1, labels), float32, NaN where the cell is empty or says NA. `datasets.tables` reads the file:
+    CSV in any usual dialect, a list of SMILES, an SD file, a workbook or Parquet. Without a
+    `smiles_column`, the structures are in the column with a usual name, or in the only one whose
+    cells can be read as SMILES. A rejected row keeps at most 1,000 characters of its SMILES.
 
     `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
     `molecules_to_data`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no CSV table, a column is missing (the message lists the existing ones), a
+        ValueError: it is no table, a column is missing (the message lists the existing ones), a
             quote is not closed, or `workers` is not a whole number of at least 1.
     """
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
@@ -205,28 +206,32 @@ def iter_table(
 
 def table_graphs(
     path: str | os.PathLike[str],
-    smiles_column: str = "smiles",
+    smiles_column: str | None = None,
     label_columns: Sequence[str] = (),
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> Generator[Graph | RejectedRow, None, None]:
-    """Read the rows of a CSV file as `iter_table` does, without PyG."""
-    records, again = tee(iter_records(path, (smiles_column, *label_columns)))
-    texts = (record[smiles_column] for _, record in again)
+    """Read the rows of a table as `iter_table` does, without PyG."""
+    table = open_table(path, smiles_column)
+    structures = table.structures.name
+    records, again = tee(table.records((structures, *label_columns)))
+    texts = (record.cells[structures] for record in again)
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
     graphs = molecule_graphs(texts, workers=checked_workers(workers), **options)
     with closing(graphs):
-        for graph, (number, record) in zip(graphs, records, strict=True):
+        for graph, (number, cells, problem) in zip(graphs, records, strict=True):
             try:
+                if problem:
+                    raise MoleculeError(problem)
                 if isinstance(graph, MoleculeError):
                     raise graph
                 if label_columns:
-                    values = [_number(name, record[name]) for name in label_columns]
+                    values = [_number(name, cells[name]) for name in label_columns]
                     graph.y = torch.tensor([values], dtype=torch.float32)
             except MoleculeError as error:
-                yield RejectedRow(number, shortened(record[smiles_column], MAX_QUOTED), str(error))
+                yield RejectedRow(number, shortened(cells[structures], MAX_QUOTED), str(error))
                 continue
             graph.row = number
             yield graph
@@ -234,14 +239,14 @@ def table_graphs(
 
 def read_table(
     path: str | os.PathLike[str],
-    smiles_column: str = "smiles",
+    smiles_column: str | None = None,
     label_columns: Sequence[str] = (),
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
-    """Read all rows of a CSV file as `iter_table` does, into graphs and rows that were left out."""
+    """Read all rows of a table as `iter_table` does, into graphs and rows that were left out."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
     for item in iter_table(

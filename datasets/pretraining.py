@@ -6,7 +6,6 @@ whole-molecule descriptors.
 
 from __future__ import annotations
 
-import csv
 import os
 import random
 from collections import Counter
@@ -16,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import QED, Descriptors, GraphDescriptors, rdFingerprintGenerator, rdMolDescriptors
+
+from .tables.table import open_table
 
 __all__ = ["DESCRIPTORS", "collect", "descriptors", "environments", "without"]
 
@@ -60,7 +61,7 @@ def collect(
     seen in pre-training.
 
     Args:
-        tables: CSV files with a column `smiles`, in any case.
+        tables: files with a column of structures, see `datasets.tables`.
         exclude: SMILES that must not be seen.
         per_table: largest number of rows taken from a table, drawn at random; None takes all.
         seed: seed of the rows that are drawn.
@@ -89,13 +90,10 @@ def without(smiles: Sequence[str], exclude: Iterable[str]) -> list[str]:
 
 
 def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
-    """Return the column `smiles` of a table, whatever the case of its name."""
-    with open(table, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        names = [name for name in reader.fieldnames or [] if name.lower() == "smiles"]
-        if not names:
-            raise ValueError(f"{table} has no column 'smiles'.")
-        return [record[names[0]] or "" for record in reader]
+    """Return the structures of a table."""
+    opened = open_table(table)
+    name = opened.structures.name
+    return [record.cells[name] for record in opened.records((name,))]
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:

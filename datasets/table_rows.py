@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
-from .csv_files import iter_records
 from .labels import is_missing
 from .molecule_reading import is_inchi, shortened
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_to_data
 from .standardise import standardised
+from .tables.table import Table
 
 __all__ = ["TableMolecule", "TableRows", "read_rows"]
 
+MISFIT = "more or fewer cells than the header"
 LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 
 
@@ -58,8 +58,7 @@ class TableRows:
 
 
 def read_rows(
-    path: Path,
-    smiles_column: str,
+    table: Table,
     target_columns: Sequence[str],
     max_atoms: int,
     progress: Callable[[int], None],
@@ -72,13 +71,17 @@ def read_rows(
     """
     rows = TableRows()
     index: dict[str, TableMolecule] = {}
+    structures = table.structures.name
+    unusable = "SMILES unreadable" if table.format == "structures" else MISFIT
     with rdBase.BlockLogs():
-        for number, record in iter_records(path, (smiles_column, *target_columns)):
+        for number, record, misfit in table.records((structures, *target_columns)):
             rows.read += 1
             progress(1)
-            text = record[smiles_column]
+            text = record[structures]
             cells = tuple(record[name] for name in target_columns)
-            problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
+            problem: tuple[str, str] | None = (unusable, misfit)
+            if not misfit:
+                problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
             if problem is not None:
                 check, reason = problem
                 rejected = RejectedRow(number, shortened(text, MAX_QUOTED), reason)

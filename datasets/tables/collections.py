@@ -15,7 +15,7 @@ from .opening import SUFFIXES
 from .structures import records_in
 from .table import open_table
 
-__all__ = ["column_values", "structures_in"]
+__all__ = ["column_values", "structure_name", "structures_in"]
 
 SAMPLE = 20  # rows whose cells show which column has structures
 
@@ -38,11 +38,15 @@ def structures_in(value: Any) -> list[Any] | None:
     package = type(value).__module__.partition(".")[0]
     if package not in ("pandas", "pyarrow", "polars"):
         return None
-    if (names := _names(value)) is not None:
-        return column_values(
-            value, structure_column("the frame", names, _Sample(value, names)).name
-        )
+    if _names(value) is not None:
+        return column_values(value, structure_name(value))
     return _plain_values(value) if isinstance(value, Iterable) else None
+
+
+def structure_name(frame: Any, asked: str | None = None) -> str:
+    """Return the column of a data frame that holds the structures, see `structure_column`."""
+    names = list(map(str, _names(frame) or ()))
+    return structure_column("the frame", names, _Sample(frame, names), asked).name
 
 
 def column_values(frame: Any, name: str) -> list[Any]:

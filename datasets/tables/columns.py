@@ -65,6 +65,8 @@ def structure_column(
     for usual in SURE:
         if plain.count(usual) > 1:
             same = [name for name, word in zip(names, plain, strict=True) if word == usual]
+            if len(set(same)) == 1:
+                raise TableError(f"{source} has more than one column {same[0]!r}.")
             raise TableError(_several(source, same))
         if usual in plain:
             name = names[plain.index(usual)]
@@ -82,7 +84,7 @@ def structure_column(
         raise TableError(_several(source, readable))
     raise TableError(
         f"{source} has no column of structures: none is called SMILES, and none has cells that can"
-        f" be read as SMILES. Name it with --smiles-column (in Python, smiles_column=)."
+        f" be read as SMILES. Name it with --smiles-column (in Python, smiles_column=);"
         f" {_listed(names)}"
     )
 
@@ -96,7 +98,7 @@ def named_column(source: str, names: Sequence[str], name: str) -> str:
     alike = [other for other in names if other == name]
     alike = alike or [other for other in names if other.casefold() == name.strip().casefold()]
     if not alike:
-        raise TableError(f"{source} has no column {name!r}. {_listed(names)}")
+        raise TableError(f"{source} has no column {name!r}; {_listed(names)}")
     if len(alike) > 1:
         raise TableError(f"{source} has more than one column {name!r}.")
     return alike[0]
@@ -112,9 +114,9 @@ def _several(source: str, names: Sequence[str]) -> str:
 def _listed(names: Sequence[str]) -> str:
     """Say which columns there are."""
     if not names:
-        return "The file is empty."
+        return "the file is empty."
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"Its columns: {', '.join(map(repr, names[:LISTED]))}{more}."
+    return f"its columns: {', '.join(map(repr, names[:LISTED]))}{more}."
 
 
 def _plain(name: str) -> str:

@@ -11,7 +11,7 @@ from .delimited import Row
 from .opening import TableError, opened
 from .typed_cells import as_text
 
-__all__ = ["parquet_names", "parquet_rows"]
+__all__ = ["parquet_count", "parquet_names", "parquet_rows"]
 
 ROWS = 1024  # rows that are unpacked at a time
 
@@ -25,6 +25,12 @@ def parquet_names(path: Path) -> list[str]:
     """
     with _opened(path) as file:
         return [name for name in file.schema_arrow.names if name != "__index_level_0__"]
+
+
+def parquet_count(path: Path) -> int:
+    """Return how many rows a Parquet file has."""
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
 
 
 def parquet_rows(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from ..molecule_reading import MoleculeError, shortened
 from .dialect import LATIN
 from .opening import TableError, opened
 
-__all__ = ["StructureRecord", "property_names", "read_structures", "records_in"]
+__all__ = ["StructureRecord", "property_names", "read_structures", "record_count", "records_in"]
 
 END = "$$$$"
 PROPERTY = re.compile(r">.*?<([^>]*)>")  # "> 12 <NAME> (3)"
@@ -67,6 +67,15 @@ def property_names(path: Path) -> list[str]:
             if line.startswith(">") and (match := PROPERTY.match(line)) and match[1].strip():
                 names[match[1].strip()] = None
     return list(names)
+
+
+def record_count(path: Path) -> int:
+    """Return how many records an SD file has, counted by their ends."""
+    with opened(path) as content:
+        ends = sum(
+            line.startswith(b"$$$$") for line in iter(lambda: content.readline(MAX_RECORD), b"")
+        )
+    return max(ends, 1)
 
 
 def records_in(lines: Iterable[str], source: str) -> Iterator[StructureRecord]:

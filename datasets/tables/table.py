@@ -15,8 +15,8 @@ from .columns import StructureColumn, named_column, structure_column
 from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, read_header, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
 from .opening import HEAD, Format, TableError, format_of, opened
-from .parquet import parquet_names, parquet_rows
-from .structures import property_names, read_structures
+from .parquet import parquet_count, parquet_names, parquet_rows
+from .structures import property_names, read_structures, record_count
 from .workbook import Sheet, sheet_of, sheet_rows
 
 __all__ = ["Record", "Table", "iter_records", "open_table"]
@@ -111,6 +111,20 @@ class Table:
                 yield Record(number, dict.fromkeys(wanted, ""), problem)
             else:
                 yield Record(number, {name: cells[place].strip() for name, place in places})
+
+    def count(self) -> int:
+        """Return roughly how many rows there are, for a bar of progress."""
+        if self.format == "parquet":
+            return parquet_count(self.path)
+        if self.sheet is not None:
+            return self.sheet.rows
+        if self.format == "structures":
+            return record_count(self.path)
+        with opened(self.path) as file:
+            lines = returns = 0
+            while part := file.read(HEAD):
+                lines, returns = lines + part.count(b"\n"), returns + part.count(b"\r")
+        return max((lines or returns) - (self.format == "delimited"), 1)
 
     def column(self, name: str) -> str:
         """Return the name of a column as it is written, or raise a TableError."""

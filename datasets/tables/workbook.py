@@ -28,11 +28,13 @@ class Sheet:
         name: its name.
         others: the names of the other sheets.
         names: its columns.
+        rows: roughly how many rows it has, as the file states.
     """
 
     name: str
     others: tuple[str, ...]
     names: tuple[str, ...]
+    rows: int = 0
 
 
 def sheet_of(path: Path) -> Sheet:
@@ -45,6 +47,7 @@ def sheet_of(path: Path) -> Sheet:
     with _opened(path) as workbook:
         titles = [sheet.title for sheet in workbook.worksheets]
         for sheet in workbook.worksheets:
+            stated = max(sheet.max_row or 1, 1) - 1
             header = next(_values(sheet, MAX_COLUMNS, path), None)
             if header is not None:
                 texts = [as_text(value).strip() for value in header]
@@ -52,7 +55,7 @@ def sheet_of(path: Path) -> Sheet:
                     texts.pop()
                 names = tuple(text or f"column {k}" for k, text in enumerate(texts, start=1))
                 others = tuple(title for title in titles if title != sheet.title)
-                return Sheet(sheet.title, others, names)
+                return Sheet(sheet.title, others, names, stated)
     raise TableError(f"{path} has no sheet with a table.")
 
 

@@ -48,7 +48,7 @@ MeasuredValues = Measurements | Mapping[str, float] | str | Path
 def counterfactuals(
     model: "Model | str | Path",
     molecule: Any,
-    towards: str,
+    towards: str | float,
     n: int = 12,
     *,
     keep: str | Collection[int] = (),
@@ -72,7 +72,7 @@ def counterfactuals(
         model: from `load` or `wrap`, or a name.
         molecule: a SMILES or an RDKit molecule.
         towards: the goal: a class, or ">6.5" or "<6.5" for a value; "task: ..." in models with
-            several tasks.
+            several tasks. A number is the value to cross, from the side where the molecule lies.
         n: how many counterfactuals to return.
         keep: a SMARTS pattern, or numbers of atoms, that stay as they are.
         sources: any of "transformations", "fragments" (BRICS) and "selfies" (needs the package
@@ -107,7 +107,7 @@ def counterfactuals(
 def search(
     model: "Model | str | Path",
     molecule: Any,
-    towards: str,
+    towards: str | float,
     n: int = 12,
     *,
     keep: str | Collection[int] = (),
@@ -133,7 +133,7 @@ def search(
 def _searched(
     model: "Model | str | Path",
     molecule: Any,
-    towards: str,
+    towards: str | float,
     n: int,
     *,
     keep: str | Collection[int],
@@ -150,7 +150,10 @@ def _searched(
     The first pair comes before any prediction, then one pair after each batch.
     """
     model = load(model) if isinstance(model, str | Path) else model
-    goal = Goal.of(towards, model)
+    if isinstance(towards, str):
+        goal = Goal.of(towards, model)
+    else:
+        goal = Goal.at(float(towards), predict(model, molecule, progress=False))
     errors_are_known = goal.task in conformal_of(model)
     if sure and not errors_are_known:
         raise ValueError(

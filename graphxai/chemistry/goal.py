@@ -1,6 +1,7 @@
 """What a model should predict for a molecule: a class, or a value above or below a limit."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,22 @@ class Goal:
             for task in config.tasks
         ]
         raise ValueError(f"cannot go towards {text!r}; this model offers {'; '.join(offered)}.")
+
+    @classmethod
+    def at(cls, value: float, predictions: Mapping[str, Prediction]) -> "Goal":
+        """Return the goal of crossing a value from the side on which the prediction lies.
+
+        Args:
+            value: the limit, for the first task with values.
+            predictions: those of the molecule, by task.
+
+        Raises:
+            ValueError: the model predicts no values.
+        """
+        for task, prediction in predictions.items():
+            if prediction.value is not None:
+                return cls(task, limit=value, side=1 if prediction.value <= value else -1)
+        raise ValueError(f"cannot go towards {value:g}, as this model predicts no values.")
 
     @property
     def target(self) -> Target:

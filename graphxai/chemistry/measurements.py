@@ -15,8 +15,8 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.tables.table import open_table
 
 from .matched_pairs import Exchange, matched_pairs
 
@@ -101,9 +101,9 @@ class Measurements:
 
     @classmethod
     def read(
-        cls, path: str | Path, columns: Sequence[str], smiles_column: str = "smiles"
+        cls, path: str | Path, columns: Sequence[str], smiles_column: str | None = None
     ) -> "Measurements":
-        """Read the values of a CSV file from the first of these columns that has numbers.
+        """Read the values of a table from the first of these columns that has numbers.
 
         Numbers are read as for training, see `read_labels`. A warning counts rows whose SMILES or
         value is not understood.
@@ -112,11 +112,13 @@ class Measurements:
             ValueError: if no column has numbers; it is a `NoNumbersError` if a column has values.
                 The message is about that column, or else about the first.
         """
+        table = open_table(path, smiles_column)
+        structures = table.structures.name
         errors: list[ValueError] = []
         for column in columns:
             try:
-                records = iter_records(path, (smiles_column, column))
-                return cls.of([(r[smiles_column], r[column]) for _, r in records], column)
+                records = table.records((structures, column))
+                return cls.of([(r.cells[structures], r.cells[column]) for r in records], column)
             except ValueError as error:
                 errors.append(error)
         first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])

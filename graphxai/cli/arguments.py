@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graphxai.runtime.reading import readable_file
+
 from .options import APPLIES_ALWAYS, applies_to, was_given
 from .terminal import echo
 
 if TYPE_CHECKING:
+    from graphxai.datasets.tables.table import Table
     from graphxai.explanation.compute.models import LoadedModel
 
-TABLES = (".csv", ".tsv", ".txt")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoint", "training")
@@ -91,25 +93,36 @@ def naming_data_option() -> Iterator[None]:
 def kind_of(source: str) -> str:
     """Tell the kind of a source by its suffix: 'table', 'image' or 'smiles'.
 
-    Raises FileNotFoundError for a missing table or picture, ValueError for another type of file.
+    Raises FileNotFoundError for a missing table or picture, OSError for a picture that is a folder,
+    a device or a pipe, and ValueError for such a table, or for another type of file.
     """
     if "://" in source:
         raise ValueError(f"{source}: a table at an address needs --engine ray.")
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
-    if suffix in TABLES or suffix in IMAGES:
-        if not Path(source).is_file():
-            raise FileNotFoundError(f"{source}: no such file.")
-        return "table" if suffix in TABLES else "image"
-    if _exists(source) and not _is_smiles(source):
-        from graphxai.datasets.csv_files import conversion
+    if suffix in IMAGES:
+        readable_file(Path(source))
+        return "image"
+    from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, format_of
 
-        if how := conversion(source):
-            raise ValueError(f"{source} is not a CSV table with a column of SMILES: {how}.")
-        readable = ", ".join(TABLES + IMAGES)
-        raise ValueError(
-            f"{source}: cannot read this type of file; use {readable}, or --engine ray for Parquet."
-        )
+    if suffix in (*SUFFIXES, *OTHERS, ".gz"):
+        format_of(Path(source))
+        return "table"
+    if _exists(source) and not _is_smiles(source):
+        if not Path(source).is_file():
+            format_of(Path(source))  # which says why it cannot be read
+        readable = ", ".join((*SUFFIXES, ".gz", *IMAGES))
+        raise ValueError(f"{source}: cannot read this type of file; use {readable}.")
     return "smiles"
+
+
+def show_table(path: str | Path, smiles_column: str | None) -> "Table":
+    """Open a table, and say on standard error which column was chosen if the user named none."""
+    from graphxai.datasets.tables.table import open_table
+
+    table = open_table(path, smiles_column)
+    if table.choice:
+        echo(f"{table.path.name}: {table.choice}", err=True)
+    return table
 
 
 def _exists(source: str) -> bool:

@@ -80,8 +80,10 @@ def benchmark(
         applies_to("rules"),
     ] = None,
     smiles_column: Annotated[
-        str, typer.Option(help="Column with SMILES."), applies_to("checkpoint", "rules")
-    ] = "smiles",
+        str | None,
+        typer.Option(help="Column with structures [default: by its name or content]."),
+        applies_to("checkpoint", "rules"),
+    ] = None,
     label_column: Annotated[
         str | None,
         typer.Option(help="Column with the true class, as name or number."),
@@ -229,15 +231,15 @@ def _benchmark_rules(
     methods: list[str] | None,
     rule: list[str] | None,
     limit: int | None,
-    smiles_column: str,
+    smiles_column: str | None,
     data: Path | None,
     seed: int,
     out: Path | None,
     resume: bool,
 ) -> None:
     """Train on each rule, explain, and score against the atoms that the rule names."""
-    from graphxai.datasets.csv_files import iter_records
     from graphxai.datasets.rules import RULES, get_rule
+    from graphxai.datasets.tables.table import open_table
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
@@ -255,8 +257,9 @@ def _benchmark_rules(
     chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:
-        records = iter_records(table, (smiles_column,))
-        molecules = [record[smiles_column] for _, record in records if record[smiles_column]]
+        opened = open_table(table, smiles_column)
+        name = opened.structures.name
+        molecules = list(filter(None, (record.cells[name] for record in opened.records((name,)))))
     with exclusive_lock(folder_at(folder)), naming_data_option():
         for name in rules:
             benchmark_rule(

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments import MoleculeModelOption, SeedOption, kind_of, load_with_warning, require_out
+from .arguments import (
+    MoleculeModelOption,
+    SeedOption,
+    kind_of,
+    load_with_warning,
+    require_out,
+    show_table,
+)
 from .options import APPLIES_ALWAYS, refuse_inapplicable
 from .terminal import echo, echo_left_out, printable
 
@@ -13,11 +20,14 @@ if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
     from graphxai.chemistry.measurements import Measurements
     from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.tables.rows import RowSource, TableRow
 
 
 def counterfactuals(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A SMILES or a CSV table.")],
+    source: Annotated[
+        str, typer.Argument(help="A SMILES or a table (CSV, .smi, .sdf, .xlsx, Parquet).")
+    ],
     towards: Annotated[
         str,
         typer.Option(help="What the model should say: a class, '>6.5' or '<6.5'."),
@@ -62,10 +72,13 @@ def counterfactuals(
         APPLIES_ALWAYS,
     ] = None,
     smiles_column: Annotated[
-        str,
-        typer.Option(help="Column with SMILES, for a table of molecules or of measured values."),
+        str | None,
+        typer.Option(
+            help="Column with structures, of a table of molecules or of measured values [default:"
+            " by its name or content]."
+        ),
         APPLIES_ALWAYS,
-    ] = "smiles",
+    ] = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path,
@@ -93,7 +106,7 @@ def counterfactuals(
     """
     kind = kind_of(source)
     if kind == "image":
-        raise ValueError("counterfactuals needs molecules: a SMILES or a CSV table.")
+        raise ValueError("counterfactuals needs molecules: a SMILES or a table.")
     refuse_inapplicable(context, kind)
     if measured_column and measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
@@ -129,14 +142,16 @@ def counterfactuals(
         _find_for_table(loaded, Path(source), smiles_column, towards, n, options, out)
 
 
-def _measurements(path: str | Path, columns: list[str], smiles_column: str) -> "Measurements":
+def _measurements(
+    path: str | Path, columns: list[str], smiles_column: str | None
+) -> "Measurements":
     from graphxai.chemistry.measurements import Measurements
 
     return Measurements.read(path, columns, smiles_column)
 
 
 def _measurements_if_any(
-    path: str | Path, columns: list[str], smiles_column: str
+    path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements | None":
     """Read the measured values in the table of molecules, or return None if it has none."""
     from graphxai.chemistry.measurements import NoNumbersError
@@ -165,7 +180,7 @@ def _find_for_molecule(
 def _find_for_table(
     model: "LoadedModel",
     path: Path,
-    smiles_column: str,
+    smiles_column: str | None,
     towards: str,
     n: int,
     options: dict[str, Any],
@@ -175,22 +190,25 @@ def _find_for_table(
     from graphxai.runtime.progress import progress_bar
     from graphxai.runtime.writing import exclusive_lock
 
-    rows = _rows(path, smiles_column)
+    source, rows = _rows(path, smiles_column)
     results, left_out = [], []
     with exclusive_lock(out), progress_bar("finding counterfactuals", len(rows)) as advance:
-        for row, smiles in rows:
+        for row in rows:
             try:
-                changes = find(model, smiles, towards, n, progress=False, **options)
+                if row.problem:
+                    raise ValueError(row.problem)
+                changes = find(model, row.smiles, towards, n, progress=False, **options)
             except ValueError as error:
-                left_out.append(f"row {row}: {error}")
+                left_out.append(f"row {row.number}: {error}")
             else:
-                results.append((row, smiles, changes))
+                results.append((row, changes))
             advance(1)
         if not results:
             raise ValueError(f"no molecule in {path} has counterfactuals: {left_out[0]}")
-        _save(results, out)
+        _save(source, results, out)
     echo_left_out(left_out, len(left_out))
-    echo(f"counterfactuals of {len(results):,} molecules: {out}")
+    done = f"counterfactuals of {len(results):,} molecules, {len(left_out):,} left out"
+    echo(f"{done}: {out}")
 
 
 def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None") -> str:
@@ -204,36 +222,46 @@ def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None"
     return measured.doubt(tasks[measured.name if measured.name in tasks else goal_task])
 
 
-def _save(results: "list[tuple[int, str, Counterfactuals]]", out: Path) -> None:
-    """Write the counterfactuals of several molecules to one file.
-
-    Args:
-        results: row number, SMILES and counterfactuals of each molecule.
-    """
+def _save(
+    source: "RowSource", results: "list[tuple[TableRow, Counterfactuals]]", out: Path
+) -> None:
+    """Write the counterfactuals of several molecules, with their row of the table, to one file."""
     import pandas as pd
 
     from graphxai.explanation.files import write_csv, write_text
+    from graphxai.tables.files import with_items, written_alike
+    from graphxai.tables.rows import other_cells
 
     if out.suffix.lower() == ".sdf":
-        records = (record for row, _, changes in results for record in changes.to_sdf(row=row))
+        records = (
+            with_items(record, other_cells(row, {name: name for name in source.others}))
+            for row, changes in results
+            for record in changes.to_sdf(row=row.number)
+        )
         write_text(records, out)
         return
     tables = []
-    for row, smiles, changes in results:
+    for row, changes in results:
         frame = changes.to_frame()
-        frame.insert(0, "row", row)
-        frame.insert(1, "molecule", smiles)
+        headings = source.headings({"row", "molecule", *frame.columns})
+        others = other_cells(row, headings)
+        for place, (name, cell) in enumerate(
+            {"row": row.number, "molecule": row.smiles, **others}.items()
+        ):
+            frame.insert(place, name, cell)
         tables.append(frame)
-    write_csv(pd.concat(tables), out, index=False)
+    write_csv(pd.concat(tables), out, index=False, **written_alike(source.table.dialect))
 
 
-def _rows(path: Path, column: str) -> list[tuple[int, str]]:
-    from graphxai.datasets.csv_files import iter_records
+def _rows(path: Path, column: str | None) -> "tuple[RowSource, list[TableRow]]":
+    """Read a table of molecules."""
+    from graphxai.tables.rows import RowSource
 
-    rows = [(row, record[column]) for row, record in iter_records(path, (column,))]
+    source = RowSource(show_table(path, column))
+    rows = [row for chunk in source.chunks() for row in chunk]
     if not rows:
         raise ValueError(f"{path} has no rows.")
-    return rows
+    return source, rows
 
 
 def _print(results: "Counterfactuals") -> None:

@@ -19,6 +19,7 @@ from .arguments import (
     require_kind,
     require_out,
     share_imports,
+    show_table,
     value_of,
 )
 from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
@@ -56,8 +57,9 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A SMILES, a CSV table, or a picture of a digit; with --engine ray also a Parquet"
-            " or Lance table, a folder, or an address such as s3://bucket/molecules.parquet."
+            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); or a picture of a"
+            " digit. With --engine ray also a Lance table, a folder of tables, or an address such"
+            " as s3://bucket/molecules.parquet."
         ),
     ],
     *,
@@ -112,7 +114,7 @@ def explain(
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --method lrp --method gae --out compared.png`
 
-    `graphxai explain molecules.csv --smiles-column smiles --out results/ --scale shared`
+    `graphxai explain molecules.csv --smiles-column drawn --out results/ --scale shared`
 
     `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
 
@@ -235,11 +237,10 @@ def _explain_table(
     shared_scale: bool,
 ) -> None:
     from graphxai.explainers import get_explainer
-    from graphxai.tables.rows import count_rows
     from graphxai.tables.run import explain_table, largest_relevance
 
     explainer = get_explainer(method)
-    rows = count_rows(source)
+    rows = show_table(source, settings.smiles_column).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
             limit = largest_relevance(

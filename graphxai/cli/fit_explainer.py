@@ -57,8 +57,10 @@ def fit_explainer(
         APPLIES_ALWAYS,
     ] = 6,
     smiles_column: Annotated[
-        str, typer.Option(help="Column with SMILES, for a table."), applies_to("table")
-    ] = "smiles",
+        str | None,
+        typer.Option(help="Column with structures, for a table [default: by its name or content]."),
+        applies_to("table"),
+    ] = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -117,7 +119,7 @@ def _kind_of(source: str | None) -> str:
     return DIGITS if source == DIGITS else "table"
 
 
-def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[list[Any], str]:
+def _inputs(loaded: "LoadedModel", source: str | None, column: str | None) -> tuple[list[Any], str]:
     """Return the graphs to draw from, and what they are in words."""
     from graphxai.datasets.training_set import FILE
 
@@ -143,10 +145,11 @@ def _inputs(loaded: "LoadedModel", source: str | None, column: str) -> tuple[lis
         raise ValueError(f"model {name!r} has no {FILE} beside it: give a table of molecules.")
     if kind_of(str(path)) != "table":
         raise ValueError("fit-explainer needs a table of molecules.")
-    from graphxai.datasets.csv_files import iter_records
+    from graphxai.datasets.tables.table import open_table
 
-    used = "smiles" if source is None else column
-    return [record[used] for _, record in iter_records(path, (used,))], path.name
+    table = open_table(path, "smiles" if source is None else column)
+    name = table.structures.name
+    return [record.cells[name] for record in table.records((name,))], path.name
 
 
 def _drawn(inputs: list[Any], count: int, seed: int) -> list[Any]:

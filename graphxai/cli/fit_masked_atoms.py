@@ -23,8 +23,10 @@ def fit_masked_atoms(
         int, typer.Option(min=1, help="Passes over the molecules."), APPLIES_ALWAYS
     ] = 30,
     smiles_column: Annotated[
-        str, typer.Option(help="Column with SMILES, for a table."), applies_to("table")
-    ] = "smiles",
+        str | None,
+        typer.Option(help="Column with structures, for a table [default: by its name or content]."),
+        applies_to("table"),
+    ] = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -45,7 +47,7 @@ def fit_masked_atoms(
 
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """
-    from graphxai.datasets.csv_files import iter_records
+    from graphxai.datasets.tables.table import open_table
     from graphxai.datasets.training_set import FILE
     from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
     from graphxai.runtime.writing import exclusive_lock, folder_at
@@ -60,8 +62,9 @@ def fit_masked_atoms(
         )
     if kind_of(str(path)) != "table":
         raise ValueError("fit-masked-atoms needs a table of molecules.")
-    column = "smiles" if source is None else smiles_column
-    smiles = [record[column] for _, record in iter_records(path, (column,))]
+    table = open_table(path, "smiles" if source is None else smiles_column)
+    column = table.structures.name
+    smiles = [record.cells[column] for record in table.records((column,))]
     folder = folder_at(out or beside or Path())
     with exclusive_lock(folder):
         fitted = fit(loaded, smiles, epochs=epochs, seed=seed, data=path.name)

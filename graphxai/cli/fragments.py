@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.settings import as_in
 from graphxai.tables.settings import PredictionSettings, RowSettings
 
-from .arguments import MoleculeModelOption, load_with_warning, require_out, share_imports
-from .options import APPLIES_ALWAYS, options_from, refuse_inapplicable
+from .arguments import (
+    MoleculeModelOption,
+    kind_of,
+    load_with_warning,
+    require_out,
+    share_imports,
+    show_table,
+)
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
 
 if TYPE_CHECKING:
@@ -39,7 +47,10 @@ class FragmentSettings(RowSettings):
 @options_from(FragmentSettings)
 def fragments(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A SMILES, or a table of molecules (CSV, .smi, .sdf, .xlsx, Parquet)."),
+    ],
     *,
     scheme: Annotated[
         str,
@@ -63,24 +74,26 @@ def fragments(
     minimum: Annotated[
         int,
         typer.Option(help="List fragments found in at least this many molecules."),
-        APPLIES_ALWAYS,
+        applies_to("table"),
     ] = 2,
     limit: Annotated[
-        int | None, typer.Option(help="Read at most this many rows."), APPLIES_ALWAYS
+        int | None, typer.Option(help="Read at most this many rows."), applies_to("table")
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Table to write (.csv or .parquet)."), APPLIES_ALWAYS
     ] = Path("fragments.csv"),
     settings: FragmentSettings,
 ) -> None:
-    """Sum relevance over the fragments of every molecule, and compare fragments over the table.
+    """Sum relevance over the fragments of molecules, and compare fragments over a table.
 
     Each fragment has its mean relevance, as a whole and per atom, the spread and 95 % interval over
     molecules, counts, and examples.
 
     **Examples**
 
-    `graphxai fragments molecules.csv --smiles-column smiles --scheme brics --out fragments.csv`
+    `graphxai fragments molecules.csv --scheme brics --out fragments.csv`
+
+    `graphxai fragments "CC(=O)Oc1ccccc1C(=O)O"`
 
     `graphxai fragments molecules.csv --workers 4`
 
@@ -89,7 +102,10 @@ def fragments(
 
     `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
-    refuse_inapplicable(context, "table")
+    kind = kind_of(source)
+    if kind == "image":
+        raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
+    refuse_inapplicable(context, kind)
     if scheme not in SCHEMES:
         raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
     if out.suffix.lower() not in WRITABLE:
@@ -99,30 +115,32 @@ def fragments(
     from graphxai.runtime.writing import exclusive_lock
 
     require_out(out, source)
-    if not source.is_file():
-        raise FileNotFoundError(f"{source}: no such file; give a CSV table of molecules.")
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     division = _patterns(smarts) if smarts else scheme
     loaded = load_with_warning(model)
     share_imports()
     with exclusive_lock(out):
-        summed = _sum_over_rows(loaded, source, method, division, limit, settings)
+        if kind == "smiles":
+            summed, minimum = _of_molecule(loaded, source, method, division), 1
+        else:
+            summed = _sum_over_rows(loaded, source, method, division, limit, settings)
     if summed.last is None:
         why = summed.reasons[0] if summed.reasons else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
     frame = summed.table.to_frame(minimum=minimum)
-    _write(frame, out, settings.excel_safe)
+    _write(frame, out, summed.dialect, settings.excel_safe)
     explanation = summed.last
     subject = with_unit(explanation.subject, explanation.unit)
     plus = "" if explanation.unsigned else "+"
     _print(frame, f"{explanation.title}, relevance for {subject}", plus)
     echo_left_out(summed.reasons, summed.rejected)
+    left_out = f", {summed.rejected:,} left out" if summed.rejected else ""
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
         echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    echo(f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}: {out}")
+    echo(f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {out}")
 
 
 @dataclass(frozen=True)
@@ -134,17 +152,19 @@ class _SummedFragments:
         last: explanation of the last molecule, or None if there was none.
         rejected: number of rows that were left out.
         reasons: why the first of them were.
+        dialect: how the source is written.
     """
 
     table: "FragmentTable"
     last: "Explanation | None"
     rejected: int
     reasons: list[str]
+    dialect: Dialect = DEFAULT
 
 
 def _sum_over_rows(
     model: "LoadedModel",
-    source: Path,
+    source: str,
     method: str,
     division: "str | dict[str, str]",
     limit: int | None,
@@ -155,12 +175,12 @@ def _sum_over_rows(
     from graphxai.chemistry.fragments import fragments as divide
     from graphxai.explainers import get_explainer
     from graphxai.tables.batches import ExplainedRow
-    from graphxai.tables.rows import count_rows
     from graphxai.tables.run import explain_rows
 
     table, last, rejected = FragmentTable(division), None, 0
     reasons: list[str] = []
-    total = count_rows(source) if limit is None else min(limit, count_rows(source))
+    opened = show_table(source, settings.smiles_column)
+    total = opened.count() if limit is None else min(limit, opened.count())
     explainer = get_explainer("gradient_input" if method == SHAPLEY else method)
     options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
     explained = explain_rows(model, source, explainer, settings=settings)
@@ -178,16 +198,32 @@ def _sum_over_rows(
                 rejected += 1
                 reasons += [why][: SHOWN_REASONS - len(reasons)]
             advance(1)
-    return _SummedFragments(table, last, rejected, reasons)
+    return _SummedFragments(table, last, rejected, reasons, opened.dialect)
 
 
-def _write(frame: "pd.DataFrame", out: Path, excel_safe: bool) -> None:
+def _of_molecule(
+    model: "LoadedModel", smiles: str, method: str, division: "str | dict[str, str]"
+) -> _SummedFragments:
+    """Explain one molecule, and sum relevance over its fragments."""
+    from graphxai.api import explain
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divide
+
+    explanation = explain(model, smiles, "gradient_input" if method == SHAPLEY else method)
+    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
+    parts = divide(explanation, division, **options)
+    table = FragmentTable(division)
+    table.add(parts)
+    return _SummedFragments(table, parts.explanation, 0, [])
+
+
+def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
     """Write the fragments as CSV or Parquet."""
     import pandas as pd
 
     from graphxai.explanation.files import write_csv
     from graphxai.runtime.writing import atomic_write
-    from graphxai.tables.files import guarded
+    from graphxai.tables.files import guarded, written_alike
 
     if out.suffix.lower() == ".parquet":
         with atomic_write(out, "wb") as file:
@@ -196,7 +232,13 @@ def _write(frame: "pd.DataFrame", out: Path, excel_safe: bool) -> None:
     if excel_safe:
         texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
         frame = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
-    write_csv(frame, out, index=False, float_format=lambda value: f"{value:z.6g}")
+    write_csv(
+        frame,
+        out,
+        index=False,
+        float_format=lambda value: dialect.number(f"{value:z.6g}"),
+        **written_alike(dialect),
+    )
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,5 +1,6 @@
 """The command `graphxai predict`: predict a molecule, a table of molecules, or a digit."""
 
+import io
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from .arguments import (
     require_kind,
     require_out,
     share_imports,
+    show_table,
     value_of,
 )
 from .options import applies_to, options_from, refuse_inapplicable
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
 @options_from(PredictionSettings)
 def predict(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A SMILES, a CSV table, or a picture of a digit.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); or a picture of a"
+            " digit."
+        ),
+    ],
     *,
     model: ModelOption = None,
     out: Annotated[
@@ -81,24 +89,32 @@ def _predict_table(
     model: "LoadedModel", source: str, out: Path | None, settings: PredictionSettings
 ) -> None:
     """Predict every row of a table. Exit with status 1 if none can be predicted."""
-    from graphxai.runtime.writing import atomic_write, exclusive_lock
-    from graphxai.tables.rows import count_rows
+    from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole
     from graphxai.tables.run import predict_table
 
     from .printing import nearness_line
 
     share_imports()
-    with progress_bar("predicting", count_rows(source)) as advance, ExitStack() as stack:
+    table = show_table(source, settings.smiles_column)
+    with progress_bar("predicting", table.count()) as advance, ExitStack() as stack:
+        refused = io.StringIO()
         file: Any = PrintableOutput()
         if out:
             require_out(out, source)
             stack.enter_context(exclusive_lock(out))
             file = stack.enter_context(atomic_write(out))
-        counts, rejected = predict_table(model, source, file, settings=settings, progress=advance)
-    if out:
-        echo(f"{counts.done} predicted: {out}")
+        counts, rejected = predict_table(
+            model, source, file, settings=settings, rejected=refused, progress=advance
+        )
+    kept = None if out is None else out.with_name(f"{out.stem}.rejected.csv")
+    if kept is not None and (counts.rejected or kept.exists()):
+        write_whole(kept, refused.getvalue())
+    summary = f"{counts.done} predicted, {counts.rejected} left out"
+    echo(summary if out is None else f"{summary}: {out}", err=out is None)  # the table is on stdout
     if counts.done:
-        echo(nearness_line(counts.nearness), err=out is None)  # the table is on stdout
-    echo_left_out(map(str, rejected), len(rejected))
-    if rejected and not counts.done:
+        echo(nearness_line(counts.nearness), err=out is None)
+    echo_left_out(map(str, rejected), counts.rejected)
+    if counts.rejected and kept is not None:
+        echo(f"all rows left out, with reasons: {kept}", err=True)
+    if counts.rejected and not counts.done:
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from .arguments import (
     load_with_warning,
     require_out,
     share_imports,
+    show_table,
 )
 from .options import APPLIES_ALWAYS, options_from, refuse_inapplicable
 from .terminal import echo
@@ -21,7 +22,10 @@ from .terminal import echo
 @options_from(ReportSettings)
 def report(
     context: typer.Context,
-    table: Annotated[Path, typer.Argument(help="CSV table of molecules.")],
+    table: Annotated[
+        Path,
+        typer.Argument(help="Table of molecules: CSV, .smi, .sdf, .xlsx or Parquet, also .gz."),
+    ],
     *,
     model: MoleculeModelOption = "bace",
     out: Annotated[Path, typer.Option(help="HTML file to write."), APPLIES_ALWAYS] = Path(
@@ -48,8 +52,7 @@ def report(
     from graphxai.tables.report import report as write_report
 
     refuse_inapplicable(context, "table")
-    if not table.is_file():
-        raise FileNotFoundError(f"{table}: no such file.")
+    show_table(table, settings.smiles_column)
     require_out(out, table)
     share_imports()
     with exclusive_lock(out):

@@ -37,5 +37,5 @@ class PrintableOutput:
     """Standard output as a file, to which only printable text is written."""
 
     def write(self, text: str) -> None:
-        """Write to standard output."""
-        sys.stdout.write(printable(text))
+        """Write to standard output, without a mark for Excel."""
+        sys.stdout.write(printable(text.removeprefix("\ufeff")))

@@ -14,7 +14,7 @@ from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.progress import progress_bar
 
-from .arguments import naming_data_option
+from .arguments import naming_data_option, show_table
 from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo, printable
 
@@ -32,7 +32,8 @@ def train(
     source: Annotated[
         str,
         typer.Argument(
-            help="'bace', 'mnist-superpixels', a CSV table of molecules, or a folder of graphs."
+            help="'bace', 'mnist-superpixels', a table of molecules (CSV, .smi, .sdf, .xlsx,"
+            " Parquet), or a folder of graphs."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
@@ -46,8 +47,10 @@ def train(
         applies_to("table"),
     ] = None,
     smiles_column: Annotated[
-        str, typer.Option(help="Table: column with SMILES."), applies_to("table")
-    ] = "smiles",
+        str | None,
+        typer.Option(help="Table: column with structures [default: by its name or content]."),
+        applies_to("table"),
+    ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,9 +152,9 @@ def train(
         refuse_inapplicable(context, "graphs")
         _train_graphs(Path(source), out, task, graph_settings)
         return
-    if not Path(source).is_file():
+    if not Path(source).exists():
         raise FileNotFoundError(
-            f"{source}: no such file; give a CSV table, a folder of graphs or one of"
+            f"{source}: no such file; give a table, a folder of graphs or one of"
             f" {', '.join(NAMED)}."
         )
     refuse_inapplicable(context, "table")
@@ -193,7 +196,7 @@ def _train_digits(out: Path, data: Path | None, settings: DigitSettings) -> Path
 
 def _read_table(
     path: Path,
-    smiles_column: str,
+    smiles_column: str | None,
     patterns: list[str],
     kinds: list[str],
     units: list[str],
@@ -202,12 +205,12 @@ def _read_table(
 ) -> "CleanTable":
     """Read and check the columns that are named, with kinds and units as typed."""
     from graphxai.learning.cleaning import clean_table, matching_columns
-    from graphxai.tables.run import count_rows
 
     others = [name for name in (settings.split_column, settings.time_column) if name is not None]
+    table = show_table(path, smiles_column)
     columns = matching_columns(path, smiles_column, patterns, others)
     reading: dict[str, Any] = {"kinds": _kinds(kinds, columns), "units": _units(units, columns)}
-    with progress_bar("reading", count_rows(path)) as advance:
+    with progress_bar("reading", table.count()) as advance:
         return clean_table(
             path, smiles_column, columns, **reading, standardise=standardise, progress=advance
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
+from graphxai.datasets.tables.collections import structures_in
 
 from .model import require_contract
 
@@ -60,12 +61,16 @@ class Input:
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """Return the inputs as a list, and whether the user passed several.
 
-    Batches in a list, or from a `DataLoader`, count as the graphs in them.
+    Batches in a list, or from a `DataLoader`, count as the graphs in them. Frames, arrays of text,
+    RDKit's suppliers and the path of a table count as their structures, where an error stands for a
+    record that cannot be read.
     """
     if is_batch(inputs):
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
+    if (structures := structures_in(inputs)) is not None:
+        return structures, True
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
     single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
@@ -118,6 +123,13 @@ def prepare_each(
 
 
 def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
+    """Encode each value, or yield its error. A value may be an error itself, see `as_list`."""
+    encoded = _encode_group(model, [item for item in values if not isinstance(item, Exception)])
+    for item in values:
+        yield item if isinstance(item, Exception) else next(encoded)
+
+
+def _encode_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
     """Encode each value, or yield its error. A model may have a `prepare_group` for this."""
     if (prepare_group := getattr(model, "prepare_group", None)) is not None:
         yield from prepare_group(values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.explanation.compute.models import LoadedModel
 
 from .store import Key
@@ -110,22 +111,24 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
 
 
 def table(
-    path: str | Path, smiles_column: str = "smiles", label_column: str | None = None
+    path: str | Path, smiles_column: str | None = None, label_column: str | None = None
 ) -> Source:
-    """Return the molecules of a CSV file by row number, with labels from a column.
+    """Return the molecules of a table by row number, with labels from a column.
 
     Raises:
         ValueError: a column is not in the table. The message names it.
     """
-    from graphxai.datasets.csv_files import iter_records
+    from graphxai.datasets.tables.table import open_table
 
     inputs: dict[Key, Any] = {}
     labels: dict[Key, Any] = {}
-    columns = (smiles_column, label_column) if label_column else (smiles_column,)
-    for row, record in iter_records(path, columns):
-        inputs[row] = record[smiles_column]
-        if label_column and record[label_column]:
-            labels[row] = _label(record[label_column])
+    opened = open_table(path, smiles_column)
+    structures = opened.structures.name
+    columns = (structures, label_column) if label_column else (structures,)
+    for row, cells, problem in opened.records(columns):
+        inputs[row] = MoleculeError(problem) if problem else cells[structures]
+        if label_column and cells[label_column]:
+            labels[row] = _label(cells[label_column])
     return Source(Path(path).name, inputs, labels)
 
 
@@ -142,7 +145,7 @@ def source(
     name: str,
     *,
     data: str | Path | None = None,
-    smiles_column: str = "smiles",
+    smiles_column: str | None = None,
     label_column: str | None = None,
 ) -> Source:
     """Return the source called `name`, which is "bace", "mnist-superpixels", or a path.

@@ -12,6 +12,7 @@
 The functions here take plain values. `Explanation` and `Explanations` decide what to write.
 """
 
+import codecs
 import io
 import json
 import re
@@ -27,12 +28,13 @@ from graphxai.runtime.writing import atomic_write, place_of, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rdkit.Chem import Mol
+    from rdkit.Chem import Mol, SDWriter
 
 PICTURES = (".svg", ".png", ".pdf")
 PAGES = (".html",)
 TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
 SUFFIXES = PICTURES + PAGES + TABLES
+BYTE_ORDER_MARK = codecs.BOM_UTF8.decode()
 PROPERTY = "Relevance"
 DIGITS = ".9g"  # enough digits to read every single-precision number back exactly
 METADATA = b"graphxai"  # the key in Parquet's schema under which all values are stored as JSON
@@ -85,9 +87,17 @@ def write_json(content: Any, path: Path) -> Path:
     return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def write_csv(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
-    """Write a table as CSV, with the options of `DataFrame.to_csv`."""
+def write_csv(
+    frame: "pd.DataFrame", path: Path, *, byte_order_mark: bool = False, **options: Any
+) -> Path:
+    """Write a table as CSV, with the options of `DataFrame.to_csv`.
+
+    Args:
+        byte_order_mark: whether the file begins with one, by which Excel knows UTF-8.
+    """
     with atomic_write(path) as file:
+        if byte_order_mark:
+            file.write(BYTE_ORDER_MARK)
         frame.to_csv(file, lineterminator="\n", **options)
     return path
 
@@ -128,6 +138,9 @@ def sdf_record(
         relevance: the relevance of its atoms (N,).
         title: the record's first line, which is RDKit's `_Name`.
         properties: further properties of the molecule.
+
+    Raises:
+        ValueError: RDKit cannot write the molecule in this format.
     """
     from rdkit import Chem
 
@@ -145,12 +158,28 @@ def sdf_record(
     with io.StringIO() as text:
         writer = Chem.SDWriter(text)
         try:
+            _write(writer, mol)
+        except RuntimeError as error:  # such as a charged dummy atom
+            reason = " ".join(str(error).split())[:100]
+            raise ValueError(
+                f"{Chem.MolToSmiles(mol)} cannot be written as an SD record ({reason}): write .smi"
+                " or .json instead."
+            ) from error
+        finally:
+            writer.close()
+        return text.getvalue()
+
+
+def _write(writer: "SDWriter", mol: "Mol") -> None:
+    """Write a molecule; a ring without a Kekulé structure keeps aromatic bonds."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        try:
             writer.write(mol)
         except Chem.KekulizeException:
-            writer.SetKekulize(False)  # a ring without a Kekulé structure keeps aromatic bonds
+            writer.SetKekulize(False)
             writer.write(mol)
-        writer.close()
-        return text.getvalue()
 
 
 def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphxai.datasets.csv_files import column_names, iter_records
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
 from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
+from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 
 __all__ = ["clean_table", "matching_columns"]
@@ -35,7 +35,7 @@ SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is li
 
 def clean_table(
     path: str | Path,
-    smiles_column: str,
+    smiles_column: str | None,
     target_columns: Sequence[str],
     *,
     kinds: Mapping[str, LabelsKind] | None = None,
@@ -44,14 +44,15 @@ def clean_table(
     standardise: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
-    """Read a CSV file row by row into distinct molecules with labels.
+    """Read a table row by row into distinct molecules with labels.
 
     Molecules with the same canonical SMILES are merged. They get the median of their values, or
     their class if all agree and no label otherwise.
 
     Args:
         path: the file.
-        smiles_column: column with SMILES.
+        smiles_column: column with structures; None for one with a usual name, or the only one whose
+            cells can be read as SMILES.
         target_columns: columns to learn.
         kinds: kind of a column, by name; it is inferred for the others.
         units: unit of a column, by name; without one, the header of a regression
@@ -67,8 +68,10 @@ def clean_table(
             value; a unit is given for classes; fewer than 20 molecules.
     """
     path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
+    table = open_table(path, smiles_column)
+    smiles_column = table.structures.name
     _check_columns(smiles_column, target_columns, {**kinds, **units})
-    raw = read_rows(path, smiles_column, target_columns, max_atoms, progress, standardise)
+    raw = read_rows(table, target_columns, max_atoms, progress, standardise)
     _check_rows(path, raw)
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
@@ -118,9 +121,12 @@ def clean_table(
 
 
 def matching_columns(
-    path: str | Path, smiles_column: str, patterns: Sequence[str], exclude: Sequence[str] = ()
+    path: str | Path,
+    smiles_column: str | None,
+    patterns: Sequence[str],
+    exclude: Sequence[str] = (),
 ) -> list[str]:
-    """Find the columns of a CSV file that patterns name: exact names, "NR-*", or "all".
+    """Find the columns of a table that patterns name: exact names, "NR-*", or "all".
 
     The patterns are those of `fnmatch`. They and "all" skip the SMILES, the columns in `exclude`,
     and columns without labels, such as those with compound names. The order is the file's.
@@ -128,18 +134,19 @@ def matching_columns(
     Raises:
         ValueError: a pattern matches no column.
     """
-    header = column_names(path, smiles_column)
+    table = open_table(path, smiles_column)
+    header, structures = table.columns, table.structures.name
     columns: list[str] = []
     for pattern in patterns:
         if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
             columns.append(pattern)  # if there is no such column, `clean_table` refuses it
             continue
         names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
-        names = [name for name in names if name not in (smiles_column, *exclude, *columns)]
+        names = [name for name in names if name not in (structures, *exclude, *columns)]
         cells: dict[str, list[str]] = {name: [] for name in names}
-        for _, record in iter_records(path, (smiles_column, *names)):
+        for record in table.records(names):
             for name in names:
-                cells[name].append(record[name])
+                cells[name].append(record.cells[name])
         usable = [name for name in names if _has_labels(name, cells[name])]
         if not usable:
             raise ValueError(

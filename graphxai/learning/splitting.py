@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.splits import (
     Split,
     cluster_split,
@@ -21,6 +20,7 @@ from graphxai.datasets.splits import (
     scaffold_split,
     time_split,
 )
+from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.leaks import leak_warnings
@@ -159,8 +159,9 @@ def table_split(
     if (column is not None) != (kind in ("column", "time")):
         raise ValueError("a column is needed to split by column or time, and for nothing else.")
     if column is not None:
-        records = dict(iter_records(table.path, (column,)))
-        cells = [records[row][column] for row in table.rows]
+        records = open_table(table.path, table.smiles_column).records((column,))
+        cell_of = {record.number: record.cells[column] for record in records}
+        cells = [cell_of[row] for row in table.rows]
         if kind == "time":
             split = time_split(cells, rows=table.rows)
         else:

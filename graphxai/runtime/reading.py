@@ -16,6 +16,21 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+def readable_file(path: Path) -> Path:
+    """Return the path of a file of a user's, or raise an OSError that names it.
+
+    It is a FileNotFoundError if there is none, and otherwise says that it is a folder, or a device
+    or a pipe, which may never end.
+    """
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it.")
+    if path.exists():
+        raise OSError(f"{path} is a device or a pipe: copy its content to a file first.")
+    raise FileNotFoundError(f"{path}: no such file.")
+
+
 def small_file(path: Path) -> bytes:
     """Return the content of a file of up to `SMALL_FILE` bytes.
 

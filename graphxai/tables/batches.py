@@ -22,7 +22,7 @@ from graphxai.datasets.training_set import UNKNOWN, training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import LoadedModel, Model, conformal_of
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
@@ -172,7 +172,7 @@ class ExplainBatch:
         cells = {
             "row": row.row,
             "smiles": one_line(explanation.smiles or ""),
-            **_prediction_cells(explanation.predictions),
+            **prediction_cells(explanation.predictions),
             "target": explanation.target,
             **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},
             "relevance": " ".join(f"{value:.7g}" for value in explanation.relevance),
@@ -224,7 +224,7 @@ class PredictBatch:
         text = {row: one_line(item.smiles or "") for row, item in encoded}
         cells = {
             row: {"row": row, "smiles": text[row]}
-            | _prediction_cells([p.at(self.level) for p in predictions])
+            | prediction_cells([p.at(self.level) for p in predictions])
             | teacher_cells.get(row, {})
             for row, predictions in predicted
         }
@@ -315,13 +315,13 @@ def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> Re
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def predicted_columns(model: LoadedModel) -> dict[str, type]:
+def predicted_columns(model: Model) -> dict[str, type]:
     """Return the columns of a model's predictions with their types."""
     columns: dict[str, type] = {}
     for task in model.config.tasks:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
-        if task.name in model.conformal:
+        if task.name in conformal_of(model):
             names = _range_columns(task.name, task.unit, bool(task.classes))
             columns |= dict.fromkeys(names, str if task.classes else float)
     columns |= {"nearest_similarity": float, "training_set": str}
@@ -329,9 +329,9 @@ def predicted_columns(model: LoadedModel) -> dict[str, type]:
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
 
 
-def teacher_of(model: LoadedModel) -> "Teacher | None":
+def teacher_of(model: Model) -> "Teacher | None":
     """Return the teacher stored beside a model, or None if there is none."""
-    folder = model.origin.folder
+    folder = getattr(model.origin, "folder", None)
     if folder is None or not (folder / "teacher.safetensors").is_file():
         return None
     from graphxai.learning.teachers.saved_teacher import saved_teacher
@@ -363,7 +363,7 @@ def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
     return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
 
 
-def _prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Return the cells of a row's predictions, and of how near it is to the training set."""
     record: dict[str, Any] = {}
     for prediction in predictions:

@@ -33,7 +33,7 @@ from graphxai.runtime.writing import exclusive_lock, folder_at
 
 from .batches import ExplainBatch
 from .frames import ExplainFrame
-from .pieces import Piece, absolute, cells_of, files_of, spans_left
+from .pieces import Piece, absolute, cells_of, files_of, spans_left, structures_of
 from .rows import CHUNK
 from .run import TableCounts
 from .settings import DatasetSettings, RaySettings
@@ -114,7 +114,8 @@ def explain_on_ray(
     batch = _batch(model, method, settings.target)
     table, results = absolute(table), ShardFolder(absolute(out))
     named = settings.name_column
-    columns = [settings.smiles_column] if named is None else [settings.smiles_column, named]
+    structures = structures_of(table, settings.smiles_column)
+    columns = [structures] if named is None else [structures, named]
     files = files_of(table, columns)
     rows = sum(piece.rows for piece in files)
     description = _description(batch, table, files, columns)
@@ -131,7 +132,7 @@ def explain_on_ray(
         size = min(settings.shard_rows, CHUNK * math.ceil(max(rows, 1) / (4 * workers * CHUNK)))
         done = [shard.span for shard in before]
         left = [piece.part(span) for piece in files for span in spans_left(piece, done, size)]
-        frame = ExplainFrame(batch, settings.smiles_column, "row", named)
+        frame = ExplainFrame(batch, structures, "row", named)
         work = _WriteShards(frame, table, columns, results)
         for count, nearness_of_piece in _mapped(ray, work, left, workers):
             nearness.update(nearness_of_piece)

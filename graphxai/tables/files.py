@@ -5,9 +5,12 @@ import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.explanation.files import BYTE_ORDER_MARK
 from graphxai.runtime.writing import Appended, atomic_write, place_of
 
 RECORD_END = b"$$$$\n"
@@ -15,41 +18,78 @@ ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # Excel may evaluate a cell that begins with these
 
 
-class AppendedCsv:
-    """A CSV file open for appending.
+@dataclass(frozen=True)
+class CsvFormat:
+    """How records become lines of CSV.
 
     Attributes:
-        columns: the names of the columns.
+        columns: the columns with their types. Numbers, and lists of numbers, come as text.
+        dialect: that of the table from which they are made.
         excel_safe: whether text that a spreadsheet would read as a formula gets an apostrophe.
+    """
+
+    columns: Mapping[str, type]
+    dialect: Dialect = DEFAULT
+    excel_safe: bool = False
+
+    @property
+    def header(self) -> str:
+        """The first line, with a byte-order mark where the dialect has one."""
+        mark = BYTE_ORDER_MARK if self.dialect.byte_order_mark else ""
+        names = dict(zip(self.columns, self.columns, strict=True))
+        return mark + self._text([guarded(names) if self.excel_safe else names])
+
+    def lines(self, records: Iterable[Mapping[str, Any]]) -> str:
+        """The lines of records."""
+        if self.excel_safe:
+            records = map(guarded, records)
+        if self.dialect.decimal != ".":
+            records = map(self._with_decimals, records)
+        return self._text(records)
+
+    def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
+        with io.StringIO() as text:
+            writer = csv.DictWriter(
+                text,
+                list(self.columns),
+                delimiter=self.dialect.separator,
+                lineterminator="\n",
+            )
+            writer.writerows(records)
+            return text.getvalue()
+
+    def _with_decimals(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a record whose numbers have the dialect's decimal mark."""
+        return {
+            name: self.dialect.number(cell)
+            if isinstance(cell, str) and self.columns.get(name) in (float, list)
+            else cell
+            for name, cell in record.items()
+        }
+
+
+class AppendedCsv:
+    """A CSV file open for appending.
 
     Raises:
         ValueError: the file has other columns, for example from another version.
     """
 
-    def __init__(
-        self, stack: ExitStack, path: Path, columns: Iterable[str], excel_safe: bool = False
-    ) -> None:
+    def __init__(self, stack: ExitStack, path: Path, format: CsvFormat) -> None:
         self.file = stack.enter_context(Appended(path))
-        self.columns, self.excel_safe = list(columns), excel_safe
-        header = self._lines([dict(zip(self.columns, self.columns, strict=True))])
+        self.format = format
         if self.file.size == 0:
-            self.file.write(header)
+            self.file.write(format.header)
             return
         with path.open(encoding="utf-8", newline="") as file:
-            before = next(csv.reader(file), [])
-        if before != next(csv.reader([header])):
+            before = file.readline()
+        if before != format.header:
             raise ValueError(f"{path} has different columns from this run: choose another folder.")
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append rows, all of them or none, and sync the file."""
-        self.file.write(self._lines(records))
+        self.file.write(self.format.lines(records))
         self.file.sync()
-
-    def _lines(self, records: Iterable[Mapping[str, Any]]) -> str:
-        with io.StringIO() as text:
-            writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-            writer.writerows(map(guarded, records) if self.excel_safe else records)
-            return text.getvalue()
 
 
 def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +108,16 @@ def _is_numbers(cell: Any) -> bool:
         return False
 
 
-def rows_in(path: Path) -> set[int]:
+def written_alike(dialect: Dialect) -> dict[str, Any]:
+    """Options of `explanation.files.write_csv` for a table in a dialect."""
+    return {
+        "sep": dialect.separator,
+        "decimal": dialect.decimal,
+        "byte_order_mark": dialect.byte_order_mark,
+    }
+
+
+def rows_in(path: Path, separator: str = ",") -> set[int]:
     """Return the row numbers in a CSV file, after dropping an incomplete last line from it."""
     if not path.exists():
         return set()
@@ -79,10 +128,23 @@ def rows_in(path: Path) -> set[int]:
             whole += len(line) if line.endswith(b"\n") else 0
         lines.truncate(whole)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return {int(record["row"]) for record in csv.DictReader(file)}
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            records = csv.DictReader(file, delimiter=separator)
+            return {int(record["row"]) for record in records}
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged ({error}): choose another folder.") from error
+
+
+def with_items(record: str, items: Mapping[str, str]) -> str:
+    """Return a record of an SD file with further data items at its end."""
+    body, end, _ = record.rpartition("$$$$")
+    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in items.items() if text]
+    return f"{body}{''.join(lines)}{end}\n" if end else record
+
+
+def _item_name(name: str) -> str:
+    """Return the name of a data item without the signs that end it."""
+    return re.sub(r"[<>\r\n]", "_", name)
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
@@ -123,7 +185,9 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
                 lines = []
 
 
-def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None:
+def csv_to_parquet(
+    table: Path, path: Path, columns: Mapping[str, type], dialect: Dialect = DEFAULT
+) -> None:
     """Write the rows of a CSV file as Parquet, with the types of its columns.
 
     A column of type `list` holds numbers separated by spaces.
@@ -137,15 +201,18 @@ def csv_to_parquet(table: Path, path: Path, columns: Mapping[str, type]) -> None
     lists = [name for name, kind in columns.items() if kind is list]
     numbers = pa.list_(pa.float32())
     schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
+    as_typed = pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal)
+    as_cut = pa_csv.ParseOptions(delimiter=dialect.separator)
     with (
         atomic_write(path, "wb") as file,
-        pa_csv.open_csv(table, convert_options=pa_csv.ConvertOptions(column_types=types)) as rows,
+        pa_csv.open_csv(table, parse_options=as_cut, convert_options=as_typed) as rows,
         pq.ParquetWriter(file, schema) as writer,
     ):
         for batch in rows:
             read = pa.Table.from_batches([batch])
             for name in lists:
-                values = [[float(v) for v in text.split()] for text in read[name].to_pylist()]
+                texts = (t.replace(dialect.decimal, ".") for t in read[name].to_pylist())
+                values = [[float(v) for v in text.split()] for text in texts]
                 place = read.schema.get_field_index(name)
                 read = read.set_column(place, name, pa.array(values, numbers))
             writer.write_table(read)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.tables.collections import column_values, structure_name
+from graphxai.datasets.tables.columns import named_column
 
 from .batches import ExplainBatch
 from .rows import CHUNK
@@ -26,13 +28,14 @@ class ExplainFrame:
 
     Attributes:
         batch: the model, the method and the target.
-        smiles_column: the column with SMILES.
+        smiles_column: the column with structures. Without it, it is one with a usual name, or the
+            only one whose cells can be read as SMILES.
         row_column: the column with row numbers. Without it, the result has no such column.
         name_column: the column with compound names. Without it, the result has no such column.
     """
 
     batch: ExplainBatch
-    smiles_column: str = "smiles"
+    smiles_column: str | None = None
     row_column: str | None = None
     name_column: str | None = None
 
@@ -52,24 +55,22 @@ class ExplainFrame:
         return pa.schema([(n, kinds[kind]) for n, kind in columns.items() if n not in left_out])
 
     def __call__(self, frame: Any) -> Any:
-        """Explain a `pyarrow.Table` or a `pandas.DataFrame`.
+        """Explain a `pyarrow.Table` or a `pandas.DataFrame`, whose index the result keeps.
 
         Raises:
             ValueError: a column is missing.
         """
-        columns = [self.smiles_column, self.row_column, self.name_column]
         is_pandas = isinstance(frame, pd.DataFrame)
-        existing = list(map(str, frame.columns if is_pandas else frame.schema.names))
-        for name in columns:
-            if name is not None and name not in existing:
-                raise ValueError(
-                    f"there is no column {name!r}; the columns are: {', '.join(existing)}."
-                )
-        values, numbers, names = (
-            None if name is None else _values(frame[name]) for name in columns
+        existing = list(frame.columns if is_pandas else frame.schema.names)
+        values = column_values(frame, structure_name(frame, self.smiles_column))
+        numbers, names = (
+            None
+            if name is None
+            else column_values(frame, named_column("the frame", existing, name))
+            for name in (self.row_column, self.name_column)
         )
-        table = self.explain(values or [], numbers, names)
-        return table.to_pandas() if is_pandas else table
+        table = self.explain(values, numbers, names)
+        return table.to_pandas().set_index(frame.index) if is_pandas else table
 
     def explain(
         self, values: Sequence[Any], numbers: Sequence[int] | None, names: Sequence[Any] | None
@@ -94,12 +95,6 @@ class ExplainFrame:
             for field in self.schema
         ]
         return pa.table(columns, schema=self.schema)
-
-
-def _values(column: Any) -> list[Any]:
-    """Return the values of a column in plain Python, with None where one is missing."""
-    values = column.tolist() if isinstance(column, pd.Series) else column.to_pylist()
-    return [None if isinstance(value, float) and value != value else value for value in values]
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Cut tables anywhere into pieces of consecutive rows that any process can read by itself.
 
-A table is a CSV, Parquet or Lance file, or a folder of such files. It lies on a disk or in a store
-that pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its rows are
-numbered from 1 through all its files, in the order of their names.
+A table is a file that `datasets.tables` reads, a Lance table, or a folder of such files, on a disk
+or in a store that pyarrow or fsspec knows (`s3://`, `gs://`, `hdfs://`, `az://` and others). Its
+rows are numbered from 1 through all its files, in the order of their names.
 """
 
 import json
@@ -15,13 +15,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from graphxai.datasets.csv_files import iter_records
+from graphxai.datasets.tables.columns import structure_column
+from graphxai.datasets.tables.opening import SUFFIXES as READABLE
+from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.tables.typed_cells import as_text
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-CSV = (".csv", ".tsv", ".txt")
-SUFFIXES = (*CSV, ".parquet", ".lance")
+CUT = (".parquet", ".lance")  # files that can be read from the middle
+SUFFIXES = (*(suffix for suffix in READABLE if suffix != ".pq"), ".gz", ".lance")
+SAMPLE = 20  # rows whose cells show which column has structures
 Span: TypeAlias = tuple[int, int]  # consecutive row numbers: the first, and one past the last
 
 
@@ -34,8 +38,8 @@ class Piece:
         first: the number of the first row in the table.
         start: the index of the first row in the file.
         rows: the number of rows.
-        cells: the columns of a CSV file, which only the driver reads. It is None for a file that
-            can be read from the middle.
+        cells: the columns of a CSV file or the like, which only the driver reads. It is None for a
+            file that can be read from the middle.
         version: the version of a Lance table.
     """
 
@@ -104,6 +108,34 @@ def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
     return pieces
 
 
+def structures_of(table: str | os.PathLike[str], asked: str | None) -> str:
+    """The column of a table that holds the structures, see `datasets.tables.columns`.
+
+    Raises FileNotFoundError if there is no such table, ValueError if the column cannot be told.
+    """
+    filesystem, place = filesystem_of(table)
+    path = _paths(filesystem, place, os.fspath(table))[0]
+    suffix = Path(path).suffix.lower()
+    if suffix not in CUT:
+        with _local_copy(filesystem, path) as copy:
+            return open_table(copy, asked).structures.name
+    if suffix == ".lance":
+        opened = _lance(path, os.fspath(table))
+        names, first = opened.schema.names, lambda: opened.to_table(limit=SAMPLE)
+        return structure_column(path, names, lambda: _texts(first(), names), asked).name
+    with _parquet(filesystem, path) as file:
+        names = file.schema_arrow.names
+        return structure_column(
+            path, names, lambda: _texts(next(file.iter_batches(SAMPLE)), names), asked
+        ).name
+
+
+def _texts(cells: Any, names: list[str]) -> list[tuple[str, ...]]:
+    """The rows of an Arrow table as text."""
+    columns = [[as_text(value) for value in cells.column(name).to_pylist()] for name in names]
+    return list(zip(*columns, strict=True))
+
+
 def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
     """Yield the rows of a piece that are in no span of `done` (sorted), at most `size` at a time.
 
@@ -169,22 +201,27 @@ def _paths(filesystem: "pafs.FileSystem", place: str, named: str) -> list[str]:
 def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[str]) -> Piece:
     """Return a file of a table as one piece that begins at row 1."""
     suffix = Path(path).suffix.lower()
-    if suffix in CSV:
+    if suffix not in CUT:
         with _local_copy(filesystem, path) as copy:
-            records = [tuple(record.values()) for _, record in iter_records(copy, columns)]
+            opened = open_table(copy, columns[0]).records(columns)
+            records = [tuple(record.cells.values()) for record in opened]
         cells = tuple(zip(*records, strict=True)) or ((),) * len(columns)
         return Piece(path, 1, 0, len(records), cells)
     if suffix == ".lance":
-        try:
-            import lance
-        except ImportError as error:
-            raise ImportError(f"{path}: install `pylance` to read Lance tables.") from error
-        opened = lance.dataset(table)
-        _require_columns(path, columns, opened.schema.names)
-        return Piece(path, 1, 0, opened.count_rows(), version=opened.version)
+        dataset = _lance(path, table)
+        _require_columns(path, columns, dataset.schema.names)
+        return Piece(path, 1, 0, dataset.count_rows(), version=dataset.version)
     with _parquet(filesystem, path) as file:
         _require_columns(path, columns, file.schema_arrow.names)
         return Piece(path, 1, 0, file.metadata.num_rows)
+
+
+def _lance(path: str, table: str) -> Any:
+    try:
+        import lance
+    except ImportError as error:
+        raise ImportError(f"{path}: install `pylance` to read Lance tables.") from error
+    return lance.dataset(table)
 
 
 def _require_columns(path: str, columns: list[str], existing: list[str]) -> None:

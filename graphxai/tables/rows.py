@@ -1,15 +1,16 @@
 """Read the rows of a table in chunks, and give them to a function here or in other processes."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.molecule_reading import shortened
 from graphxai.datasets.molecules import MAX_QUOTED
+from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.files import one_line
 from graphxai.runtime.workers import LostItem, map_in_processes
 
@@ -19,75 +20,138 @@ CHUNK = 128  # how many rows are read, explained and written at a time
 
 
 class TableRow(NamedTuple):
-    """A row of a table: its number, the SMILES, and the compound's name if the table has names."""
+    """A row of a table.
+
+    Attributes:
+        number: its number.
+        smiles: its structure.
+        name: the compound's name, or None if the table has no column for it.
+        problem: why the row cannot be read, or "".
+        others: the cells of the other columns, see `RowSource.others`.
+    """
 
     number: int
     smiles: str
     name: str | None
+    problem: str = ""
+    others: tuple[str, ...] = ()
 
 
-def count_rows(path: str | Path) -> int:
-    """Estimate how many rows a CSV file has, as its lines minus the header, for a progress bar."""
-    with Path(path).open("rb") as file:
-        return max(sum(1 for _ in file) - 1, 0)
+Result: TypeAlias = tuple[TableRow, Any]
 
 
-def read_rows(
-    path: str | Path,
-    smiles_column: str,
-    name_column: str | None,
-    skip: Collection[int] = (),
-) -> Iterator[list[TableRow]]:
-    """Yield the rows of a table, `CHUNK` at a time, except chunks with all rows in `skip`."""
-    columns = [smiles_column] if name_column is None else [smiles_column, name_column]
-    records = iter_records(path, columns)
-    while chunk := list(islice(records, CHUNK)):
-        if all(number in skip for number, _ in chunk):
-            continue
-        yield [
-            TableRow(
-                number,
-                cells[smiles_column],
-                None if name_column is None else one_line(cells[name_column]),
-            )
-            for number, cells in chunk
-        ]
+@dataclass(frozen=True)
+class RowSource:
+    """A table, and what is read of its rows.
+
+    Attributes:
+        table: the table.
+        name_column: its column with the names of compounds, or None.
+    """
+
+    table: Table
+    name_column: str | None = None
+
+    @classmethod
+    def of(
+        cls, path: str | Path, smiles_column: str | None, name_column: str | None
+    ) -> "RowSource":
+        """Open a table. Raises ValueError if it has no such columns."""
+        table = open_table(path, smiles_column)
+        table.structures  # noqa: B018 (raises an error that says what is missing)
+        return cls(table, None if name_column is None else table.column(name_column))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns besides those with the structures and the names, which outputs repeat."""
+        taken = (self.table.structures.name, self.name_column)
+        columns = self.table.columns
+        return tuple(n for n in columns if n not in taken and columns.count(n) == 1)
+
+    def headings(self, written: Collection[str]) -> dict[str, str]:
+        """Return what the other columns are called in an output beside columns of its own."""
+        headings: dict[str, str] = {}
+        for name in self.others:
+            heading = name
+            while heading in written or heading in headings.values():
+                heading = f"input {heading}"
+            headings[name] = heading
+        return headings
+
+    def chunks(self, skip: Collection[int] = ()) -> Iterator[list[TableRow]]:
+        """Yield the rows, `CHUNK` at a time, without chunks whose rows are all in `skip`."""
+        structures, named, others = self.table.structures.name, self.name_column, self.others
+        columns = [structures, *others] if named is None else [structures, named, *others]
+        records = self.table.records(columns)
+        while chunk := list(islice(records, CHUNK)):
+            if all(record.number in skip for record in chunk):
+                continue
+            yield [
+                TableRow(
+                    number,
+                    cells[structures],
+                    None if named is None else cells[named],
+                    problem,
+                    tuple(cells[name] for name in others),
+                )
+                for number, cells, problem in chunk
+            ]
+
+
+def other_cells(row: TableRow, headings: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of the other columns of a row, by their headings in an output."""
+    return dict(zip(headings.values(), map(one_line, row.others), strict=True))
 
 
 def map_rows(
     batch: Callable[..., list[Any]],
     chunks: Iterable[list[TableRow]],
-    result_if_lost: Callable[[NamedRejectedRow], Any],
+    rejected: Callable[[NamedRejectedRow], Any],
     workers: int | None,
     total: int,
-) -> Generator[list[Any], None, None]:
-    """Yield what a batch function makes of each chunk of rows, in their order.
+) -> Generator[list[Result], None, None]:
+    """Yield the rows of each chunk with what a batch function makes of them, in their order.
 
     Args:
         batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
         chunks: the rows, chunk by chunk.
-        result_if_lost: makes the result of a row that made its process end.
+        rejected: makes the result of a row that cannot be read, or that made its process end.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
         total: roughly the number of rows.
     """
-    with closing(map_in_processes(on_rows(batch), chunks, workers, total)) as done:
+    work = partial(_results_of, batch, rejected)
+    with closing(map_in_processes(work, chunks, workers, total)) as done:
         for parts in done:
-            results_by_place: dict[int, Any] = {}
+            results_by_place: dict[int, Result] = {}
             for rows, places, results in parts:
                 if isinstance(results, LostItem):
-                    number, smiles, name = rows[0]
-                    smiles = shortened(smiles, MAX_QUOTED)
-                    rejected = NamedRejectedRow(number, smiles, results.reason, name or "")
-                    results = [result_if_lost(rejected)]
-                results_by_place |= dict(zip(places, results, strict=True))
+                    results = [rejected(_without_result(rows[0], results.reason))]
+                pairs = zip(rows, results, strict=True)
+                results_by_place |= dict(zip(places, pairs, strict=True))
             yield [results_by_place[place] for place in sorted(results_by_place)]
 
 
-def on_rows(batch: Callable[..., list[Any]]) -> Callable[[Sequence[TableRow]], list[Any]]:
-    """Turn a function such as `ExplainBatch` into a function of rows that can be pickled."""
-    return partial(_call_with_columns, batch)
+def _results_of(
+    batch: Callable[..., list[Any]],
+    rejected: Callable[[NamedRejectedRow], Any],
+    rows: Sequence[TableRow],
+) -> list[Any]:
+    """Call a batch function, as `ExplainBatch` is, with the columns of the rows without a problem.
+
+    The rows that have a problem are rejected in their places.
+    """
+    usable = [row for row in rows if not row.problem]
+    results: Iterator[Any] = iter(())
+    if usable:
+        names = None if usable[0].name is None else [one_line(row.name or "") for row in usable]
+        results = iter(batch([row.smiles for row in usable], [row.number for row in usable], names))
+    return [
+        rejected(_without_result(row, row.problem)) if row.problem else next(results)
+        for row in rows
+    ]
 
 
-def _call_with_columns(batch: Callable[..., list[Any]], rows: Sequence[TableRow]) -> list[Any]:
-    numbers, smiles, names = zip(*rows, strict=True)
-    return batch(smiles, numbers, None if names[0] is None else names)
+def _without_result(row: TableRow, reason: str) -> NamedRejectedRow:
+    return NamedRejectedRow(
+        row.number, shortened(row.smiles, MAX_QUOTED), reason, one_line(row.name or "")
+    )

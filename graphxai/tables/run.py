@@ -7,15 +7,15 @@ A run folder holds
 * `run.json`, with the hash of the table, model, weights, method, target and pictures;
 * `pictures/`;
 * on request, `explanations.sdf`, and `explanations.parquet`, which is converted from the CSV file
-at
-  the end of the run.
+  at the end of the run.
 
 Rows are written and synced in chunks, which are numbered from the top of the table. So a run that
 was interrupted continues to the same files, byte for byte. If the table has a column of names, each
 file holds the names of the compounds.
+Both tables also have every other column of the input. They are written as the input is: with its
+separator, its decimal mark, and the byte-order mark by which Excel knows UTF-8.
 """
 
-import csv
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping
@@ -44,10 +44,13 @@ from .batches import (
     rejected_cells,
     require_molecules,
 )
-from .files import guarded
-from .rows import count_rows, map_rows, read_rows
+from .files import CsvFormat, with_items
+from .rows import RowSource, TableRow, map_rows, other_cells
 from .run_folder import open_run, require_formats
 from .settings import ExplanationSettings, PredictionSettings, RowSettings
+
+IDENTIFYING = ("row", "name", "smiles")
+KEPT_REASONS = 100  # rows left out that `predict_table` returns
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def explain_table(
     settings: ExplanationSettings,
     progress: Progress = no_progress,
 ) -> TableCounts:
-    """Explain each molecule of a CSV file into `folder`, with the files that the module lists.
+    """Explain each molecule of a table into `folder`, with the files that the module lists.
 
     A row that cannot be read, explained, drawn or written is rejected, and the run goes on. An SD
     file holds each name as a title of one line. A resumed run begins after the rows that an earlier
@@ -107,19 +110,24 @@ def explain_table(
     )
     require_molecules(model)
     require_formats(settings.formats)
-    folder = folder_at(folder)
-    description = _description(model, path, explainer, settings)
-    named = settings.name_column is not None
+    folder, named = folder_at(folder), settings.name_column is not None
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    description = _description(model, source, explainer, settings)
+    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
     rejected, nearness = 0, Counter[str]()
-    with open_run(folder, description, batch.columns(named), settings) as files:
+    with open_run(folder, description, outputs.done, outputs.rejected, settings) as files:
         batch.check()
         progress(len(files.finished))
-        chunks = read_rows(path, settings.smiles_column, settings.name_column, files.finished)
+        chunks = source.chunks(files.finished)
         lost = partial(rejected_cells, named=named)
-        total = count_rows(path) - len(files.finished)
+        total = source.table.count() - len(files.finished)
         with closing(map_rows(batch, chunks, lost, settings.workers, total)) as results:
             for chunk in results:
-                rows = [row for row in chunk if row["row"] not in files.finished]
+                rows = [
+                    outputs.cells(row, result)
+                    for row, result in chunk
+                    if row.number not in files.finished
+                ]
                 files.write(rows)
                 rejected += sum("reason" in row for row in rows)
                 nearness.update(row["training_set"] for row in rows if "reason" not in row)
@@ -138,7 +146,7 @@ def explain_rows(
     settings: RowSettings,
     skip: Collection[int] = (),
 ) -> Generator[ExplainedRow | NamedRejectedRow, None, None]:
-    """Explain the rows of a CSV file except those in `skip`, and yield them in order.
+    """Explain the rows of a table except those in `skip`, and yield them in order.
 
     The keywords are those of `RowSettings`. Rows are explained in batches, by processes that end
     with the generator. A row that cannot be explained is rejected. An error that concerns every
@@ -147,11 +155,11 @@ def explain_rows(
     batch = ExplainBatch(model, explainer, settings.target)
     batch.check()
     training = training_set_of(model)
-    chunks = read_rows(path, settings.smiles_column, settings.name_column, skip)
-    total = count_rows(path) - len(skip)
-    results = map_rows(batch.explanations, chunks, lambda row: row, settings.workers, total)
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    total = source.table.count() - len(skip)
+    results = map_rows(batch.explanations, source.chunks(skip), _itself, settings.workers, total)
     with closing(results):
-        for row in chain.from_iterable(results):
+        for _, row in chain.from_iterable(results):
             if isinstance(row, ExplainedRow):
                 set_nearness(row.explanation, training)
             if row.row not in skip:
@@ -165,38 +173,44 @@ def predict_table(
     out: TextIO,
     *,
     settings: PredictionSettings,
+    rejected: TextIO | None = None,
     progress: Progress = no_progress,
 ) -> tuple[TableCounts, list[RejectedRow]]:
-    """Predict each molecule of a CSV file, write CSV to `out`, and return the rows left out.
+    """Predict each molecule of a table, write CSV to `out`, and return the first rows left out.
 
     The keywords are those of `PredictionSettings`.
+
+    Args:
+        rejected: a file for the rows left out, with the reasons, if they are to be kept.
     """
     require_molecules(model)
     batch = PredictBatch(model, settings.level)
     named = settings.name_column is not None
-
-    def write(record: Mapping[str, Any]) -> None:
-        writer.writerow(guarded(record) if settings.excel_safe else record)
-
-    columns = list(batch.columns(named))
-    chunks = read_rows(path, settings.smiles_column, settings.name_column)
-    first = list(islice(chunks, 1))  # a missing column raises before anything is written
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    write(dict(zip(columns, columns, strict=True)))
-    rejected: list[RejectedRow] = []
-    nearness = Counter[str]()
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
+    chunks = source.chunks()
+    first = list(islice(chunks, 1))  # a damaged file raises before anything is written
+    out.write(outputs.done.header)
+    if rejected is not None:
+        rejected.write(outputs.rejected.header)
+    left_out: list[RejectedRow] = []
+    nearness, refused = Counter[str](), 0
     lost = partial(rejected_cells, named=named)
-    total = count_rows(path)
+    total = source.table.count()
     with closing(map_rows(batch, chain(first, chunks), lost, settings.workers, total)) as results:
-        for rows in results:
-            for row in rows:
-                if "reason" in row:
-                    rejected.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
-                else:
-                    write(row)
-                    nearness[row["training_set"]] += 1
+        for chunk in results:
+            rows = [outputs.cells(row, result) for row, result in chunk]
+            done = [row for row in rows if "reason" not in row]
+            failed = [row for row in rows if "reason" in row]
+            out.write(outputs.done.lines(done))
+            if rejected is not None:
+                rejected.write(outputs.rejected.lines(failed))
+            nearness.update(row["training_set"] for row in done)
+            refused += len(failed)
+            for row in failed[: max(0, KEPT_REASONS - len(left_out))]:
+                left_out.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
             progress(len(rows))
-    return TableCounts(nearness.total(), len(rejected), nearness=nearness), rejected
+    return TableCounts(nearness.total(), refused, nearness=nearness), left_out
 
 
 @accepts(RowSettings)
@@ -218,14 +232,52 @@ def largest_relevance(
     return largest
 
 
+@dataclass(frozen=True)
+class _Outputs:
+    """How the rows of a table and their results are written.
+
+    Attributes:
+        headings: what the other columns of the table are called.
+        done: how rows with a result are written.
+        rejected: how rows that were left out are written.
+    """
+
+    headings: Mapping[str, str]
+    done: CsvFormat
+    rejected: CsvFormat
+
+    @classmethod
+    def of(cls, source: RowSource, columns: Mapping[str, type], excel_safe: bool) -> "_Outputs":
+        """The other columns stand behind those that say which row it is."""
+        headings = source.headings({*columns, "reason"})
+        first = {name: kind for name, kind in columns.items() if name in IDENTIFYING}
+        others = dict.fromkeys(headings.values(), str)
+        look = source.table.dialect, excel_safe
+        done = CsvFormat({**first, **others, **columns}, *look)
+        return cls(headings, done, CsvFormat({**first, **others, "reason": str}, *look))
+
+    def cells(self, row: TableRow, result: Mapping[str, Any]) -> dict[str, Any]:
+        """The cells of a row with its result, also in the record of an SD file."""
+        others = other_cells(row, self.headings)
+        cells = others | dict(result)
+        if "record" in cells:
+            cells["record"] = with_items(cells["record"], others)
+        return cells
+
+
+def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
+    """Return a row; other processes need a function with a name."""
+    return row
+
+
 def _description(
-    model: LoadedModel, path: str | Path, explainer: Explainer, settings: ExplanationSettings
+    model: LoadedModel, source: RowSource, explainer: Explainer, settings: ExplanationSettings
 ) -> dict[str, Any]:
     """Describe a run for `run.json`, by all that must agree when it is resumed."""
     return {
-        "table": _digest(Path(path)),
-        "smiles_column": settings.smiles_column,
-        "name_column": settings.name_column,
+        "table": _digest(source.table.path),
+        "smiles_column": source.table.structures.name,
+        "name_column": source.name_column,
         "model": model.origin.name,
         "sha256": model.origin.sha256,
         "method": explainer.name,
@@ -239,7 +291,5 @@ def _description(
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a table."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

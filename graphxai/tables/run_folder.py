@@ -22,10 +22,9 @@ from graphxai.runtime.writing import (
     write_whole,
 )
 
-from .files import AppendedCsv, appended_sdf, csv_to_parquet, rows_in
+from .files import AppendedCsv, CsvFormat, appended_sdf, csv_to_parquet, rows_in
 from .settings import FORMATS, ExplanationSettings
 
-REJECTED_COLUMNS = ("row", "name", "smiles", "reason")
 TABLES = ("explanations.csv", "rejected.csv")
 WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
 RUN = {"table", "smiles_column", "model", "method"}  # the keys that every run.json of ours has
@@ -38,7 +37,6 @@ class RunFolder:
 
     Attributes:
         folder: the folder of the files.
-        columns: the columns of the table of explanations, with their types.
         finished: the numbers of the rows that an earlier run wrote.
         explanations: the table of explanations.
         rejected: the table of rows that were left out.
@@ -47,7 +45,6 @@ class RunFolder:
     """
 
     folder: Path
-    columns: Mapping[str, type]
     finished: frozenset[int]
     explanations: AppendedCsv
     rejected: AppendedCsv
@@ -71,14 +68,16 @@ class RunFolder:
     def write_parquet(self) -> None:
         """Convert the table of explanations to Parquet, at the end of a run."""
         table = self.folder / "explanations.csv"
-        csv_to_parquet(table, self.folder / "explanations.parquet", self.columns)
+        columns, dialect = self.explanations.format.columns, self.explanations.format.dialect
+        csv_to_parquet(table, self.folder / "explanations.parquet", columns, dialect)
 
 
 @contextmanager
 def open_run(
     folder: Path,
     description: Mapping[str, Any],
-    columns: Mapping[str, type],
+    explained: CsvFormat,
+    rejected: CsvFormat,
     settings: ExplanationSettings,
 ) -> Iterator[RunFolder]:
     """Open the files of a run within the block, while no other run may use the folder.
@@ -86,7 +85,8 @@ def open_run(
     Args:
         folder: the folder.
         description: what must agree when a run is resumed.
-        columns: the columns of the table of explanations, with their types.
+        explained: how the table of explanations is written.
+        rejected: how the table of rows that were left out is written.
         settings: the settings of the run.
 
     Raises:
@@ -96,19 +96,18 @@ def open_run(
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive_lock(folder))
-        finished = _begin(folder, description, settings.resume)
+        separator = explained.dialect.separator
+        finished = _begin(folder, description, separator, settings.resume)
         if settings.pictures is not None:
             folder_at(folder / "pictures")
-        excel_safe, named = settings.excel_safe, settings.name_column is not None
-        table = AppendedCsv(stack, folder / "explanations.csv", columns, excel_safe)
-        rejected_columns = [name for name in REJECTED_COLUMNS if named or name != "name"]
-        rejected = AppendedCsv(stack, folder / "rejected.csv", rejected_columns, excel_safe)
+        done = AppendedCsv(stack, folder / TABLES[0], explained)
+        left_out = AppendedCsv(stack, folder / TABLES[1], rejected)
         structures = None
         if "sdf" in settings.formats:
-            explained = rows_in(folder / "explanations.csv")
-            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", explained))
+            drawn = rows_in(folder / TABLES[0], separator)
+            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", drawn))
         pictures = settings.pictures is not None
-        yield RunFolder(folder, columns, frozenset(finished), table, rejected, structures, pictures)
+        yield RunFolder(folder, frozenset(finished), done, left_out, structures, pictures)
 
 
 def require_formats(formats: Collection[str]) -> None:
@@ -120,7 +119,7 @@ def require_formats(formats: Collection[str]) -> None:
         require_pyarrow(Path("explanations.parquet"))
 
 
-def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[int]:
+def _begin(folder: Path, description: Mapping[str, Any], separator: str, resume: bool) -> set[int]:
     """Make the folder, or check that it holds the same run, and return the rows already done."""
     stored = folder / "run.json"
     before = _description_in(stored)
@@ -130,7 +129,7 @@ def _begin(folder: Path, description: Mapping[str, Any], resume: bool) -> set[in
                 f"{folder / name} is not from a run of this command: choose another folder."
             )
     tables = [folder / name for name in TABLES]
-    finished = rows_in(tables[0]) | rows_in(tables[1])
+    finished = rows_in(tables[0], separator) | rows_in(tables[1], separator)
     if before is None or not finished:  # the run is new, or failed before its first row
         for table in tables:
             table.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from graphxai.runtime.settings import as_in
 FORMATS = ("csv", "parquet", "sdf")
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # a report shows them side by side
 SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
+LARGEST_TABLE = 50_000  # rows of a table that is opened on a page
 LARGEST_REPORT = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 
 TABLE = ("table", "ray")  # the sources that are read row by row
@@ -59,7 +60,12 @@ class Pictures:
 class PredictionSettings:
     """The options for predicting a table."""
 
-    smiles_column: str = option("smiles", "Column with SMILES.", applies_to=TABLE)
+    smiles_column: str | None = option(
+        None,
+        "Column with structures [default: one called SMILES or the like, or the only one that can"
+        " be read as such].",
+        applies_to=TABLE,
+    )
     name_column: str | None = option(None, "Column with compound names.", applies_to=TABLE)
     level: float = option(
         LEVEL,
@@ -108,7 +114,7 @@ class ExplanationSettings(PredictionSettings):
 class RowSettings:
     """The options for explaining the rows of a table one after another."""
 
-    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = field(default=None, metadata={"help": "Column with compound names."})
     target: Any = as_in(ExplanationSettings, "target")
     workers: int | None = as_in(PredictionSettings, "workers")
@@ -119,7 +125,7 @@ class RowSettings:
 class ReportSettings:
     """The options for a report."""
 
-    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = as_in(PredictionSettings, "name_column")
     names: Sequence[str] | None = field(
         default=None, metadata={"help": "Names of the molecules of a list, one for each."}
@@ -185,7 +191,7 @@ class ClusterSettings:
 class RaySettings(ClusterSettings):
     """The options for explaining a table with Ray."""
 
-    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
     name_column: str | None = as_in(PredictionSettings, "name_column")
     target: Any = as_in(ExplanationSettings, "target")
     resume: bool = as_in(ExplanationSettings, "resume")
@@ -197,7 +203,7 @@ class RaySettings(ClusterSettings):
 class DatasetSettings:
     """The options for explaining a Ray dataset."""
 
-    smiles_column: str = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
     row_column: str | None = field(
         default=None, metadata={"help": "Column with integers, which the result has as `row`."}
     )

@@ -40,7 +40,7 @@ def table(tmp_path):
 
 
 def read(path):
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # as the table is written
         return list(csv.DictReader(file))
 
 
@@ -120,12 +120,15 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     out = tmp_path / "predictions.csv"
     code, text, error = run("predict", table, "--model", checkpoint, "--out", out)
     assert code == 0
-    assert "3 predicted" in text
+    assert "3 predicted, 2 left out" in text
+    rejected = read(tmp_path / "predictions.rejected.csv")
+    assert [row["row"] for row in rejected] == ["2", "4"]
     assert "left out: row 2" in error
     rows = read(out)
     assert list(rows[0]) == [
         "row",
         "smiles",
+        "name",
         "activity",
         "activity: inactive",
         "activity: active",
@@ -135,7 +138,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     ]
     assert "training set: unknown" in text
     code, text, _ = run("predict", table, "--model", checkpoint)
-    assert text.splitlines()[0].startswith("row,smiles,activity")
+    assert text.splitlines()[0].startswith("row,smiles,name,activity")
     code, text, _ = run("predict", "CCO", "--model", checkpoint)
     assert text.startswith("activity: ")
 
@@ -347,7 +350,9 @@ def test_every_command_lists_the_existing_columns_if_one_is_missing(
     )
     code, text, error = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
     assert (code, text) == (1, "")
-    assert "no column 'smiles'; its columns: 'ID', 'mol'" in error
+    assert "no column of structures" in error
+    assert "Name it with --smiles-column" in error
+    assert "its columns: 'ID', 'mol'" in error
 
 
 def test_predictions_have_the_names_of_the_compounds(run, checkpoint, table):

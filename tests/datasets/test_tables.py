@@ -93,7 +93,7 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
         ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
         ("CCO,5\nCCN,6\n", "no header.*first line is a molecule"),
-        ("", "The file is empty"),
+        ("", "the file is empty"),
     ],
 )
 def test_a_column_of_structures_that_cannot_be_told_is_asked_for(

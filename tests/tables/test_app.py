@@ -1,6 +1,8 @@
 """The server of the app refuses strangers, answers the page, and survives bad requests."""
 
+import base64
 import csv
+import gzip
 import io
 import json
 import threading
@@ -96,7 +98,9 @@ def test_the_page_needs_the_token_and_allows_its_own_script_alone(client):
 
 def test_sizes_and_kinds_of_requests_are_bounded(client, ask, monkeypatch):
     monkeypatch.setattr(server, "LARGEST", 10_000)
-    assert client.post("/api/read", json={"text": "C" * 20_000}).status_code == 413
+    monkeypatch.setattr(server, "LARGEST_FILE", 10_000)
+    assert client.post("/api/read", json={"content": "C" * 30_000}).status_code == 413
+    assert client.post("/api/card", json={"smiles": "C" * 20_000}).status_code == 413
     text = {"content": json.dumps(ASKED), "headers": {"Content-Type": "text/plain"}}
     assert client.post("/api/card", **text).status_code == 415
     for content in ("[1]", "{", "[" * 5000):
@@ -239,13 +243,14 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
     if name.endswith(".sdf"):
         text = "".join(Chem.SDWriter.GetText(mol) for mol in mols.values())
     asked = {"smiles": AMIDE, "task": "pIC50", "towards": "pIC50: >99", "model": "bace"}
-    asked["table"] = {"name": name, "text": text}
     app = server.application(OfferedModels([model]), TOKEN, PORT)
     with (
         TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as client,
-        client.stream("POST", "/api/suggest", json=asked) as answer,
     ):
-        *before, last = (json.loads(line)["found"] for line in answer.iter_lines())
+        asked["table"] = client.post("/api/read", json=upload(name, text)).json()
+        with client.stream("POST", "/api/suggest", json=asked) as answer:
+            lines = list(answer.iter_lines())
+        *before, last = (json.loads(line)["found"] for line in lines)
     assert all(shown["measured"] == "" for shown in before[-1])
     shown = next(shown for shown in last if shown["smiles"] == first.smiles)
     assert shown["measured"].startswith("measured pIC50 5.75 (before 5)")
@@ -259,8 +264,9 @@ def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told
     steps = []
     for cells in (("9,15", "8,7", ">8,9"), (">9", ">8", ">7")):
         rows = [f"{s};{cell}" for s, cell in zip((AMIDE, "CCO", "CCN"), cells, strict=True)]
-        file = "assay.csv", "\n".join(["smiles;pIC50", *rows]), ""
-        measured = partial(tables.measured_in, *file, ("pIC50",))
+        content = "\n".join(["smiles;pIC50", *rows]).encode()
+        key = tables.rows_of("assay.csv", content)["key"]
+        measured = partial(tables.measured_in, key, "", ("pIC50",))
         *_, last = molecules.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
         steps.append(last)
         measurements = measured()
@@ -310,23 +316,41 @@ async def _called(seen, turn, request, work, *args):
 CSV = "Name;Canonical_SMILES;x\nfirst;CCO;1\n=cmd|' /C calc'!A0;CCN;2\n" + ATTACK + ";CC;3\n"
 
 
-def test_tables_are_read_as_they_come(ask):
-    answer = ask("read", name="a.csv", text=CSV)
+def upload(name, content, **more):
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    return {"name": name, "content": base64.b64encode(content).decode(), **more}
+
+
+def test_tables_are_read_as_they_come(ask, monkeypatch):
+    answer = ask("read", **upload("a.csv", CSV))
     assert [row[1] for row in answer["rows"]] == ["CCO", "CCN", "CC"]
     assert [row[0] for row in answer["rows"]][::2] == ["first", ATTACK]
-    answer = ask("read", name="list.smi", text="CCO ethanol\nc1ccccc1\n")
-    assert answer["rows"] == [["ethanol", "CCO"], ["", "c1ccccc1"]]
-    answer = ask("read", name="a.csv", text="a,b\n1,CCO\n")
+    answer = ask("read", **upload("list.smi", "CCO ethanol\nc1ccccc1\n"))
+    assert answer["rows"] == [["ethanol", "CCO", ""], ["", "c1ccccc1", ""]]
+    answer = ask("read", **upload("a.csv", "a,b\n1,2\n"))
     assert (answer["rows"], answer["columns"]) == ([], ["a", "b"])
-    assert ask("read", name="a.csv", text="a,b\n1,CCO\n", column="b")["rows"] == [["", "CCO"]]
+    assert "can be read as SMILES" in answer["choice"]
+    answer = ask("read", **upload("a.csv", "a,b\n1,CCOC\n"))
+    assert answer["rows"] == [["", "CCOC", ""]]
+    assert "column 'b', as the only one" in answer["choice"]
+    answer = ask("read", **upload("a.csv", "a,b\nCCCC,CCOC\n", column="b"))
+    assert answer["rows"] == [["", "CCOC", ""]]
+    answer = ask("read", **upload("a.csv.gz", gzip.compress(b"Smiles\rCCO\r")))
+    assert answer["rows"] == [["", "CCO", ""]]
     record = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
     sdf = f"ethanol{record}$$$$\nbad\n\n\nnonsense\n$$$$\n"
-    assert ask("read", name="b.sdf", text=sdf)["rows"][0] == ["ethanol", "CCO"]
-    assert ask("read", name="a.csv", text="smiles\n" + "C\n" * 2500)["more"] == 500
-    twice = ask("read", 400, name="twice.csv", text="smiles,smiles\nC,C\n")
-    assert twice["error"].startswith("twice.csv has more than one column")
-    for text in ("", "\x00\x01", '"'):
-        ask("read", name="x.csv", text=text)
+    rows = ask("read", **upload("b.sdf", sdf))["rows"]
+    assert rows[0] == ["ethanol", "CCO", ""]
+    assert rows[1][:2] == ["", ""]
+    assert "mol block" in rows[1][2]
+    monkeypatch.setattr(tables, "LARGEST_TABLE", 2000)
+    assert ask("read", **upload("a.csv", "smiles\n" + "C\n" * 2500))["more"] == 500
+    twice = ask("read", **upload("twice.csv", "smiles,smiles\nC,C\n"))
+    assert twice["choice"].startswith("twice.csv has more than one column")
+    for text in ("", b"PK\x03\x04", "smiles\nCC" + "C" * 100 + '\n"open\nC'):
+        answer = ask("read", 400, **upload("x.csv", text))
+        assert answer["error"].startswith("x.csv")
+    assert "base64" in ask("read", 400, name="x.csv", content="\u00e9")["error"]
 
 
 def test_the_basket_becomes_csv_sdf_and_a_report(client):

@@ -249,7 +249,7 @@ def test_hostile_smiles_tables_and_links_run_nothing(page):
     assert page.js(NODES) == 1
     quoted = ATTACK.replace('"', '""')
     table = f'name,smiles\n"{quoted}",CCO\nx,"{quoted}"\ny,CCN\n'
-    page.js(f"open({json.dumps(ATTACK + '.csv')}, {json.dumps(table)})")
+    page.js(f"open(new File([{json.dumps(table)}], {json.dumps(ATTACK + '.csv')}))")
     page.wait("byId('rows').children.length === 3")
     page.wait("byId('rows').innerText.includes('not readable')")
     page.click("#rows tr:first-child button")

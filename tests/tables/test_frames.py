@@ -57,5 +57,14 @@ def test_a_column_that_is_no_text_is_refused_row_by_row(batch, values):
 
 def test_an_empty_part_and_a_missing_column(batch):
     assert ExplainFrame(batch)(pd.DataFrame({"smiles": []})).empty
-    with pytest.raises(ValueError, match=r"no column 'smiles'; the columns are: SMILES"):
-        ExplainFrame(batch)(pd.DataFrame({"SMILES": ["CCO"]}))
+    with pytest.raises(ValueError, match=r"no column 'smiles'; its columns: 'drawn'"):
+        ExplainFrame(batch, "smiles")(pd.DataFrame({"drawn": ["CCO"]}))
+
+
+def test_results_keep_the_index_of_their_frame_and_its_column_is_found_by_itself(batch):
+    frame = pd.DataFrame({"drawn": ["CCOC", "C1CC", "CCNC"], "x": 1}, index=[2, 0, 1])
+    frame.loc[0, "drawn"] = "CCSC"
+    joined = frame.join(ExplainFrame(batch)(frame)[["smiles", "reason"]])
+    assert joined.smiles.tolist() == ["CCOC", "CCSC", "CCNC"]
+    upper = frame.rename(columns={"drawn": "SMILES"})
+    assert ExplainFrame(batch, "smiles")(upper).index.tolist() == [2, 0, 1]

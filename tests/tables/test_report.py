@@ -562,19 +562,20 @@ def test_measured_classes_are_read_from_the_column_that_is_named(bace, assay, tm
     assert read(out)[1]["measured"]["column"] == "hit"
 
 
-def test_files_that_are_no_table_say_how_to_convert_them(bace, tmp_path):
+def test_files_of_every_format_become_a_report_or_say_what_to_do(bace, tmp_path):
     sdf, book, listed = (tmp_path / name for name in ("a.sdf", "b.csv", "c.smi"))
     sdf.write_text(Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + "$$$$\n")
     book.write_bytes(b"PK\x03\x04" + bytes(99))
     listed.write_text("CCO ethanol\nCCN\n")
     out = tmp_path / "r.html"
+    for path, smiles in ((sdf, ["CCO"]), (str(sdf), ["CCO"]), (listed, ["CCO", "CCN"])):
+        _, data = read(gx.report(bace, path, out, detailed=0))
+        assert [molecule["smiles"] for molecule in data["molecules"]] == smiles
     for path, message in (
-        (sdf, "a.sdf is not a CSV table with a column of SMILES: convert its structures"),
-        (str(sdf), "convert its structures"),
-        (book, "save the sheet as CSV"),
-        (listed, "The first line is a molecule: write the header smiles,name above it"),
+        (book, "cannot be read as a workbook|openpyxl"),
+        (tmp_path / "a.pdb", "no such file"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, ImportError, FileNotFoundError), match=message):
             gx.report(bace, path, out)
     with pytest.raises(ValueError, match=r"^the molecule cannot be explained: "):
         gx.report(bace, "C1CC", out)

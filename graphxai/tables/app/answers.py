@@ -1,5 +1,6 @@
 """Answer the requests of the page by name, for servers and notebooks alike."""
 
+import base64
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +13,8 @@ from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
 from .tables import KINDS, exported, measured_in, rows_of
 
-LARGEST = 4_000_000  # how many characters a file may have
+LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
+LARGEST = 4_000_000  # how many characters any other request may have
 LONGEST = 120.0  # how long a search may take, in seconds
 MOST_MOLECULES = 64  # how many molecules are predicted in one request at most
 EXPECTED = (ValueError, ImportError, NotImplementedError)  # errors that a request may cause
@@ -61,7 +63,7 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     smiles, towards, target = body.text("smiles"), body.text("towards"), body.target()
     table_fields = body.fields.get("table")
     table = Body(table_fields if isinstance(table_fields, dict) else {})
-    file = table.text("name"), table.text("text", most=LARGEST), table.text("column")
+    file = table.text("key"), table.text("column")
     tasks = tuple(Goal.of(towards, model).columns(model))
     measured = partial(measured_in, *file, tasks)
     sure = body.fields.get("sure") is True
@@ -108,7 +110,13 @@ def _contrast(models: OfferedModels, body: Body) -> Any:
 
 
 def _read(models: OfferedModels, body: Body) -> Any:
-    return rows_of(body.text("name"), body.text("text", most=LARGEST), body.text("column"))
+    try:
+        content = base64.b64decode(body.text("content", most=2 * LARGEST_FILE), validate=True)
+    except ValueError:
+        raise ValueError("content must be a file in base64.") from None
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"the file is larger than {LARGEST_FILE // 10**6} MB: open a part of it.")
+    return rows_of(body.text("name"), content, body.text("column"))
 
 
 def _export(models: OfferedModels, body: Body) -> Any:

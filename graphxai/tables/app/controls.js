@@ -20,7 +20,7 @@ byId("enter").addEventListener("submit", (event) => {
 });
 byId("file").addEventListener("change", async (event) => {
   const [file] = event.target.files;
-  if (file) open(file.name, await file.slice(0, 4_000_000).text());
+  if (file) await open(file);
   event.target.value = "";
 });
 host.frame.addEventListener("dragover", (event) => { event.preventDefault(); host.frame.classList.add("dropping"); });
@@ -29,7 +29,7 @@ host.frame.addEventListener("drop", async (event) => {
   event.preventDefault();
   host.frame.classList.remove("dropping");
   const [file] = event.dataTransfer.files;
-  if (file) open(file.name, await file.slice(0, 4_000_000).text());
+  if (file) await open(file);
   else enter(event.dataTransfer.getData("text/plain"));
 });
 byId("model").addEventListener("change", async (event) => (await choose(event.target.value)) && chosen());
@@ -39,7 +39,7 @@ byId("picture").addEventListener("keydown", arrow);
 byId("suggest").addEventListener("submit", suggest);
 byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
 byId("beside").addEventListener("toggle", drawSides);
-byId("column").addEventListener("change", (event) => event.target.value && open(table.file.name, table.file.text, event.target.value));
+byId("column").addEventListener("change", (event) => event.target.value && open(table.opened, event.target.value));
 for (const button of root.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
 const CLICKS = {
   undo, redo, cancel, more: moreRows, keep: keepCurrent,

@@ -27,7 +27,7 @@ except ImportError:
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.html import security_policy
 
-from .answers import ANSWERS, EXPECTED, LARGEST, Body, reason, suggested
+from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
 from .browser import opened_in_browser
 from .connections import ARRIVAL, TimedConnection
 from .guard import Guard
@@ -51,7 +51,8 @@ def application(models: OfferedModels, token: str, port: int) -> Guard:
         if work is None:
             raise HTTPException(404)
         try:
-            result = await _in_turn(turn, request, work, models, await _body(request))
+            most = 2 * LARGEST_FILE if request.path_params["name"] == "read" else LARGEST
+            result = await _in_turn(turn, request, work, models, await _body(request, most))
         except HTTPException:
             raise
         except Exception as error:  # RDKit raises errors of any type
@@ -114,7 +115,7 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-async def _body(request: Request) -> Body:
+async def _body(request: Request, most: int = LARGEST) -> Body:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "send JSON.")
     content = bytearray()
@@ -122,8 +123,8 @@ async def _body(request: Request) -> Body:
         async with asyncio.timeout(ARRIVAL):
             async for part in request.stream():
                 content += part
-                if len(content) > LARGEST:
-                    raise HTTPException(413, f"more than {LARGEST // 10**6} MB: send less.")
+                if len(content) > most:
+                    raise HTTPException(413, f"more than {most // 10**6} MB: send less.")
     except TimeoutError:
         raise HTTPException(408, "the request did not arrive in time.") from None
     try:

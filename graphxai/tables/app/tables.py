@@ -1,94 +1,119 @@
 """Read tables dropped on the page, and write the basket of the page to files."""
 
 import csv
+import hashlib
 import io
 import tempfile
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rdkit import Chem, rdBase
-
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.contract.target import Target
-from graphxai.datasets.csv_files import iter_records
+from graphxai.datasets.tables.columns import NAMES
+from graphxai.datasets.tables.opening import SUFFIXES, TableError
+from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
 from graphxai.tables.report import report
+from graphxai.tables.settings import LARGEST_TABLE
 
 from .molecules import MAX_CHARACTERS
 
-MAX_ROWS = 2000
 MAX_BASKET = 60
-SMILES = ("smiles", "canonical_smiles", "canonical smiles", "mol", "structure")
-NAMES = ("name", "id", "compound", "compound_id", "compound id", "molecule", "cid", "title")
-STRUCTURES = (".sdf", ".sd", ".mol")
+MAX_COLUMNS = 100  # columns to choose from
+KEPT_FILES = 4  # files that are kept for later requests
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
-def rows_of(name: str, text: str, column: str = "") -> dict[str, Any]:
-    """Read the molecules of a file, up to 2,000, and count how many more there are.
+@dataclass(frozen=True)
+class UploadedFile:
+    """A file that was dropped on the page: its name there, and its content."""
 
-    The result has `rows` of name and SMILES, the number of `more`, and `columns`. If there is no
-    column of SMILES, there are no rows, and the user can choose one of the columns.
+    name: str
+    content: bytes
+
+
+_files: OrderedDict[str, UploadedFile] = OrderedDict()
+
+
+def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
+    """Read the molecules of a file of any format that `datasets.tables` reads.
+
+    Returns:
+        `rows`, each with name, SMILES and the reason why it cannot be read, or ""; `more`, how many
+        rows there are beyond the limit; `key`, by which later requests name the file; and `choice`,
+        which column was chosen and why. If that cannot be told, there are `columns` to choose from
+        and no rows, and `choice` says why.
 
     Args:
-        name: the name of the file. If it ends in .sdf, the file is an SD file. Otherwise it is a
-            table, or a list of SMILES without a header.
-        text: the content of the file.
-        column: the column with the SMILES. By default it is a column with a usual name.
+        name: the name of the file, whose suffix says what it is where the content does not.
+        column: the column with the structures, by default found by its name or content.
     """
-    if name.lower().endswith(STRUCTURES):
-        return _limited([[title, smiles] for title, smiles, _ in _records(text)])
-    header = _header(text)
-    columns = _columns(header)
-    by_name = {cell.lower(): cell for cell in reversed(columns)}
-    column = column or _smiles_column(columns)
-    if not column and header and _is_smiles(header.split()[0]):
-        lines = (line.split(None, 1) for line in text.splitlines() if line.strip())
-        return _limited([[one_line("".join(rest)), smiles] for smiles, *rest in lines])
-    if not column:
-        return {"rows": [], "more": 0, "columns": columns[:100]}
-    named = next((by_name[usual] for usual in NAMES if usual in by_name), column)
-    records = _cells(name, text, (column, named))
-    titles = [one_line(record[named]) if named != column else "" for record in records]
-    pairs = zip(titles, records, strict=True)
-    return _limited([[title, record[column]] for title, record in pairs])
+    file = UploadedFile(name[-200:], content)
+    key = hashlib.sha256(content).hexdigest()
+    _files[key] = file
+    _files.move_to_end(key)
+    while len(_files) > KEPT_FILES:
+        _files.popitem(last=False)
+    with _opened(file, column) as table:
+        try:
+            structures = table.structures.name
+        except TableError as error:
+            if not table.columns:
+                raise
+            columns, why = list(table.columns[:MAX_COLUMNS]), _renamed(error, table, file)
+            return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
+        named = _name_column(table)
+        read = [structures] if named is None else [structures, named]
+        records = table.records(read)
+        rows = [
+            [
+                "" if named is None else one_line(cells[named])[:200],
+                cells[structures][: MAX_CHARACTERS + 1],
+                problem,
+            ]
+            for _, cells, problem in islice(records, LARGEST_TABLE)
+        ]
+        more = sum(1 for _ in records)
+        return {"rows": rows, "more": more, "columns": [], "key": key, "choice": table.choice}
 
 
 @lru_cache(maxsize=4)  # finding the matched pairs takes seconds
-def measured_in(name: str, text: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
-    """Read what was measured in a file, for the first task that names a column with numbers.
+def measured_in(key: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
+    """Read what was measured in a file, from the first task that names a column with numbers.
 
-    Returns None if nothing was measured. If no value was understood, the result is empty and has a
-    note that says so.
+    Returns None if nothing was measured, or if the file is no longer kept. If no value was
+    understood, the note of an empty result says so.
 
     Args:
-        name, text, column: as for `rows_of`. A property of an SD file counts as a column.
-        tasks: the names of the tasks.
+        key, column: as `rows_of` returned and took them.
+        tasks: the columns to look for. A data item of an SD file is a column.
     """
-    structures = name.lower().endswith(STRUCTURES)
-    columns = _columns(_header(text))
-    column = column or _smiles_column(columns)
+    file = _files.get(key)
     unread: Measurements | None = None
-    for task in tasks:
-        if structures:
-            cells_of_rows = [(smiles, cells.get(task, "")) for _, smiles, cells in _records(text)]
-        elif column and task in columns and task != column:
-            cells_of_rows = [(row[column], row[task]) for row in _cells(name, text, (column, task))]
-        else:
-            continue
-        with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the page shows the note
-            try:
-                return Measurements.of(cells_of_rows[:MAX_ROWS], task)
-            except NoNumbersError as error:
-                unread = unread or Measurements(task, {}, str(error))
+    if file is None:
+        return None
+    with _opened(file, column) as table, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the page shows the note
+        for task in tasks:
+            if table.columns.count(task) != 1 or task == table.structures.name:
+                continue
+            records = islice(table.records((table.structures.name, task)), LARGEST_TABLE)
+            pairs = [(row.cells[table.structures.name], row.cells[task]) for row in records]
+            with suppress(ValueError):
+                try:
+                    return Measurements.of(pairs, task)
+                except NoNumbersError as error:
+                    unread = unread or Measurements(task, {}, str(error))
     return unread
 
 
@@ -139,53 +164,25 @@ def exported(
         return text.getvalue()
 
 
-def _header(text: str) -> str:
-    return text.lstrip("\ufeff").partition("\n")[0].strip()
-
-
-def _columns(header: str) -> list[str]:
-    cells: list[str] = next(csv.reader([header], delimiter=max(",;\t", key=header.count)), [])
-    return [cell.strip() for cell in cells]
-
-
-def _smiles_column(columns: Sequence[str]) -> str:
-    """Return the name of the column with the SMILES, or "" if there is none."""
-    by_name = {cell.lower(): cell for cell in reversed(columns)}
-    return next((by_name[usual] for usual in SMILES if usual in by_name), "")
-
-
-def _cells(name: str, text: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Read the cells of these columns of a table, row by row."""
+@contextmanager
+def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
+    """Open a file of the page as a table, with errors that have its name there."""
+    suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.csv"
-        path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        path = Path(folder) / f"table{''.join(suffixes[-2:])}"
+        path.write_bytes(file.content)
         try:
-            return [record for _, record in iter_records(path, tuple(dict.fromkeys(columns)))]
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(path), name)) from None
+            yield open_table(path, column or None)
+        except (TableError, ImportError) as error:
+            raise type(error)(str(error).replace(str(path), file.name)) from None
 
 
-def _records(text: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Read name, SMILES and properties of each record of an SD file, empty if it is unreadable."""
-    with rdBase.BlockLogs():
-        molecules = Chem.ForwardSDMolSupplier(io.BytesIO(text.encode("utf-8", "replace")))
-        return [
-            ("", "", {})
-            if mol is None
-            else (
-                one_line(mol.GetProp("_Name")),
-                Chem.MolToSmiles(mol),
-                {key: mol.GetProp(key) for key in mol.GetPropNames()},
-            )
-            for mol in molecules
-        ]
+def _renamed(error: TableError, table: Table, file: UploadedFile) -> str:
+    return str(error).replace(str(table.path), file.name)
 
 
-def _limited(rows: list[list[str]]) -> dict[str, Any]:
-    shown = [[name[:200], smiles[: MAX_CHARACTERS + 1]] for name, smiles in rows[:MAX_ROWS]]
-    return {"rows": shown, "more": max(0, len(rows) - MAX_ROWS), "columns": []}
-
-
-def _is_smiles(text: str) -> bool:
-    with rdBase.BlockLogs():
-        return len(text) <= MAX_CHARACTERS and Chem.MolFromSmiles(text) is not None
+def _name_column(table: Table) -> str | None:
+    """The column with the names of the compounds, or None if no column has a usual name."""
+    by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
+    found = (by_name[usual] for usual in NAMES if usual in by_name)
+    return next((name for name in found if name != table.structures.name), None)

@@ -67,11 +67,11 @@ function entry({ place, change }) {
 function record({ place, change }) {
   const m = data.molecules[place];
   const counterfactual = change === undefined ? null : m.changes.found[change];
-  const predictions = Object.fromEntries(m.predictions.map(([task, text], k) =>
-    [task, [text, m.ranges[k] && `(${m.ranges[k]})`].filter(Boolean).join(" ")]));
+  const named = (names, values) => Object.fromEntries(names.map((name, k) => [name, values[k] ?? ""]));
   return {
     name: m.name, row: m.row, smiles: (counterfactual || m).smiles, changes: counterfactual ? counterfactual.name : "",
-    ...(counterfactual ? { [m.predictions[0][0]]: counterfactual.prediction } : predictions),
+    ...(counterfactual ? {} : named(data.inputs, m.input)),
+    ...named(data.columns, counterfactual ? data.columns.map((name) => counterfactual.cells[name]) : m.cells),
     ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : m.measured?.[1] ?? "" }),
     trust: (counterfactual || m).trust.level, "why this trust": (counterfactual || m).trust.sentence, "training set": (counterfactual || m).near ?? "",
     "predicted change": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
@@ -83,14 +83,17 @@ function record({ place, change }) {
 function cell(value) {
   const plain = String(value).replaceAll("\u2212", "-");
   const isNumber = plain.trim() !== "" && plain.trim().split(/\s+/).every((part) => Number.isFinite(Number(part)));
-  const text = FORMULA.test(plain) && !isNumber ? `'${plain}` : plain;
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const [separator, decimal] = data.dialect;
+  const text = FORMULA.test(plain) && !isNumber ? `'${plain}` : isNumber ? plain.replaceAll(".", decimal) : plain;
+  return /["\n\r]/.test(text) || text.includes(separator) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
 function csv() {
   const rows = [...basket.values()].map(record);
   const columns = [...new Set(rows.flatMap(Object.keys))];
-  return [columns, ...rows.map((row) => columns.map((name) => row[name] ?? ""))].map((cells) => cells.map(cell).join(",")).join("\n") + "\n";
+  const lines = [columns, ...rows.map((row) => columns.map((name) => row[name] ?? ""))];
+  const [separator, , forExcel] = data.dialect;
+  return (forExcel ? "\ufeff" : "") + lines.map((cells) => cells.map(cell).join(separator)).join("\n") + "\n";
 }
 
 function saveBasket() {

@@ -93,6 +93,7 @@ def report(
         source=source.name,
         notes=notes,
         measured=source.measured,
+        dialect=source.dialect,
     )
     return write_whole(out, render(data, title, model_card(model)))
 

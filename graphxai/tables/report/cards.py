@@ -18,6 +18,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.tables.batches import predicted_columns, prediction_cells
 
 from .measured import shown
 from .molecules import ReportRow, ReportSource
@@ -136,6 +137,9 @@ def _card_of(
     value = row.measured.get(task.name)
     content["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
     training = settings.training
+    columns, cells = predicted_columns(settings.model), prediction_cells(explanation.predictions)
+    content["cells"] = [cells.get(name, "") for name in columns]
+    content["input"] = list(row.others.values())
     content["part"] = "" if training is None else training.part(explanation.atoms())
     return MoleculeCard(row, explanation, parts, content)
 
@@ -158,5 +162,6 @@ def _prepared(
 
 def _rejected(row: ReportRow, error: Exception) -> RejectedMolecule:
     """Return what the page says about a row that was left out."""
-    smiles, reason = str(row.value)[:LONGEST_QUOTE], str(error) or type(error).__name__
+    smiles = "" if isinstance(row.value, Exception) else str(row.value)[:LONGEST_QUOTE]
+    reason = str(error) or type(error).__name__
     return RejectedMolecule(row.number, smiles, reason)

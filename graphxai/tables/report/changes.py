@@ -16,6 +16,7 @@ from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
+from graphxai.tables.batches import prediction_cells
 from graphxai.visualization.contrast import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
@@ -96,6 +97,7 @@ def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str
         "name": counterfactual.changes,
         "prediction": minus_signs(f"{after}, {after.range}" if after.range else str(after)),
         "change": minus_signs(change),
+        "cells": prediction_cells([after]),
         "reached": counterfactual.reached,
         "sure": counterfactual.reached and bool(goal.sure(after)),
         "similarity": rounded([counterfactual.similarity], 2)[0],

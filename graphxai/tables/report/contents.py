@@ -1,11 +1,12 @@
 """Collect everything that the page of a report shows, as JSON values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from graphxai.chemistry.fragment_table import FragmentTable
+from graphxai.datasets.tables.dialect import Dialect
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
@@ -15,6 +16,7 @@ from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
 from graphxai.runtime.reading import small_file
+from graphxai.tables.batches import predicted_columns
 from graphxai.visualization.color import PALETTES, Scale
 
 from .cards import Cards, MoleculeCard
@@ -25,6 +27,8 @@ from .measured import MeasuredTable, agreement
 from .projection import similarity_map
 from .records import colour_limit, rounded
 from .summary import fragment_ranking
+
+BASKET = ("name", "row", "smiles", "changes", "trust", "training set")  # of its own columns
 
 
 def page_data(
@@ -38,6 +42,7 @@ def page_data(
     source: str,
     notes: Sequence[str],
     measured: MeasuredTable,
+    dialect: Dialect,
 ) -> dict[str, Any]:
     """Return all data for the page's script.
 
@@ -51,6 +56,7 @@ def page_data(
         source: the name of the file, or the number of molecules in words.
         notes: what the page says about measured values.
         measured: the measured values.
+        dialect: how the page writes the basket as a table.
     """
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
@@ -100,6 +106,9 @@ def page_data(
         "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
         "unsigned_colours": Scale(1.0, one_sided=True).arms(),
         "molecules": records,
+        "columns": list(predicted_columns(model)),
+        "inputs": _headings(cards.molecules[0].row.others, predicted_columns(model)),
+        "dialect": [dialect.separator, dialect.decimal, dialect.byte_order_mark],
         "neighbours": dict(full.neighbours),
         "map": similarity_map([explanation.atoms() for explanation in explanations]),
         "fragments": None if fragments is None else fragment_ranking(fragments, records),
@@ -107,6 +116,12 @@ def page_data(
         "refused": dict(full.refused),
         "measured": agreement(task, measured.columns.get(task.name, ""), target, records),
     }
+
+
+def _headings(others: Iterable[str], columns: Iterable[str]) -> list[str]:
+    """What the columns of the table are called in the basket, beside those of the predictions."""
+    taken = {*columns, *BASKET}
+    return [f"input {name}" if name in taken else name for name in others]
 
 
 def model_card(model: Model) -> str:

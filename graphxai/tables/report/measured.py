@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.csv_files import iter_records
 from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.tables.table import Table
 from graphxai.learning.metrics import r2, rmse, roc_auc
 
 PARTS = {  # the parts of the model's data, in the order in which they are shown
@@ -46,7 +44,7 @@ class MeasuredTable:
 
 
 def measured_columns(
-    path: Path, smiles_column: str, tasks: Sequence[Task], named: Mapping[str, str]
+    table: Table, tasks: Sequence[Task], named: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the column of each task's measured values, by default one named after the task.
 
@@ -54,23 +52,16 @@ def measured_columns(
         ValueError: a named task or column does not exist.
     """
     names = [task.name for task in tasks]
-    for name, column in named.items():
+    for name in named:
         if name not in names:
             raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(names)}.")
-        next(iter_records(path, (smiles_column, column)), None)
-    others = [name for name in names if name not in named] if path.is_file() else []
-    return dict(named) | {name: name for name in others if _has_column(path, smiles_column, name)}
-
-
-def _has_column(path: Path, smiles_column: str, column: str) -> bool:
-    with suppress(ValueError):
-        next(iter_records(path, (smiles_column, column)), None)
-        return True
-    return False
+    columns = {name: table.column(column) for name, column in named.items()}
+    others = {name: name for name in names if table.columns.count(name) == 1}
+    return others | columns
 
 
 def measured_table(
-    path: Path, smiles_column: str, tasks: Sequence[Task], columns: Mapping[str, str], limit: int
+    table: Table, tasks: Sequence[Task], columns: Mapping[str, str], limit: int
 ) -> MeasuredTable:
     """Read the measured values in the first `limit` rows by `read_measured`.
 
@@ -78,16 +69,15 @@ def measured_table(
     """
     if not columns:
         return MeasuredTable()
-    read = (smiles_column, *dict.fromkeys(columns.values()))
-    rows = list(islice(iter_records(path, read), limit))
+    rows = list(islice(table.records(list(columns.values())), limit))
     values, notes = {}, []
     for task in tasks:
         if task.name not in columns:
             continue
-        cells = [cells[columns[task.name]] for _, cells in rows]
+        cells = [row.cells[columns[task.name]] for row in rows]
         measured, odd = read_measured(cells, task.classes)
         numbered = zip(rows, measured.tolist(), strict=True)
-        values[task.name] = {row: value for (row, _), value in numbered if not math.isnan(value)}
+        values[task.name] = {row.number: v for row, v in numbered if not math.isnan(v)}
         notes.append(not_understood(columns[task.name], cells, odd))
     return MeasuredTable(columns, values, tuple(filter(None, notes)))
 

@@ -1,20 +1,20 @@
 """Read the molecules of a report from a file or a list, with what was measured of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from graphxai.contract.inputs import as_list
 from graphxai.contract.tasks import Task
-from graphxai.datasets.csv_files import CONVERSIONS, iter_records
-from graphxai.tables.rows import count_rows
+from graphxai.datasets.molecule_reading import MoleculeError
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.datasets.tables.opening import OTHERS, SUFFIXES
+from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_REPORT, ReportSettings
 
 from .measured import MeasuredTable, measured_columns, measured_table
-
-TABLES = (".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class ReportRow:
         name: the name of the compound, or "".
         value: the model's input.
         measured: the measured values by task.
+        others: the cells of the other columns of a file, by column.
     """
 
     number: int
     name: str
     value: Any
     measured: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class ReportSource:
         name: the name of the file, or the number of molecules in words.
         is_file: whether they come from a file.
         measured: the measured values of the file.
+        dialect: how a table made of the report is written.
     """
 
     rows: Iterable[ReportRow]
@@ -51,6 +54,7 @@ class ReportSource:
     name: str
     is_file: bool
     measured: MeasuredTable
+    dialect: Dialect = DEFAULT
 
 
 def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
@@ -68,7 +72,7 @@ def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) 
     limit = settings.limit
     if limit is not None:
         rows, total = islice(source.rows, limit), min(limit, source.total)
-        return ReportSource(rows, total, source.name, source.is_file, source.measured)
+        return replace(source, rows=rows, total=total)
     if source.total > LARGEST_REPORT:
         raise ValueError(
             f"{source.name}: about {source.total:,} rows, and a report of more than"
@@ -81,29 +85,30 @@ def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) 
 def is_file(inputs: Any) -> bool:
     """Return whether the input is a file. A text is a SMILES unless it has a file's suffix."""
     if isinstance(inputs, str):
-        return Path(inputs).suffix.lower() in (*TABLES, *CONVERSIONS)
+        return Path(inputs).suffix.lower() in (*SUFFIXES, *OTHERS, ".gz")
     return isinstance(inputs, Path)
 
 
 def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
-    smiles_column, name_column = settings.smiles_column, settings.name_column
-    columns = measured_columns(path, smiles_column, tasks, settings.measured or {})
-    most = LARGEST_REPORT if settings.limit is None else settings.limit
-    measured = measured_table(path, smiles_column, tasks, columns, most)
     if settings.names is not None:
         raise ValueError("names belong to a list; for a file, give name_column.")
-    read = (smiles_column,) if name_column is None else (smiles_column, name_column)
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    table = source.table
+    columns = measured_columns(table, tasks, settings.measured or {})
+    most = LARGEST_REPORT if settings.limit is None else settings.limit
+    measured = measured_table(table, tasks, columns, most)
+    headings = {name: name for name in source.others}
     rows = (
         ReportRow(
-            number,
-            cells[name_column] if name_column else "",
-            cells[smiles_column],
-            measured.of(number),
+            row.number,
+            row.name or "",
+            MoleculeError(row.problem) if row.problem else row.smiles,
+            measured.of(row.number),
+            other_cells(row, headings),
         )
-        for number, cells in iter_records(path, read)
+        for row in chain.from_iterable(source.chunks())
     )
-    total = count_rows(path) if path.is_file() else 0
-    return ReportSource(rows, total, path.name, True, measured)
+    return ReportSource(rows, table.count(), path.name, True, measured, table.dialect)
 
 
 def _source_of_list(inputs: Any, names: Sequence[str] | None) -> ReportSource:
