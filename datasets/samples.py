@@ -20,3 +20,14 @@ def digit_paths() -> tuple[Path, ...]:
     """Return ten pictures (28 x 28 PNG) from the MNIST test set, one of each digit 0 to 9."""
     folder = Path(__file__).parent / "sample_digits"
     return tuple(folder / f"{digit}.png" for digit in range(10))
+
+
+def example_files() -> dict[str, Path]:
+    """Return the files that the pages of the documentation use, by the name that they have there.
+
+    `molecules.csv` and `assay.csv` are tables of molecules, `digit.png` is a picture of a 3.
+    `README.md` says where they come from.
+    """
+    folder = Path(__file__).parent / "examples"
+    files = {name: folder / name for name in ("molecules.csv", "assay.csv", "README.md")}
+    return files | {"digit.png": digit_paths()[3]}

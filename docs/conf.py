@@ -38,4 +38,4 @@ html_css_files = ["graphxai.css"]
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
-exclude_patterns = ["_build", "examples", "extensions"]
+exclude_patterns = ["_build", "extensions"]

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.samples import MOLECULES
+from graphxai.datasets.samples import MOLECULES, example_files
 from graphxai.evaluation.metrics import METRICS, metric
 from graphxai.explainers import REGISTRY, Random, Traits, register
 from graphxai.models.graphormer import pretrained_names
@@ -89,6 +89,9 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
         names |= granted.pop(block.section, {})
         if engine_of(block) is None and block.text not in into_files:
             run_block(block, page, names, monkeypatch)
+    for name, example in example_files().items():  # a page writes over no file of its reader's
+        copy = tmp_path / name
+        assert not copy.exists() or copy.read_bytes() == example.read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")

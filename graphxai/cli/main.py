@@ -15,6 +15,7 @@ from graphxai.runtime.version import VERSION
 from .app import app as open_app
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
+from .examples import examples
 from .explain import explain
 from .fit_explainer import fit_explainer
 from .fit_masked_atoms import fit_masked_atoms
@@ -68,6 +69,7 @@ app.command(cls=HelpfulCommand)(fragments)
 app.command(cls=HelpfulCommand)(counterfactuals)
 app.command("app", cls=HelpfulCommand)(open_app)
 app.command(cls=HelpfulCommand)(train)
+app.command(cls=HelpfulCommand)(examples)
 app.command("fit-explainer", cls=HelpfulCommand)(fit_explainer)
 app.command("fit-masked-atoms", cls=HelpfulCommand)(fit_masked_atoms)
 

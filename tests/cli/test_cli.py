@@ -13,7 +13,7 @@ import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.samples import digit_paths
+from graphxai.datasets.samples import digit_paths, example_files
 from graphxai.models.graphormer import save_checkpoint
 from toy import random_graphormer
 
@@ -471,7 +471,7 @@ def test_predictions_have_a_column_with_the_unit(run, tmp_path):
 
 
 def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
-    table, out = Path(__file__).parents[2] / "docs/examples/assay.csv", tmp_path / "f.csv"
+    table, out = example_files()["assay.csv"], tmp_path / "f.csv"
     code, text, _ = run("fragments", table, "--limit", "12", "--minimum", "1", "--out", out)
     assert code == 0
     hidden = len(read(out)) - 16

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from graphxai.cli import main as cli
-from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.datasets.samples import example_files
 from graphxai.evaluation import Report
 from graphxai.evaluation.figures import draw
 from graphxai.evaluation.ground_truth_report import TRAINING
@@ -112,30 +112,24 @@ def run(words: list[str], monkeypatch) -> None:
 
 
 def files_of_the_reader(folder: Path, page: str) -> None:
-    """Put a table, a digit and a published checkpoint into the folder where a page runs.
+    """Put what `graphxai examples .` writes and a published checkpoint into a page's folder.
 
-    A page on training finds an assay; one on benchmarks a model, its test set, and a library. The
-    README finds only what a clone has: its commands are typed as they stand.
+    A page on benchmarks also finds a model, its test set, and a library. The README finds nothing:
+    its commands are typed as they stand.
     """
     if page == "README.md":
-        (folder / "docs").symlink_to(DOCS)
         return
-    rows = [f"{name},{smiles}" for name, smiles in MOLECULES.items()]
-    (folder / "molecules.csv").write_text("\n".join(["name,smiles", *rows]) + "\n")
-    shutil.copy(digit_paths()[3], folder / "digit.png")
+    for name, path in example_files().items():
+        shutil.copy(path, folder / name)
     published = ROOT / "tests" / "data" / "reference" / "postln"
     (folder / "folder").mkdir()
     shutil.copy(published / "config.json", folder / "folder")
     weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
     (folder / "folder" / "model.safetensors").write_bytes(weights)
-    if page == "docs/howto/own-table.md":
-        write_assay(folder / "assay.csv", rows=60)
-    if page == "docs/howto/decision.md":
-        shutil.copy(DOCS / "examples" / "assay.csv", folder)
     if page == "docs/howto/researcher.md":
         shutil.copytree(locate("bace"), folder / "runs" / "mine")
         write_assay(folder / "test.csv", rows=10)
-        shutil.copy(locate("bace") / "training.csv", folder / "molecules.csv")
+        shutil.copy(locate("bace") / "training.csv", folder / "library.csv")
 
 
 def write_assay(path: Path, rows: int) -> None:
