@@ -178,8 +178,8 @@ def pairs(
             methods, relevance also flows through queries and keys, so it is no sum over pairs.
         num_layers: None for what was read in each layer. A number follows walks through this many
             layers of a Graphormer (GNN-LRP, Schnake 2021). The result is then the relevance that
-            began at one token and is in another after these layers. Its sum over the latter is
-            exactly the relevance of the former.
+            began at one token and is in another after these layers. Its sum over the second token
+            is exactly the relevance of the first.
 
     Raises:
         ValueError: the model has no attention between nodes, or the method does not hold attention
@@ -232,7 +232,7 @@ def compare(
 
 
 def _at_choice(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
-    """Return the inputs, each with the node or pair to explain. ValueError for a Graphormer."""
+    """Note in each input which node or pair to explain. Raise ValueError for a Graphormer."""
     if node is None and pair is None:
         return inputs
     if isinstance(model, Graphormer):

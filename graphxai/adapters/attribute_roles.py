@@ -122,7 +122,7 @@ def _role(
 
 
 def _group_of_index(key: str, value: Tensor, lengths: list[int], counts: Mapping[str, Any]) -> str:
-    """Return the group that the entries of an index belong to: itself, or one of its length."""
+    """Return the group with an entry for each entry of an index: its own, or one as long."""
     if value.dim() > 1 or set(lengths) == {1}:
         return key
     return next(group for group, count in counts.items() if count == lengths)

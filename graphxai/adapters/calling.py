@@ -98,7 +98,7 @@ def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
 
 @contextmanager
 def without_fused_attention(model: nn.Module) -> Iterator[None]:
-    """If the model uses `flex_attention`, which hides its attention, say what to do."""
+    """If the block calls `flex_attention`, which hides its attention, say what to do."""
     try:
         yield
     except RuntimeError as error:  # also NotImplementedError and errors of torch.compile

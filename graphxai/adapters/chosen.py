@@ -1,4 +1,4 @@
-"""Models with an output for each node or pair of nodes, when only one output is explained.
+"""Explain only one output of a model that has one for each node or pair of nodes.
 
 The choice is an attribute of the graph. If the chosen node, or one of the pair, is hidden, the
 output is zero. The same holds for models that read their answer at nodes that the graph names.

@@ -327,7 +327,7 @@ def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) ->
 
 
 def _with_other_features(graph: Any) -> Iterator[Any]:
-    """Yield a graph, then with other features, as some may happen to change the output little."""
+    """Yield a graph, then copies with other features, as some may hardly change the output."""
     yield graph
     for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
         if isinstance(graph.x, Tensor) and graph.x.is_floating_point():

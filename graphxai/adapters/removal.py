@@ -46,7 +46,7 @@ class Resampling:
     Args:
         atoms: the model of the data, from `fit_masked_atoms`. None takes the one beside the model's
             checkpoint.
-        draws: over how many draws the outputs are averaged.
+        draws: the number of draws to average the outputs over.
         seed: the seed. The same seed draws the same atoms of a graph, whatever else is measured.
         rounds: in how many groups the atoms are drawn. Each group is drawn given the groups before.
     """
@@ -88,7 +88,7 @@ class Resampling:
 
 
 def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[Operator, ...]:
-    """Return the operators for a model. Only if masked atoms were fitted is `resample` one."""
+    """Return the operators for a model. `resample` needs masked atoms that were fitted to it."""
     has_atoms = resampling is not None and resampling.atoms is not None
     can_resample = (
         (has_atoms or has_masked_atoms(model))

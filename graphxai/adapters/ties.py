@@ -54,7 +54,7 @@ def ties_as_computed() -> AbstractContextManager[bool]:
 
 @contextmanager
 def shared_ties(module: nn.Module) -> Iterator[None]:
-    """Within a pass of a module, let ties share gradients if there are gradients, or name them."""
+    """Within a pass of a module, let ties share their gradient, or only name them."""
     shares = not _as_computed.get()
     if not torch.is_grad_enabled() or (not shares and module in _without_choices):
         yield
@@ -111,7 +111,7 @@ class _TieMode(TorchFunctionMode):
         return shared if indices is None else type(result)((shared, indices))
 
     def _reads_tied(self, arguments: Iterable[Any]) -> bool:
-        """Return whether indices that chose among equal entries are among these arguments."""
+        """Return whether an argument holds indices that chose among equal entries."""
         return any(
             id(value) in self._tied or (isinstance(value, tuple | list) and self._reads_tied(value))
             for value in arguments

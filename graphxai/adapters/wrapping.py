@@ -95,7 +95,7 @@ def _tasks_from(
     classes: Sequence[str] | int | None,
     task: str | None,
 ) -> tuple[Task, ...]:
-    """Return the given tasks, or one task of this kind. ValueError if neither is given."""
+    """Return the given tasks, or one task of this kind. Raise ValueError without either."""
     if tasks and task is not None:
         raise ValueError(f"tasks already have names: task={task!r} belongs to `kind`.")
     if isinstance(tasks, Task):

@@ -72,14 +72,14 @@ def predict(
 
 def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> None:
     from graphxai.api import predict as predict_one
-    from graphxai.tables.batches import teacher_columns
+    from graphxai.tables.batches import teacher_cells
 
     from .printing import print_nearness
 
     for prediction in predict_one(model, value_of(source, kind)).values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
     if kind == "smiles":
-        for cells in teacher_columns(model, [model.prepare(source)]):
+        for cells in teacher_cells(model, [model.prepare(source)]):
             for name, text in cells.items():
                 echo(f"{name}: {text}")
     print_nearness(prediction)

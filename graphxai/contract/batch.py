@@ -35,7 +35,7 @@ class GraphBatch:
 
     @property
     def distance_codes(self) -> Tensor:
-        """The table row of every pair's distance (B, N, N), the first code in the pair's bag.
+        """The table row (B, N, N) of every pair's distance, which is the first code in its bag.
 
         The rows of padding are arbitrary.
         """

@@ -99,7 +99,7 @@ def in_batches(
 
 
 def collated(model: Any, batch: Sequence[tuple[object, Input]]) -> Any:
-    """Collate encoded inputs into a batch on the model's device that can carry gradients."""
+    """Collate encoded inputs into a batch that can carry gradients, on the model's device."""
     with torch.inference_mode(False):
         plain = getattr(model, "collates_plain_graphs", False)  # others are promised PyG's `Data`
         graphs = [item.graph if plain else item.data for _, item in batch]

@@ -144,7 +144,7 @@ def _encode_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
 
 
 def require_values(value: Any) -> None:
-    """Raise InputError for a tensor, or a graph with one, on PyTorch's device 'meta'."""
+    """Raise InputError for a tensor on PyTorch's device 'meta', or a graph with such a tensor."""
     tensors = value.to_dict().values() if is_data(value) else (value,)
     if any(isinstance(item, torch.Tensor) and item.is_meta for item in tensors):
         raise InputError("it is on the device 'meta', where tensors hold no values.")

@@ -1,4 +1,4 @@
-"""Make intervals and sets of classes that hold at a set rate.
+"""Make intervals and sets of classes that hold at a given rate.
 
 This is split conformal prediction (Vovk 2005, chapter 4). It needs molecules that the model did not
 learn from. Each error on them is divided by how difficult its molecule was, which depends on the
@@ -58,7 +58,7 @@ class Conformal:
     def interval(
         self, value: float, similarity: float | None, level: float = LEVEL
     ) -> tuple[float, float]:
-        """Return the interval around a predicted value, infinite if there are too few scores."""
+        """Return the interval around a predicted value. Too few scores make it infinite."""
         half = self._quantile(VALUES, level) * self.difficulty(similarity)
         return value - half, value + half
 

@@ -11,7 +11,10 @@ SMALL = 96  # up to this many nodes, products of dense matrices are faster
 
 
 def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Return distances (N, N) in edges, -1 if unreachable, and shortest-path counts (N, N)."""
+    """Return the distances (N, N) in edges, and how many shortest paths there are (N, N).
+
+    A distance is -1 if there is no path.
+    """
     return (_by_matrices if n <= SMALL else _by_frontiers)(n, source, target)
 
 

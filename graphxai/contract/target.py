@@ -228,7 +228,7 @@ def _class_label(config: TaskSet, task: Task, name: str) -> str:
 
 
 def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _TaskOrClass:
-    """Return the task or class that `choice` names, in `task` or in any task if None."""
+    """Return the task or class that `choice` names, in this task, or in any if `task` is None."""
     if isinstance(choice, tuple):
         task, choice = choice
     elif isinstance(choice, str) and task is None:

@@ -64,7 +64,7 @@ class TaskSet:
         return sum(task.num_outputs for task in self.tasks)
 
     def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
-        """Return the task called `name`, or the first if it is None, and its output columns."""
+        """Return a task by its name, and its output columns. The default is the first task."""
         start = 0
         for task in self.tasks:
             if name is None or task.name == name:

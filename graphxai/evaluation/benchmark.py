@@ -322,7 +322,7 @@ class _GraphMeasurer:
             return list(measure(self.model, self.plan, items, target, self.done))
 
     def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
-        """Return the units of a graph that made its process end."""
+        """Return the units of a graph that ended the process in which it was measured."""
         (key, item), _ = item_and_target
         return unmeasured(self.plan, key, item, reason, self.done)
 

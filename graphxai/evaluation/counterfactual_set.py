@@ -169,8 +169,8 @@ def counterfactual_set(
         operator: how nodes are removed.
         node: as for `explain`. This node stays.
         pair: as for `explain`. Both nodes stay.
-        exhaustive: up to how many sets of one size are all tried. If there are more, sets grow from
-            the best sets that have one member less.
+        exhaustive: all sets of one size are tried if there are at most this many. Otherwise sets
+            grow from the best sets that have one member less.
         on_error: as for `explain`.
         progress: as for `explain`.
 

@@ -1,4 +1,4 @@
-"""Explain inputs of which the true nodes, shares or pixels are known, and score the results."""
+"""Explain inputs with known true nodes, shares or pixels, and score the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -291,5 +291,5 @@ def _name(report: MethodValues, method: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text that cannot break a Markdown table, because users choose some of the names."""
+    """Make a text safe for a Markdown table, because users choose some of the names."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

@@ -223,7 +223,7 @@ def roar_units(
 def _filled(
     unit: Unit, order: Tensor | str, place: int | None, drops: Mapping[str, NDArray[np.float64]]
 ) -> Unit:
-    """Fill in a unit's values from row `place` of each operator's drops, or NaN without a row."""
+    """Fill a unit with row `place` of each operator's drops, or with NaN if there is no row."""
     values = {
         operator: {ROAR.name: math.nan if place is None else float(drop[place])}
         for operator, drop in drops.items()
@@ -250,7 +250,7 @@ def _orders(
 def _without_top(
     items: Sequence[Item], orders: Mapping[Key, Tensor | str], share: float, operator: str
 ) -> list[Data]:
-    """Remove the first share of the nodes from each graph that has an order."""
+    """Remove this share of the nodes from each graph that has an order, the first nodes in it."""
     pairs = [(item.data, orders.get(key)) for key, item in items]
     return [
         remaining(data, _rest(order, share), operator)
@@ -260,7 +260,7 @@ def _without_top(
 
 
 def _rest(order: Tensor, share: float) -> Tensor:
-    """Return True (N,) at all but the first share of an order (N,). One node always stays."""
+    """Return True (N,) at the nodes that stay after removing a share of them in this order."""
     keep = torch.ones(len(order), dtype=torch.bool)
     keep[order[: min(round(share * len(order)), len(order) - 1)]] = False
     return keep
@@ -269,7 +269,7 @@ def _rest(order: Tensor, share: float) -> Tensor:
 def _probability(
     model: Graphormer, items: Sequence[Item], targets: Mapping[Key, Target]
 ) -> Callable[[Tensor], NDArray[np.float64]]:
-    """Return a function from outputs (G, num_outputs) to p (G,) of the explained classes."""
+    """Return a function from outputs (G, num_outputs) to the explained classes' p (G,)."""
     whole = predict(model, [item.data for _, item in items])
     config, of_graph = model.config, [targets[key] for key, _ in items]
     classes = [

@@ -1,8 +1,8 @@
 """Search for the smallest set of members (nodes or edges) that must go to change a class.
 
-The first set is a prefix of one of two orders, from which members are dropped that it does not
-need. Then sets of 2, 3, ... members are tried. All sets of a size are tried while they are few
-enough. After that, sets grow from the best sets with one member less.
+The first set is a prefix of one of two orders, without the members that it does not need. Then sets
+of 2, 3, ... members are tried. All sets of a size are tried while they are few enough. After that,
+sets grow from the best sets with one member less.
 
 Source: Martens 2014 (SEDC, on documents); Lucic 2022 (CF-GNNExplainer, which removes edges).
 """
@@ -31,7 +31,7 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
         relevance: the relevance of each member (n,). Members that speak for the class are tried
             first.
         largest: how many members a set may have.
-        most: up to how many sets of a size are all tried.
+        most: all sets of a size are tried if there are at most this many.
 
     Returns:
         The smallest set (n,), or None if no set changes the class, and whether all smaller sets

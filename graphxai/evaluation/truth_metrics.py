@@ -175,7 +175,7 @@ PIXEL_METRICS: Mapping[str, Score] = {
 
 
 def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
-    """Return the scores (M,) of bonds with ends (M, 2), the mean relevance (N,) of two atoms."""
+    """Score bonds with ends (M, 2) by the mean relevance (N,) of their two atoms."""
     of_ends: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)]
     return np.asarray(of_ends.mean(-1))
 

@@ -27,7 +27,7 @@ def mean_size(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard error (B, N) over the samples (K, B, N) that are valid (K, B, N).
+    """Compute mean and standard error (B, N) of samples (K, B, N), leaving out invalid ones.
 
     A node with a single sample gets the typical standard deviation of its graph's other nodes, as a
     root mean square. A node without samples gets a mean of zero.

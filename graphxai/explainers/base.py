@@ -246,7 +246,7 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
 def scored(
     scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
 ) -> Attribution:
-    """Make an Attribution from the tokens' scores (B, T), graph token first."""
+    """Make an Attribution from scores (B, T) of all tokens, where the graph token is first."""
     nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
     return Attribution(
         relevance=nodes,

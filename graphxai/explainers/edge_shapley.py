@@ -46,7 +46,7 @@ class EdgeShapley:
     types: tuple[str, ...] = ()
 
     def by_type(self) -> dict[str, NDArray[np.floating]]:
-        """Return the values of the edges of each type of a heterogeneous graph, in their order."""
+        """Return the values for each type of edge in a heterogeneous graph, in their order."""
         names = np.array(self.types, dtype=object)
         return {name: self.values[names == name] for name in dict.fromkeys(self.types)}
 

@@ -119,7 +119,7 @@ def count(
 
 
 def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:
-    """Count how many rows (B, K, C) have a related key if it is random at each distance.
+    """Count how many rows (B, K, C) have a related key if a key is drawn at each distance.
 
     Args:
         distance: the distance codes (B, N, N).

@@ -12,9 +12,10 @@ TIED = 1e-4  # up to this part of the largest score, a difference counts as roun
 
 
 def rounding(scores: Tensor) -> Tensor:
-    """Return up to which difference (B, 1) scores (B, T) from `averages.relative` count as equal.
+    """Return the largest difference (B, 1) by which equal scores (B, T) may differ.
 
-    These scores may be sums of terms of size one that cancel, so the bound is no less than `TIED`.
+    Scores are those of `averages.relative`. They may be sums of terms of size one that cancel, so
+    the result is no less than `TIED`.
     """
     return TIED * scores.abs().amax(dim=-1, keepdim=True).clamp(min=1.0)
 

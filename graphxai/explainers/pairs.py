@@ -16,8 +16,8 @@ Whatever else nodes receive bypasses attention and is in no pair. Examples are p
 pooling, and messages without attention, as from the GIN or GCN in a GPS layer. What an edge adds to
 a value counts as part of the value.
 
-Walks follow both paths. They are those of GNN-LRP (Schnake 2021), where one token on the way is
-named. If `h_i` is the state of token i after some layers and `g_i = d f_c / d h_i`, then
+Walks follow both paths, as in GNN-LRP (Schnake 2021), but only one token on the way is named. If
+`h_i` is the state of token i after some layers and `g_i = d f_c / d h_i`, then
 
     W[i, j] = sum_d x_jd  d (h_i . g_i) / d x_jd,  g constant,
 

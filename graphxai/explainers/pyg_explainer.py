@@ -133,7 +133,7 @@ def _config(as_value: bool) -> ModelConfig:
 def _check_supports(
     algorithm: ExplainerAlgorithm, masks: ExplainerConfig, config: ModelConfig
 ) -> None:
-    """Raise ValueError unless the algorithm can run, with the reason, which PyG only logs."""
+    """If the algorithm cannot run, raise ValueError with the reason, which PyG only logs."""
     logged: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]

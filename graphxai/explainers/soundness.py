@@ -1,4 +1,4 @@
-"""Check that a method explains the model itself: outputs stay the same, without randomness."""
+"""Check that a method explains the model itself, with its outputs and without randomness."""
 
 import warnings
 from collections.abc import Iterator

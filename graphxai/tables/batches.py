@@ -220,12 +220,12 @@ class PredictBatch:
         with one_thread():
             encoded, rejected = _encoded(model, smiles, numbers)
             predicted, failed = _all_that_work(work, encoded)
-            teacher_cells = _teacher_cells(model, encoded)
+            from_teacher = _teacher_cells_by_row(model, encoded)
         text = {row: one_line(item.smiles or "") for row, item in encoded}
         cells = {
             row: {"row": row, "smiles": text[row]}
             | prediction_cells([p.at(self.level) for p in predictions])
-            | teacher_cells.get(row, {})
+            | from_teacher.get(row, {})
             for row, predictions in predicted
         }
         cells |= {
@@ -339,13 +339,13 @@ def teacher_of(model: Model) -> "Teacher | None":
     return saved_teacher(folder, model.origin.sha256)
 
 
-def _teacher_cells(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
+def _teacher_cells_by_row(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
     """Return the cells that the teacher beside a model predicts for each row, if there is one."""
-    cells = teacher_columns(model, [item for _, item in rows]) if rows else []
+    cells = teacher_cells(model, [item for _, item in rows]) if rows else []
     return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))
 
 
-def teacher_columns(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
+def teacher_cells(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
     """Return what the teacher beside a model predicts, as cells, or [] without a teacher."""
     teacher = teacher_of(model)
     if teacher is None:

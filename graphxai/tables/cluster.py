@@ -260,7 +260,7 @@ def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> Expl
 def _description(
     batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
 ) -> dict[str, Any]:
-    """Describe the run for the manifest, by all that must agree when it is resumed."""
+    """Describe the run for the manifest by everything that must be the same to resume it."""
     from graphxai.evaluation.benchmark import weights_hash
 
     assert isinstance(batch.model, LoadedModel)

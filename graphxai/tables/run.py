@@ -273,7 +273,7 @@ def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
 def _description(
     model: LoadedModel, source: RowSource, explainer: Explainer, settings: ExplanationSettings
 ) -> dict[str, Any]:
-    """Describe a run for `run.json`, by all that must agree when it is resumed."""
+    """Describe a run for `run.json` by everything that must be the same to resume it."""
     return {
         "table": _digest(source.table.path),
         "smiles_column": source.table.structures.name,

@@ -151,7 +151,7 @@ class Scale:
         return value / self.limit if self.one_sided else 0.5 + value / self.limit / 2
 
     def text(self, value: float) -> str:
-        """Return a relevance as text like `signed`, without a plus sign on a one-sided scale."""
+        """Format a relevance like `signed`, but without a plus sign on a one-sided scale."""
         return signed(value).removeprefix("+") if self.one_sided else signed(value)
 
     def key(self, legend: Sequence[str]) -> str:
@@ -197,7 +197,7 @@ def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
 
 
 def signed(value: float) -> str:
-    """Return a relevance as text with a sign and three digits, as in `+0.25`, `−1.3e−5`, `0`."""
+    """Format a relevance with a sign and three digits, as in `+0.25`, `−1.3e−5`, `0`."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
@@ -209,7 +209,7 @@ def signed(value: float) -> str:
 
 
 def signed_alike(values: ArrayLike) -> list[str]:
-    """Return relevances as text for one column, with signs and all with the same decimals.
+    """Format relevances for one column, with signs and the same number of decimals.
 
     The largest has three digits, as in `+1.15`, `−0.31` or in `+1.30e−5`, `−0.20e−5`.
     """

@@ -1,4 +1,4 @@
-"""Draw a molecule with its fragments coloured by their summed relevance, and single fragments."""
+"""Draw fragments coloured by their summed relevance, in their molecule or alone."""
 
 from __future__ import annotations
 

@@ -203,8 +203,8 @@ def explained_by_each(
 ) -> tuple[dict[str, dict[Key, Explanation]], dict[str, str]]:
     """Return explanations by method and key, and the methods that do not work for the model.
 
-    Each of the latter comes with the reason. Methods that read attention, for example, need a model
-    with attention between nodes.
+    Each method that does not work comes with the reason. Methods that read attention, for example,
+    need a model with attention between nodes.
     """
     explanations: dict[str, dict[Key, Explanation]] = {}
     refused: dict[str, str] = {}

@@ -164,7 +164,7 @@ def fit_explainer(
 
 
 def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
-    """Return the named task, or all tasks with classes. ValueError if there are no classes."""
+    """Return the named task, or all tasks with classes. Raise ValueError without classes."""
     if name is None:
         return with_classes(model.config)
     task, _ = model.config.task_columns(name)

@@ -1,4 +1,4 @@
-"""Compute explanations: from encoded inputs, batch by batch, to one result for each graph.
+"""Compute each graph's explanation, from encoded inputs in batches.
 
 `explanations_or_errors` collates a batch, lets the explainer attribute it, and runs the model
 without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers, and makes one
@@ -337,7 +337,7 @@ def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
 
 
 def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
-    """Return the relevance through a feature, given parts (N, F), or None if it is not split."""
+    """Return the summed relevance of a feature, given parts (N, F), or None if it is unknown."""
     if features is None or name not in names:
         return None
     return float(features[:, list(names).index(name)].sum(dtype=np.float64))

@@ -193,7 +193,7 @@ class _PieceWorker(Generic[Result]):
 
 @contextmanager
 def _seeded(seed: int | None, first: int) -> Iterator[None]:
-    """Within the block, let torch draw from a seed and a piece's first number."""
+    """Seed torch within the block, from a seed and a piece's first number."""
     if seed is None:
         yield
         return

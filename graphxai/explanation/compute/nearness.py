@@ -1,4 +1,7 @@
-"""Tell how near a molecule is to the training set, when this is first read, as it takes a while."""
+"""Tell how near a molecule is to the training set.
+
+This takes a while, so it is only computed when it is first read.
+"""
 
 from collections.abc import Callable
 from functools import cache, partial

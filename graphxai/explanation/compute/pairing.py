@@ -1,4 +1,4 @@
-"""Compute the relevance of token pairs, from encoded inputs, batch by batch, to each graph's."""
+"""Compute the relevance of each graph's token pairs, from encoded inputs in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

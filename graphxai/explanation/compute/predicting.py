@@ -1,4 +1,4 @@
-"""Compute predictions: from encoded inputs, batch by batch, to every task's prediction."""
+"""Compute each graph's predictions of all tasks, from encoded inputs in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

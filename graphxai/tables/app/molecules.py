@@ -183,7 +183,7 @@ def suggestions(
     sure: bool = False,
     measured: Callable[[], Measurements | None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the best counterfactuals of a molecule so far after each batch of predictions.
+    """After each batch of predictions, yield the best counterfactuals of a molecule so far.
 
     Args:
         model: the model.

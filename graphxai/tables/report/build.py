@@ -111,7 +111,7 @@ def _require_molecules(cards: Cards, source: ReportSource) -> None:
 def _full_card_settings(
     how: CardSettings, cards: Cards, settings: ReportSettings
 ) -> FullCardSettings:
-    """Decide how the full cards are made, with what was measured of counterfactuals if needed."""
+    """Decide how full cards are made, and find the measured values for counterfactuals."""
     compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
     count, towards = max(0, settings.counterfactuals), settings.towards
     measured = measurements_for(how.model, cards.molecules, towards) if count else None

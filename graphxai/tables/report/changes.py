@@ -111,7 +111,7 @@ def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str
 
 
 def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
-    """Draw a counterfactual like the molecule before, and return it with its relevance."""
+    """Draw a counterfactual in the pose of the molecule, and return it with its relevance."""
     mol = explanation.atoms()
     try:
         placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)

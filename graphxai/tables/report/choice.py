@@ -1,4 +1,4 @@
-"""Choose which molecules of a report get a full card, as a chemist would open them first."""
+"""Choose the molecules of a report that get a full card: those a chemist would open first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest

@@ -58,7 +58,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
 
 
 def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the first two principal coordinates (n, 2), made small as t-SNE needs its start."""
+    """Return the first two principal coordinates (n, 2), scaled down to start t-SNE."""
     from scipy.sparse.linalg import eigsh
 
     centred = distances**2
