@@ -54,7 +54,7 @@ def ties_as_computed() -> AbstractContextManager[bool]:
 
 @contextmanager
 def shared_ties(module: nn.Module) -> Iterator[None]:
-    """Within a pass of a module, let ties share their gradient, or only name them."""
+    """Within a pass of a module, let ties share their gradient, or only warn about them."""
     shares = not _as_computed.get()
     if not torch.is_grad_enabled() or (not shares and module in _without_choices):
         yield

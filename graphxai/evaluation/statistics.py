@@ -82,7 +82,7 @@ class Comparison:
 
 
 class Comparisons(list[Comparison]):
-    """Comparisons made together, which Holm's correction counts, as a list and a table."""
+    """Comparisons that Holm's correction counts together, as a list and a table."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))

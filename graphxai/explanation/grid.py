@@ -134,7 +134,7 @@ def _class_of(explanation: Explanation) -> str:
 
 
 def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a panel. Images have a size already."""
+    """Return the options of a panel, with a size unless the input is an image."""
     return options if explanation.image is not None else PANEL | options
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CUT = (".parquet", ".lance")  # files that can be read from the middle
 SUFFIXES = (*(suffix for suffix in READABLE if suffix != ".pq"), ".gz", ".lance")
-SAMPLE = 20  # rows whose cells show which column has structures
+SAMPLE = 20  # how many rows show which column has structures
 Span: TypeAlias = tuple[int, int]  # consecutive row numbers: the first, and one past the last
 
 

@@ -50,7 +50,7 @@ from .run_folder import open_run, require_formats
 from .settings import ExplanationSettings, PredictionSettings, RowSettings
 
 IDENTIFYING = ("row", "name", "smiles")
-KEPT_REASONS = 100  # rows left out that `predict_table` returns
+KEPT_REASONS = 100  # how many rejected rows `predict_table` returns
 
 
 @dataclass(frozen=True)

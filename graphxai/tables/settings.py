@@ -11,7 +11,7 @@ from graphxai.runtime.settings import as_in
 FORMATS = ("csv", "parquet", "sdf")
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # a report shows them side by side
 SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
-LARGEST_TABLE = 50_000  # rows of a table that is opened on a page
+LARGEST_TABLE = 50_000  # how many rows a table on a page may have
 LARGEST_REPORT = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 
 TABLE = ("table", "ray")  # the sources that are read row by row
@@ -77,8 +77,8 @@ class PredictionSettings:
     )
     workers: int | None = option(
         1,
-        "Number of processes for a table. It does not change the results. Without it, all free"
-        " cores if that is faster than one.",
+        "Number of processes for a table. It does not change the results. Without a number, all"
+        " free cores work if that is faster than one.",
         applies_to=TABLE,
         minimum=1,
         command_line_default=None,

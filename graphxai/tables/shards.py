@@ -172,6 +172,4 @@ def require_complete(shards: Sequence[Shard], rows: int) -> None:
             break
         following += shard.rows
     if following != rows + 1:
-        raise RuntimeError(
-            f"row {following} is missing or appears twice; run it again with --resume."
-        )
+        raise RuntimeError(f"row {following} is missing or appears twice; run again with --resume.")

@@ -110,7 +110,7 @@ def graph_pairs_svg(
     """
     rings, between = finite(read), finite([value for *_, value in pairs])
     if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
-        raise ValueError(f"there are pairs of other nodes than 0 to {len(rings) - 1}.")
+        raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")
     values = np.concatenate([rings, between])
     scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
     strength = np.abs(rings)

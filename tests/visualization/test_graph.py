@@ -156,5 +156,5 @@ def test_pairs_of_a_large_graph_show_the_nodes_of_the_strongest():
     assert {7, 395, 398} <= set(circles(svg))
     assert 'data-pair="395 398"' in svg
     assert "150 of 400 nodes" in svg
-    with pytest.raises(ValueError, match="pairs of other nodes than 0 to 399"):
+    with pytest.raises(ValueError, match="pairs may only name nodes 0 to 399"):
         graph_pairs_svg(PlainGraph(edges), np.zeros(400), [(400, 1, 1.0)])

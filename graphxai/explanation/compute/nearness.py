@@ -42,7 +42,7 @@ def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None
 
 
 def _nearness(training: TrainingSet, molecule: Any) -> Nearness:
-    """Compute the nearness of a molecule, which is RDKit's or a SMILES."""
+    """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

@@ -1,4 +1,4 @@
-"""Let only the page that was opened with the token, on this machine, send requests to the server.
+"""Accept requests only from the page that was opened with the token, on this machine.
 
 The web page of somebody else may send requests to 127.0.0.1, and after DNS rebinding it may even
 read the answers. So the host must be ours. If a request names an origin, this must be ours too.

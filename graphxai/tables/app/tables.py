@@ -29,8 +29,8 @@ from graphxai.tables.settings import LARGEST_TABLE
 from .molecules import MAX_CHARACTERS
 
 MAX_BASKET = 60
-MAX_COLUMNS = 100  # columns to choose from
-KEPT_FILES = 4  # files that are kept for later requests
+MAX_COLUMNS = 100  # how many columns a user can choose from
+KEPT_FILES = 4  # how many files are kept for later requests
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 

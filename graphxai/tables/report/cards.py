@@ -149,7 +149,7 @@ def _prepared(
 ) -> tuple[list[tuple[int, Input]], list[RejectedMolecule]]:
     """Encode the rows that can be used, and return the rejected rows with their reasons."""
     prepared, rejected = [], []
-    items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit raises any type
+    items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit may raise any
     for row, item in zip(chunk, items, strict=True):
         if isinstance(item, Exception):
             rejected.append(_rejected(row, item))
