@@ -5,6 +5,7 @@ for every coalition of nodes.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from .engine.node_ids import EntryIds
 from .engine.pass_request import record_pass
 from .engine.presence import PresencePlan, plan_presence
 from .engine.structure_ids import track_structure
-from .engine.trace import Trace
+from .engine.trace import Trace, refs_in
 
 CLOSE = 1e-3  # relative to the outputs, as the recorded pass computes in another order
 
@@ -29,28 +30,48 @@ class NotGated(ValueError):
     """The model's nodes cannot be left out of its recorded pass. The message says why."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PresencePass:
-    """A recorded pass of a batch, in which nodes can be absent."""
+    """A recorded pass of a batch, in which nodes can be absent.
+
+    The first coalition that lacks nodes is compared with the model's own pass without them.
+
+    Args:
+        plan: where presence acts.
+        mask: True at nodes, (B, N).
+        whole: the outputs (B, C) of the whole graphs.
+        removed: the model's own outputs (B, C) with only the nodes where its argument is True.
+        name: the name of the model's class.
+    """
 
     plan: PresencePlan
     mask: Tensor
+    whole: Tensor
+    removed: Callable[[Tensor], Tensor]
+    name: str
+    compared: bool = False
 
     def outputs(self, present: Tensor) -> Tensor:
         """Return the outputs (B, C) with only the present nodes (B, N)."""
         with torch.no_grad():
-            return self.plan.outputs(self._presence(present))
+            outputs = self.plan.outputs(self._presence(present))
+        self._compare(outputs, present)
+        return outputs
 
     def marginals(self, present: Tensor, target: ResolvedTarget) -> Tensor:
         """Return the marginals (B, N) of the class's log-odds for all nodes at a coalition.
 
         The marginal of a present node says how much would be lost without it. That of an absent
         node says how much would be gained with it.
+
+        Raises:
+            NotGated: the pass is not that of the model without the absent nodes.
         """
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
-            value = target.log_odds(self.plan.outputs(presence)).sum()
-            (gradient,) = torch.autograd.grad(value, presence)
+            outputs = self.plan.outputs(presence)
+            (gradient,) = torch.autograd.grad(target.log_odds(outputs).sum(), presence)
+        self._compare(outputs.detach(), present)
         return gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
 
     def _presence(self, present: Tensor) -> Tensor:
@@ -58,41 +79,49 @@ class PresencePass:
         of_nodes = torch.cat([torch.ones_like(present[:, :1]), present | ~self.mask], dim=1)
         return of_nodes.to(self.plan.dtype)
 
+    def _compare(self, outputs: Tensor, present: Tensor) -> None:
+        if self.compared or bool((present == self.mask).all()):
+            return
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            wanted = self.removed(present)
+        size = wanted.abs().amax().clamp(min=1.0)
+        if not bool(((outputs - wanted).abs() <= CLOSE * size).all()):
+            where = "; ".join(self.plan.without) or "an operation that no gate covers"
+            raise NotGated(
+                f"{self.name} combines nodes in a way that cannot leave some out: {where}"
+            )
+        self.compared = True
+
 
 def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     """Record a pass of a wrapped model, and find where its nodes can be left out.
 
+    Args:
+        tokens: those of the batch (B, T, D), from `model.embed`.
+
     Raises:
-        NotGated: nodes cannot be left out anywhere, or a pass with half of the nodes differs from
-            what the model returns for them.
+        NotGated: nodes cannot be left out anywhere.
     """
-    rows = as_rows(tokens.detach(), batch)
-    request = model.pass_request(rows, batch, batch.mask)
+    tokens = tokens.detach()
+    request = model.pass_request(as_rows(tokens, batch), batch, batch.mask)
     trace = record_pass(request)
     others = _ids_of_others(trace, request, batch)
     layout = request.layout
     ids = ids_of_rows(layout, request.rows)
     nodes = track_structure(trace, trace.slot_of(1), ids, layout.tokens, others)
     plan = plan_presence(trace, nodes, len(layout.mask) * layout.tokens, tokens.dtype)
-    gated = PresencePass(plan, batch.mask)
-    _check(model, batch, tokens, gated)
-    return gated
-
-
-def _check(model: Any, batch: Any, tokens: Tensor, gated: PresencePass) -> None:
-    """Compare a pass without every second node with what the model returns for the other nodes."""
-    if not gated.plan.gates:
-        raise NotGated("no operation combines nodes in a way that is understood")
-    present = batch.mask.clone()
-    present[:, 1::2] = False
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        wanted = model.encode(tokens.detach(), batch, present)
-    outputs = gated.outputs(present)
-    size = wanted.abs().amax().clamp(min=1.0)
-    if not bool(((outputs - wanted).abs() <= CLOSE * size).all()):
-        where = "; ".join(gated.plan.without) or "an operation that no gate covers"
-        raise NotGated(f"{type(model.module).__name__} combines nodes in {where}")
+    name = type(model.module).__name__
+    if not plan.gates:
+        raise NotGated(f"no operation of {name} combines nodes in a way that is understood")
+    (whole,) = refs_in(trace.output)
+    return PresencePass(
+        plan,
+        batch.mask,
+        trace.tensor(whole.value).detach(),
+        lambda present: model.encode(tokens, batch, present),
+        name,
+    )
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:

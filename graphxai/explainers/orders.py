@@ -75,3 +75,19 @@ def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     ranked = values.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
     sums = F.pad(ranked.masked_fill(ranked == -torch.inf, 0.0).cumsum(-1), (1, 0))  # (B, N + 1)
     return gains(sums.T, F.pad(order, (1, 0)), mask)
+
+
+def alternate_nodes(scores: Tensor, mask: Tensor) -> Tensor:
+    """Select every other node of each graph's order, True in (B, N), beginning with the first.
+
+    Tied nodes stay together, so that a tie counts as one place of the order.
+
+    Args:
+        scores: the scores (B, T), graph token first.
+        mask: True at nodes, (B, N).
+    """
+    nodes = scores[:, 1:].masked_fill(~mask, -torch.inf)
+    ranked, order = nodes.sort(dim=-1, descending=True)
+    gaps = ranked[:, :-1] - ranked[:, 1:] > rounding(scores)
+    place = F.pad(gaps.long().cumsum(-1), (1, 0))  # (B, N)
+    return mask & (place % 2 == 0).gather(-1, order.argsort(-1))

@@ -15,6 +15,7 @@ In round k, the coalition is the first `u_k N` nodes of the current order, with
 `u_k = frac(1/2 + 0.618 k)`. Each round adds its marginals to the scores, which re-sorts the nodes.
 """
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.adapters.presence import NotGated, presence_pass
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
@@ -34,6 +36,7 @@ from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
 from .orders import first_nodes, in_order
+from .presence_path import two_sided
 from .registry import register
 from .traits import Traits
 
@@ -50,9 +53,12 @@ class PathMarginals(Explainer):
     Scores are `z(lrp_path) + z(mean marginal)` with `z(x) = x / mean |x|`. Their spread is the
     standard error of the mean marginal, in the same unit. All graphs of a batch share each pass.
 
-    In wrapped models an absent node leaves the graph, so only present nodes get a marginal, and the
-    first coalition is the whole graph. A marginal counts what a node contributes through attention.
-    What it contributes through messages and pooling is only in `lrp_path`.
+    In wrapped models the marginals are those of `presence_path`: through messages, pooling and
+    attention, at both ends of the order, which halves the rounds. Where a model combines nodes in
+    a way that cannot leave some out, a warning says where, and only attention counts: an absent
+    node leaves the graph, so only present nodes get a marginal, the first coalition is the whole
+    graph, and what a node gives through messages and pooling counts in `lrp_path` alone. By
+    presence gates 16 rounds take 21 forward and 19 backward passes.
 
     Args:
         rounds: the number of coalitions, 4 to 32.
@@ -76,6 +82,41 @@ class PathMarginals(Explainer):
         self.traits = replace(self.traits, adds_up=values == "lrp")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        attribution = self._by_presence(model, batch, target)
+        if attribution is None:
+            attribution = self._through_attention(model, batch, target)
+        if self.values == "marginals":
+            return attribution
+        whole = Lrp()._attribute(model, batch, target)
+        nodes = in_order(whole.relevance, attribution.relevance, batch.mask)
+        return replace(whole, relevance=nodes, features=None)
+
+    def _by_presence(
+        self, model: ExplainableModel, batch: GraphBatch, target: Target
+    ) -> Attribution | None:
+        """Score the nodes of a wrapped model by presence gates, or return None if it has none."""
+        alone = batch.mask.sum(-1) <= 1
+        if not hasattr(model, "pass_request") or bool(alone.all()):
+            return None
+        try:
+            run = presence_pass(model, batch, model.embed(batch))
+            resolved = target.resolve(model.config, run.whole)
+            scores, spread = two_sided(run, resolved, self.rounds // 2)
+        except NotGated as reason:
+            warnings.warn(
+                f"{reason}; path_marginals measures attention alone, and LRP the rest.",
+                stacklevel=6,
+            )
+            return None
+        if bool(alone.any()):  # a node without company has no marginal beside others
+            path = LrpPath()._attribute(model, batch, target)
+            of_path = relative(path.graph_token, path.relevance, batch.mask)
+            scores = torch.where(alone[:, None], of_path, scores)
+        return replace(scored(scores, batch, run.whole, resolved), spread=spread)
+
+    def _through_attention(
+        self, model: ExplainableModel, batch: GraphBatch, target: Target
+    ) -> Attribution:
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
@@ -97,10 +138,6 @@ class PathMarginals(Explainer):
             measured_nodes.append(batch.mask if is_graphormer else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
             scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)
-        if self.values == "lrp":
-            whole = Lrp()._attribute(model, batch, target)
-            nodes = in_order(whole.relevance, scores[:, 1:], batch.mask)
-            return replace(whole, relevance=nodes, features=None)
         attribution = scored(scores, batch, path.outputs, resolved)
         return replace(attribution, spread=error / mean_size(mean, batch.mask))
 

@@ -273,7 +273,7 @@ def test_a_model_that_selects_nodes_is_refused_by_name():
             return self.head(global_mean_pool(x, batch))
 
     with pytest.raises(NotGated, match="Selects"):
-        gated(Selects(), GRAPHS)
+        compared(Selects(), GRAPHS, 1)
 
 
 def test_the_middle_of_the_sorted_nodes_is_refused_by_name():
@@ -286,7 +286,7 @@ def test_the_middle_of_the_sorted_nodes_is_refused_by_name():
             return self.head(self.inner(x).median(0, keepdim=True).values + x.mean(0))
 
     with pytest.raises(NotGated, match=r"median"):
-        gated(Middle(), GRAPHS[:1])
+        compared(Middle(), GRAPHS[:1], 1)
 
 
 def test_graphs_of_a_batch_do_not_see_each_other():

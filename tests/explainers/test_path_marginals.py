@@ -181,3 +181,39 @@ def test_values_of_lrp_in_this_order_keep_its_ledger(smiles, wrapped):
         best = by_marginals.relevance.argmax()
         assert e.relevance[best] == pytest.approx(e.relevance.max())
     check_batching(model, inputs, explainer)
+
+
+def test_messages_and_pooling_count_in_a_model_without_attention():
+    """The sum of all nodes after one layer without activation: every node's marginal is its own."""
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(4, 1, bias=False)
+
+        def forward(self, x, edge_index, batch):
+            out = x.new_zeros(int(batch.max()) + 1, x.shape[1]).index_add(0, batch, x)
+            return self.head(out)
+
+    graph = Data(x=torch.randn(6, 4), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    model = gx.wrap(Sums().eval(), kind="regression")
+    e = gx.explain(model, graph, "path_marginals")
+    own = (graph.x @ model.module.head.weight[0]).detach().numpy()
+    assert e.relevance == pytest.approx(3 * own / abs(own).mean(), rel=1e-4)
+    assert e.spread == pytest.approx(0, abs=1e-5)
+
+
+def test_a_model_that_cannot_leave_nodes_out_is_named():
+    class Sorted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.encoder = torch.nn.Linear(16, 1), encoder()
+            self.head = torch.nn.Linear(16, 1, dtype=torch.float64)
+
+        def forward(self, x, src_key_padding_mask=None):
+            h = self.encoder(x, src_key_padding_mask=src_key_padding_mask)
+            return self.head(h.sort(1).values[:, -2:].mean(1))
+
+    model = gx.wrap(Sorted().eval().double(), kind="regression", inputs="tokens")
+    with pytest.warns(UserWarning, match="sort; path_marginals measures attention alone"):
+        gx.explain(model, torch.randn(5, 16, dtype=torch.float64), "path_marginals")

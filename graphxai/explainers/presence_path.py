@@ -1,0 +1,68 @@
+"""Marginals of the nodes of a wrapped model along their own activation path, from both sides.
+
+Each coalition takes one forward and one backward pass, from which every node has a marginal,
+present or absent (`adapters.presence`). The coalitions are
+
+1. the whole graph, whose marginals make a first order;
+2. every other node of that order, and the rest;
+3. in round k, the first `u_k N` nodes of the present order, and the complement of its first
+   `(1 - u_k) N` nodes, with `u_k = frac(1/2 + 0.618 k)`: both ends of the order count alike.
+
+Scores are `z(mean over both halves) + z(mean over prefixes) + z(mean over complements)`, with
+`z(x) = x / mean |x|`, and each round sorts the nodes anew.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphxai.adapters.presence import PresencePass
+from graphxai.contract.target import ResolvedTarget
+
+from .averages import mean_and_error, mean_size, relative
+from .orders import alternate_nodes, first_nodes
+
+GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
+
+
+class PathScores(NamedTuple):
+    """Scores (B, T), graph token first, and how far those of the nodes (B, N) may be off."""
+
+    scores: Tensor
+    spread: Tensor
+
+
+def two_sided(run: PresencePass, target: ResolvedTarget, rounds: int) -> PathScores:
+    """Score the nodes of a batch by their marginals at coalitions of their own order.
+
+    Args:
+        rounds: how many prefixes, and how many complements, are measured.
+    """
+    mask = run.mask
+    measured: dict[bytes, Tensor] = {}  # by coalition: few nodes make few, which come again
+
+    def marginals(present: Tensor) -> Tensor:
+        empty = ~present.any(-1, keepdim=True)
+        present = torch.where(empty, mask, present)
+        key = present.numpy(force=True).tobytes()
+        if key not in measured:
+            measured[key] = run.marginals(present, target)
+        return measured[key]
+
+    token = torch.zeros_like(run.whole[:, 0])
+    half = alternate_nodes(relative(token, marginals(mask), mask), mask)
+    halves = torch.stack([marginals(half), marginals(mask & ~half)])
+    start = scores = relative(token, halves.mean(0), mask)
+    prefixes, complements = [], []
+    for k in range(rounds):
+        share = (0.5 + GOLDEN * k) % 1
+        prefixes.append(marginals(first_nodes(scores, mask, share)))
+        complements.append(marginals(mask & ~first_nodes(scores, mask, 1 - share)))
+        sides = [torch.stack(side) for side in (prefixes, complements)]
+        scores = start + sum(relative(token, side.mean(0), mask) for side in sides)
+    errors = []
+    for side in sides:
+        mean, error = mean_and_error(side, mask.expand_as(side))
+        errors.append(error / mean_size(mean, mask))
+    return PathScores(scores, torch.stack(errors).square().sum(0).sqrt())
