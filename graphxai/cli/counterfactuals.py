@@ -229,7 +229,7 @@ def _save(
     import pandas as pd
 
     from graphxai.explanation.files import write_csv, write_text
-    from graphxai.tables.files import with_items, written_alike
+    from graphxai.tables.files import csv_options, with_items
     from graphxai.tables.rows import other_cells
 
     if out.suffix.lower() == ".sdf":
@@ -250,7 +250,7 @@ def _save(
         ):
             frame.insert(place, name, cell)
         tables.append(frame)
-    write_csv(pd.concat(tables), out, index=False, **written_alike(source.table.dialect))
+    write_csv(pd.concat(tables), out, index=False, **csv_options(source.table.dialect))
 
 
 def _rows(path: Path, column: str | None) -> "tuple[RowSource, list[TableRow]]":

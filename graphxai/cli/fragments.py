@@ -223,7 +223,7 @@ def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool)
 
     from graphxai.explanation.files import write_csv
     from graphxai.runtime.writing import atomic_write
-    from graphxai.tables.files import guarded, written_alike
+    from graphxai.tables.files import csv_options, guarded
 
     if out.suffix.lower() == ".parquet":
         with atomic_write(out, "wb") as file:
@@ -237,7 +237,7 @@ def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool)
         out,
         index=False,
         float_format=lambda value: dialect.number(f"{value:z.6g}"),
-        **written_alike(dialect),
+        **csv_options(dialect),
     )
 
 

@@ -62,7 +62,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """Return the inputs as a list, and whether the user passed several.
 
     Batches in a list, or from a `DataLoader`, count as the graphs in them. Frames, arrays of text,
-    RDKit's suppliers and the path of a table count as their structures, where an error stands for a
+    RDKit's suppliers and the path of a table count as their structures. An error stands for a
     record that cannot be read.
     """
     if is_batch(inputs):
@@ -123,7 +123,7 @@ def prepare_each(
 
 
 def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
-    """Encode each value, or yield its error. A value may be an error itself, see `as_list`."""
+    """Encode each value, or yield its error. A value may already be an error, see `as_list`."""
     encoded = _encode_group(model, [item for item in values if not isinstance(item, Exception)])
     for item in values:
         yield item if isinstance(item, Exception) else next(encoded)

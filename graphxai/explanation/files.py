@@ -93,7 +93,8 @@ def write_csv(
     """Write a table as CSV, with the options of `DataFrame.to_csv`.
 
     Args:
-        byte_order_mark: whether the file begins with one, by which Excel knows UTF-8.
+        byte_order_mark: whether to begin with a byte-order mark, which tells Excel that it is
+            UTF-8.
     """
     with atomic_write(path) as file:
         if byte_order_mark:
@@ -171,7 +172,7 @@ def sdf_record(
 
 
 def _write(writer: "SDWriter", mol: "Mol") -> None:
-    """Write a molecule; a ring without a Kekulé structure keeps aromatic bonds."""
+    """Write a molecule. If a ring has no Kekulé structure, its bonds stay aromatic."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

@@ -23,8 +23,8 @@ class CsvFormat:
     """How records become lines of CSV.
 
     Attributes:
-        columns: the columns with their types. Numbers, and lists of numbers, come as text.
-        dialect: that of the table from which they are made.
+        columns: the columns with their types. Records have numbers, and lists of them, as text.
+        dialect: the dialect of the table that the records come from.
         excel_safe: whether text that a spreadsheet would read as a formula gets an apostrophe.
     """
 
@@ -34,13 +34,13 @@ class CsvFormat:
 
     @property
     def header(self) -> str:
-        """The first line, with a byte-order mark where the dialect has one."""
+        """The first line, after a byte-order mark if the dialect has one."""
         mark = BYTE_ORDER_MARK if self.dialect.byte_order_mark else ""
         names = dict(zip(self.columns, self.columns, strict=True))
         return mark + self._text([guarded(names) if self.excel_safe else names])
 
     def lines(self, records: Iterable[Mapping[str, Any]]) -> str:
-        """The lines of records."""
+        """Write records as lines of CSV."""
         if self.excel_safe:
             records = map(guarded, records)
         if self.dialect.decimal != ".":
@@ -59,7 +59,7 @@ class CsvFormat:
             return text.getvalue()
 
     def _with_decimals(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record whose numbers have the dialect's decimal mark."""
+        """Write the numbers of a record with the decimal mark of the dialect."""
         return {
             name: self.dialect.number(cell)
             if isinstance(cell, str) and self.columns.get(name) in (float, list)
@@ -108,8 +108,8 @@ def _is_numbers(cell: Any) -> bool:
         return False
 
 
-def written_alike(dialect: Dialect) -> dict[str, Any]:
-    """Options of `explanation.files.write_csv` for a table in a dialect."""
+def csv_options(dialect: Dialect) -> dict[str, Any]:
+    """Return the options of `explanation.files.write_csv` for a table in this dialect."""
     return {
         "sep": dialect.separator,
         "decimal": dialect.decimal,
@@ -136,14 +136,14 @@ def rows_in(path: Path, separator: str = ",") -> set[int]:
 
 
 def with_items(record: str, items: Mapping[str, str]) -> str:
-    """Return a record of an SD file with further data items at its end."""
+    """Add data items at the end of a record of an SD file."""
     body, end, _ = record.rpartition("$$$$")
     lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in items.items() if text]
     return f"{body}{''.join(lines)}{end}\n" if end else record
 
 
 def _item_name(name: str) -> str:
-    """Return the name of a data item without the signs that end it."""
+    """Replace the characters in a name that would end the line of a data item."""
     return re.sub(r"[<>\r\n]", "_", name)
 
 

@@ -29,7 +29,7 @@ class ExplainFrame:
     Attributes:
         batch: the model, the method and the target.
         smiles_column: the column with structures. Without it, it is one with a usual name, or the
-            only one whose cells can be read as SMILES.
+            only one with cells that can be read as SMILES.
         row_column: the column with row numbers. Without it, the result has no such column.
         name_column: the column with compound names. Without it, the result has no such column.
     """
@@ -55,7 +55,7 @@ class ExplainFrame:
         return pa.schema([(n, kinds[kind]) for n, kind in columns.items() if n not in left_out])
 
     def __call__(self, frame: Any) -> Any:
-        """Explain a `pyarrow.Table` or a `pandas.DataFrame`, whose index the result keeps.
+        """Explain a `pyarrow.Table`, or a `pandas.DataFrame` and keep its index.
 
         Raises:
             ValueError: a column is missing.

@@ -109,9 +109,9 @@ def files_of(table: str | os.PathLike[str], columns: list[str]) -> list[Piece]:
 
 
 def structures_of(table: str | os.PathLike[str], asked: str | None) -> str:
-    """The column of a table that holds the structures, see `datasets.tables.columns`.
+    """Return the column of a table with the structures, see `datasets.tables.columns`.
 
-    Raises FileNotFoundError if there is no such table, ValueError if the column cannot be told.
+    Raises FileNotFoundError if there is no such table, and ValueError if no column can be chosen.
     """
     filesystem, place = filesystem_of(table)
     path = _paths(filesystem, place, os.fspath(table))[0]
@@ -131,7 +131,7 @@ def structures_of(table: str | os.PathLike[str], asked: str | None) -> str:
 
 
 def _texts(cells: Any, names: list[str]) -> list[tuple[str, ...]]:
-    """The rows of an Arrow table as text."""
+    """Return the rows of an Arrow table as text."""
     columns = [[as_text(value) for value in cells.column(name).to_pylist()] for name in names]
     return list(zip(*columns, strict=True))
 

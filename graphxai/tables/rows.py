@@ -23,8 +23,8 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Attributes:
-        number: its number.
-        smiles: its structure.
+        number: the number of the row.
+        smiles: the structure.
         name: the compound's name, or None if the table has no column for it.
         problem: why the row cannot be read, or "".
         others: the cells of the other columns, see `RowSource.others`.
@@ -42,11 +42,11 @@ Result: TypeAlias = tuple[TableRow, Any]
 
 @dataclass(frozen=True)
 class RowSource:
-    """A table, and what is read of its rows.
+    """A table, and the columns that are read from its rows.
 
     Attributes:
         table: the table.
-        name_column: its column with the names of compounds, or None.
+        name_column: the column with the names of compounds, or None.
     """
 
     table: Table
@@ -56,20 +56,20 @@ class RowSource:
     def of(
         cls, path: str | Path, smiles_column: str | None, name_column: str | None
     ) -> "RowSource":
-        """Open a table. Raises ValueError if it has no such columns."""
+        """Open a table, or raise ValueError if it does not have these columns."""
         table = open_table(path, smiles_column)
         table.structures  # noqa: B018 (raises an error that says what is missing)
         return cls(table, None if name_column is None else table.column(name_column))
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The columns besides those with the structures and the names, which outputs repeat."""
+        """The columns without structures and names, which outputs repeat."""
         taken = (self.table.structures.name, self.name_column)
         columns = self.table.columns
         return tuple(n for n in columns if n not in taken and columns.count(n) == 1)
 
     def headings(self, written: Collection[str]) -> dict[str, str]:
-        """Return what the other columns are called in an output beside columns of its own."""
+        """Name the other columns so that they differ from the `written` columns of an output."""
         headings: dict[str, str] = {}
         for name in self.others:
             heading = name
@@ -79,7 +79,7 @@ class RowSource:
         return headings
 
     def chunks(self, skip: Collection[int] = ()) -> Iterator[list[TableRow]]:
-        """Yield the rows, `CHUNK` at a time, without chunks whose rows are all in `skip`."""
+        """Yield the rows, `CHUNK` at a time, except chunks with all rows in `skip`."""
         structures, named, others = self.table.structures.name, self.name_column, self.others
         columns = [structures, *others] if named is None else [structures, named, *others]
         records = self.table.records(columns)
@@ -99,7 +99,7 @@ class RowSource:
 
 
 def other_cells(row: TableRow, headings: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of the other columns of a row, by their headings in an output."""
+    """Return the cells of a row's other columns, by their headings in an output."""
     return dict(zip(headings.values(), map(one_line, row.others), strict=True))
 
 
@@ -110,7 +110,7 @@ def map_rows(
     workers: int | None,
     total: int,
 ) -> Generator[list[Result], None, None]:
-    """Yield the rows of each chunk with what a batch function makes of them, in their order.
+    """Yield each chunk of rows, with what a batch function makes of each of them, in order.
 
     Args:
         batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
@@ -136,9 +136,9 @@ def _results_of(
     rejected: Callable[[NamedRejectedRow], Any],
     rows: Sequence[TableRow],
 ) -> list[Any]:
-    """Call a batch function, as `ExplainBatch` is, with the columns of the rows without a problem.
+    """Call a batch function, such as `ExplainBatch`, on the rows that could be read.
 
-    The rows that have a problem are rejected in their places.
+    The other rows are rejected, in their places.
     """
     usable = [row for row in rows if not row.problem]
     results: Iterator[Any] = iter(())

@@ -10,10 +10,11 @@ A run folder holds
   at the end of the run.
 
 Rows are written and synced in chunks, which are numbered from the top of the table. So a run that
-was interrupted continues to the same files, byte for byte. If the table has a column of names, each
-file holds the names of the compounds.
-Both tables also have every other column of the input. They are written as the input is: with its
-separator, its decimal mark, and the byte-order mark by which Excel knows UTF-8.
+was interrupted continues to the same files, byte for byte.
+
+If the table has a column of names, each file holds the names of the compounds. Both tables also
+have all other columns of the input. They are written like the input, with its separator, its
+decimal mark, and the byte-order mark by which Excel knows UTF-8.
 """
 
 import hashlib
@@ -88,7 +89,7 @@ def explain_table(
 
     Args:
         model: the model.
-        path: the CSV file.
+        path: the table.
         folder: the folder of the run.
         explainer: the method.
         settings: the keywords of `ExplanationSettings`.
@@ -181,7 +182,7 @@ def predict_table(
     The keywords are those of `PredictionSettings`.
 
     Args:
-        rejected: a file for the rows left out, with the reasons, if they are to be kept.
+        rejected: a file for the rows that were left out, with the reasons, or None.
     """
     require_molecules(model)
     batch = PredictBatch(model, settings.level)
@@ -237,7 +238,7 @@ class _Outputs:
     """How the rows of a table and their results are written.
 
     Attributes:
-        headings: what the other columns of the table are called.
+        headings: the names of the table's other columns in the outputs.
         done: how rows with a result are written.
         rejected: how rows that were left out are written.
     """
@@ -248,7 +249,7 @@ class _Outputs:
 
     @classmethod
     def of(cls, source: RowSource, columns: Mapping[str, type], excel_safe: bool) -> "_Outputs":
-        """The other columns stand behind those that say which row it is."""
+        """Put the table's other columns after those that identify a row."""
         headings = source.headings({*columns, "reason"})
         first = {name: kind for name, kind in columns.items() if name in IDENTIFYING}
         others = dict.fromkeys(headings.values(), str)
@@ -257,7 +258,7 @@ class _Outputs:
         return cls(headings, done, CsvFormat({**first, **others, "reason": str}, *look))
 
     def cells(self, row: TableRow, result: Mapping[str, Any]) -> dict[str, Any]:
-        """The cells of a row with its result, also in the record of an SD file."""
+        """Return the cells of a row with its result, also for its record of an SD file."""
         others = other_cells(row, self.headings)
         cells = others | dict(result)
         if "record" in cells:
@@ -266,7 +267,7 @@ class _Outputs:
 
 
 def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
-    """Return a row; other processes need a function with a name."""
+    """Return the row itself. Other processes need a function with a name."""
     return row
 
 

@@ -36,7 +36,7 @@ KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 @dataclass(frozen=True)
 class UploadedFile:
-    """A file that was dropped on the page: its name there, and its content."""
+    """A file that was dropped on the page, with the name that it has there."""
 
     name: str
     content: bytes
@@ -49,13 +49,13 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
     """Read the molecules of a file of any format that `datasets.tables` reads.
 
     Returns:
-        `rows`, each with name, SMILES and the reason why it cannot be read, or ""; `more`, how many
-        rows there are beyond the limit; `key`, by which later requests name the file; and `choice`,
-        which column was chosen and why. If that cannot be told, there are `columns` to choose from
-        and no rows, and `choice` says why.
+        A dict with `rows`, each of which has a name, a SMILES and the reason why it cannot be read,
+        or "". `more` says how many rows there are beyond the limit, and `choice` which column was
+        chosen and why. Later requests name the file by its `key`. If no column can be chosen, there
+        are no rows but `columns` to choose from, and `choice` says why.
 
     Args:
-        name: the name of the file, whose suffix says what it is where the content does not.
+        name: the name of the file. Its suffix decides the format if the content does not.
         column: the column with the structures, by default found by its name or content.
     """
     file = UploadedFile(name[-200:], content)
@@ -70,7 +70,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         except TableError as error:
             if not table.columns:
                 raise
-            columns, why = list(table.columns[:MAX_COLUMNS]), _renamed(error, table, file)
+            columns, why = list(table.columns[:MAX_COLUMNS]), _with_shown_name(error, table, file)
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
         named = _name_column(table)
         read = [structures] if named is None else [structures, named]
@@ -95,8 +95,9 @@ def measured_in(key: str, column: str, tasks: tuple[str, ...]) -> Measurements |
     understood, the note of an empty result says so.
 
     Args:
-        key, column: as `rows_of` returned and took them.
-        tasks: the columns to look for. A data item of an SD file is a column.
+        key: the key that `rows_of` returned.
+        column: as for `rows_of`.
+        tasks: the names of the columns to look for. A data item of an SD file counts as a column.
     """
     file = _files.get(key)
     unread: Measurements | None = None
@@ -166,7 +167,7 @@ def exported(
 
 @contextmanager
 def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
-    """Open a file of the page as a table, with errors that have its name there."""
+    """Open a file of the page as a table. Errors call it by the name that the page shows."""
     suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{''.join(suffixes[-2:])}"
@@ -177,12 +178,12 @@ def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
             raise type(error)(str(error).replace(str(path), file.name)) from None
 
 
-def _renamed(error: TableError, table: Table, file: UploadedFile) -> str:
+def _with_shown_name(error: TableError, table: Table, file: UploadedFile) -> str:
     return str(error).replace(str(table.path), file.name)
 
 
 def _name_column(table: Table) -> str | None:
-    """The column with the names of the compounds, or None if no column has a usual name."""
+    """Return the column with the names of the compounds, or None if none has a usual name."""
     by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
     found = (by_name[usual] for usual in NAMES if usual in by_name)
     return next((name for name in found if name != table.structures.name), None)

@@ -119,7 +119,7 @@ def page_data(
 
 
 def _headings(others: Iterable[str], columns: Iterable[str]) -> list[str]:
-    """What the columns of the table are called in the basket, beside those of the predictions."""
+    """Name the other columns of the table so that they differ from those of the basket."""
     taken = {*columns, *BASKET}
     return [f"input {name}" if name in taken else name for name in others]
 

@@ -46,7 +46,7 @@ class ReportSource:
         name: the name of the file, or the number of molecules in words.
         is_file: whether they come from a file.
         measured: the measured values of the file.
-        dialect: how a table made of the report is written.
+        dialect: how to write a table that is made from the report.
     """
 
     rows: Iterable[ReportRow]
