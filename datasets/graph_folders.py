@@ -116,8 +116,9 @@ def _joined(name: str, graphs: list[Data], values: list[Any]) -> tuple[str, Tens
     if name == "edge_index":
         return "edge:edge_index", torch.cat([value.T for value in values])
     rows = [len(value) if value.dim() else -1 for value in values]
+    sizes = [int(graph.num_nodes or 0) for graph in graphs]
     try:
-        if name != "y" and rows == [int(graph.num_nodes or 0) for graph in graphs]:
+        if rows == sizes and (name != "y" or max(sizes) > 1):  # otherwise y is of the graphs
             return f"node:{name}", torch.cat(values)
         if name != "y" and rows == [_num_edges(graph) for graph in graphs]:
             return f"edge:{name}", torch.cat(values)

@@ -15,6 +15,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.choices import at_choice_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
 from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import LoadedModel, Model, loaded
@@ -24,7 +25,7 @@ from graphxai.explanation.compute.predicting import PredictionComputation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
 from graphxai.explanation.result import Picture
-from graphxai.models.graphormer import Graphormer, load_model, pretrained_names
+from graphxai.models.graphormer import load_model, pretrained_names
 from graphxai.runtime.device import on_device
 
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
@@ -86,7 +87,7 @@ def explain(
             second of two classes, or the value of a regression.
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
             attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`.
-        node: for wrapped models with one output per node, the number of the node to explain. For
+        node: for models with one output per node, the number of the node to explain. For
             `HeteroData` it is a type and a number. A list has a node for each input, or several
             nodes of a single graph.
         pair: for models that read `edge_label_index` or score all pairs of nodes (N, N), the two
@@ -109,7 +110,7 @@ def explain(
     model = on_device(loaded(model), device)
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
-    values, several = as_list(_at_choice(model, inputs, node, pair))
+    values, several = as_list(at_choice_for(model, inputs, node, pair))
     explanations = map_inputs(
         model,
         values,
@@ -143,7 +144,7 @@ def predict(
         A dict {task: Prediction}, or for a list a list of these.
     """
     model = loaded(model)
-    values, several = as_list(_at_choice(model, inputs, node, pair))
+    values, several = as_list(at_choice_for(model, inputs, node, pair))
     predictions = map_inputs(
         model,
         values,
@@ -187,7 +188,7 @@ def pairs(
     """
     model, explainer = loaded(model), get_explainer(method)
     rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
-    values, several = as_list(_at_choice(model, inputs, node, pair))
+    values, several = as_list(at_choice_for(model, inputs, node, pair))
     matrices = map_inputs(
         model,
         values,
@@ -221,7 +222,7 @@ def compare(
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     model = loaded(model)
-    (value, *others), _ = as_list(_at_choice(model, value, node, pair))
+    (value, *others), _ = as_list(at_choice_for(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods: use grid for several.")
     if isinstance(methods, str):
@@ -229,14 +230,3 @@ def compare(
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
         explanations = [explain(model, value, method, target=target) for method in methods]
     return side_by_side(explanations, columns=columns, **options)
-
-
-def _at_choice(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
-    """Note in each input which node or pair to explain. Raise ValueError for a Graphormer."""
-    if node is None and pair is None:
-        return inputs
-    if isinstance(model, Graphormer):
-        raise ValueError("a Graphormer has one output per graph: leave out node= and pair=.")
-    from graphxai.adapters.chosen import at_choice  # needs PyG
-
-    return at_choice(inputs, node, pair)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch_geometric.data import Batch, HeteroData
 
+from graphxai.contract.inputs import EXPLAINED_NODE
+
 from .chosen import (
-    CHOSEN,
     PAIR,
     advice_for_node_outputs,
     outputs_of_explained_pairs,
@@ -137,7 +138,7 @@ def as_outputs(
         answer = answer["logits"]
     if graphs is not None and PAIR in graphs:
         answer = outputs_of_explained_pairs(answer, graphs, size, attributes)
-    elif graphs is not None and CHOSEN in graphs:
+    elif graphs is not None and EXPLAINED_NODE in graphs:
         if (rows := rows_of_explained_nodes(answer, graphs)) is None:
             raise ValueError("node= is for models that return one row per node: leave it out.")
         answer = rows

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import as_list
+from graphxai.contract.inputs import EXPLAINED_NODE, as_list
 
-# This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
-CHOSEN = "explained_node"
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 PAIR = "explained_pair_index"  # the two nodes (2, 1), which PyG renumbers in a batch like edges
 LINKS = "edge_label_index"  # PyG's name for the pairs that a model of links should score
@@ -86,8 +84,8 @@ def _with_node(value: Any, node: Any) -> Any:
     else:
         count = int(value.num_nodes or 0)
     _require_node(node, count)
-    graph[CHOSEN] = torch.ones(count, dtype=torch.long)
-    graph[CHOSEN][node] = 2
+    graph[EXPLAINED_NODE] = torch.ones(count, dtype=torch.long)
+    graph[EXPLAINED_NODE][node] = 2
     return graph
 
 
@@ -117,7 +115,9 @@ def chosen_nodes(graph: Data) -> list[int]:
     """Return the numbers of the node or pair that is explained, or [] for the whole graph."""
     if PAIR in graph:
         return list(graph[PAIR].flatten().tolist())
-    return [] if CHOSEN not in graph else (graph[CHOSEN] == 2).nonzero()[:, 0].tolist()
+    return (
+        [] if EXPLAINED_NODE not in graph else (graph[EXPLAINED_NODE] == 2).nonzero()[:, 0].tolist()
+    )
 
 
 def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:
@@ -166,7 +166,7 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
 
     The answer of the model needs one row per node (of the explained type). Otherwise return None.
     """
-    codes: Tensor = graphs[CHOSEN]
+    codes: Tensor = graphs[EXPLAINED_NODE]
     if isinstance(answer, Mapping):
         answer = answer[graphs[TYPE][0]]
     candidates = codes[codes > 0] == 2

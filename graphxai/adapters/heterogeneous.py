@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import InputError
+from graphxai.contract.inputs import EXPLAINED_NODE, InputError
 
-from .chosen import CHOSEN, PAIR, TYPE
+from .chosen import PAIR, TYPE
 
 SCHEMA = "schema"  # the attribute of a graph that describes its types
 # Attributes that are no inputs of the model.
-OF_TYPES = (SCHEMA, "node_type", "edge_type", CHOSEN, TYPE, PAIR)
+OF_TYPES = (SCHEMA, "node_type", "edge_type", EXPLAINED_NODE, TYPE, PAIR)
 EdgeType = tuple[str, str, str]
 
 
@@ -69,10 +69,10 @@ def as_one_graph(graph: HeteroData) -> Data:
     if any(size for _, size in schema.edges):
         graph_with_types.edge_attr = _padded_attributes(graph, schema, x)
     graph_with_types[SCHEMA] = schema
-    if CHOSEN in graph:
+    if EXPLAINED_NODE in graph:
         chosen, start = torch.zeros(len(x), dtype=torch.long), first[graph[TYPE]]
-        chosen[start : start + len(graph[CHOSEN])] = graph[CHOSEN]
-        graph_with_types[TYPE], graph_with_types[CHOSEN] = graph[TYPE], chosen
+        chosen[start : start + len(graph[EXPLAINED_NODE])] = graph[EXPLAINED_NODE]
+        graph_with_types[TYPE], graph_with_types[EXPLAINED_NODE] = graph[TYPE], chosen
     return graph_with_types
 
 

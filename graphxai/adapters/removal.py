@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
@@ -360,14 +361,19 @@ def _induced(model: Any, data: Data, choice: Tensor) -> Data:
 
 
 def _subgraph(data: Data, choice: Tensor) -> Data:
-    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding."""
+    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding.
+
+    A node that is explained stays in it.
+    """
+    if (codes := data.get(EXPLAINED_NODE)) is not None:
+        choice = choice | (codes == 2)
     edges, attributes = subgraph(
         choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
     )
     part = Data(x=data.x[choice], edge_index=edges, edge_attr=attributes)
-    for name in ("pos", "y"):
+    for name in ("pos", "y", EXPLAINED_NODE):
         if data.get(name) is not None:
-            part[name] = data[name][choice] if name == "pos" else data[name]
+            part[name] = data[name] if name == "y" else data[name][choice]
     part.num_nodes = int(choice.sum())
     return part
 

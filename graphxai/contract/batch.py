@@ -19,7 +19,10 @@ class GraphBatch:
             one bag after another (M,).
         bag_offsets: where the bag of each pair begins (B * N * N,). Bags of padding are empty.
         num_nodes: the number of nodes of each graph (B,).
-        y: the labels (B, number of tasks), NaN where one is missing, or None.
+        y: the labels (B, number of tasks), NaN where one is missing, or None. If nodes have the
+            labels, it has a row for each node of all graphs.
+        explained: for models of nodes, the number of the node that each graph is asked about (B,),
+            or None.
     """
 
     x: Tensor
@@ -32,6 +35,7 @@ class GraphBatch:
     bag_offsets: Tensor
     num_nodes: Tensor
     y: Tensor | None = None
+    explained: Tensor | None = None
 
     @property
     def distance_codes(self) -> Tensor:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 GROUP = 64  # how many inputs a model encodes at a time
+# This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
+EXPLAINED_NODE = "explained_node"
 
 
 class InputError(ValueError):

@@ -110,6 +110,8 @@ def require_refit(model: Any, plan: MeasurementPlan, refit: Refit, task: Task) -
             "refit trains a Graphormer; train a model of another kind on masked graphs yourself,"
             " and pass it as judge=."
         )
+    if model.config.level == "node":
+        raise ValueError("refit trains models of graphs, not of nodes.")
     others = [name for name in plan.operators if name not in ("mask", "delete")]
     if others:
         raise ValueError(f"refit removes nodes by 'mask' or 'delete', not by {others[0]!r}.")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.explanation.compute.models import LoadedModel
 
@@ -84,7 +86,8 @@ def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
 def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
     """Return the graphs of a folder by their positions, with labels for the first task.
 
-    If the model was trained on these graphs, only those in a part of its split are returned.
+    If the model was trained on these graphs, only those in a part of its split are returned. For a
+    model of nodes, each node is an input, with the key "graph/node".
 
     Args:
         model: the model whose metadata hold the split.
@@ -97,16 +100,49 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
 
     graphs = [plain(graph) for graph in load_graphs(folder).graphs]
     metadata = model.origin.metadata
-    split = metadata.get("split")
-    chosen, title = list(range(len(graphs))), f"{Path(folder).name}, all graphs"
+    split, name = metadata.get("split"), Path(folder).name
+    chosen, title = None, f"{name}, all {model.config.level}s"
     if isinstance(split, dict) and metadata.get("sha256") == digest_of(graphs):
         chosen = list(map(int, split[part]))
-        title = f"{Path(folder).name}, {part} part of the model's split"
+        title = f"{name}, {part} part of the model's split"
+    if model.config.level == "node":
+        return _node_part(model, graphs, chosen, title)
+    chosen = list(range(len(graphs))) if chosen is None else chosen
     inputs: dict[Key, Any] = {k: graphs[k] for k in chosen}
     labels: dict[Key, Any] = {}
     if model.config.tasks[0].classes:
         first = {k: float(graphs[k].y.reshape(-1)[0]) for k in chosen if graphs[k].y is not None}
         labels = {k: int(label) for k, label in first.items() if not math.isnan(label)}
+    return Source(title, inputs, labels)
+
+
+def _node_part(
+    model: LoadedModel, graphs: list[Any], chosen: list[int] | None, title: str
+) -> Source:
+    """Return nodes, counted over all graphs, as inputs; each graph is encoded once.
+
+    Args:
+        model: which reads them.
+        graphs: the graphs, with labels of the nodes.
+        chosen: numbers of the nodes; None for all.
+        title: title of the source.
+    """
+    from graphxai.adapters.chosen import at_choice
+    from graphxai.learning.graphs.parts import starts_of
+
+    starts = starts_of(graphs)
+    numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)
+    owners = np.searchsorted(starts, numbers, side="right") - 1
+    encoded = {k: model.prepare(graphs[k]).data for k in dict.fromkeys(owners.tolist())}
+    inputs: dict[Key, Any] = {}
+    labels: dict[Key, Any] = {}
+    for k, node in zip(owners.tolist(), (numbers - starts[owners]).tolist(), strict=True):
+        key = f"{k}/{node}"
+        inputs[key] = at_choice(encoded[k], node)
+        y = graphs[k].y
+        if model.config.tasks[0].classes and y is not None:
+            label = float(y.reshape(len(y), -1)[node, 0])
+            labels |= {} if math.isnan(label) else {key: int(label)}
     return Source(title, inputs, labels)
 
 

@@ -32,6 +32,7 @@ PREDICTORS = {
     "descriptor_forest": "forest, + descriptors",
     "gin": "GIN, same budget",
     "feature_forest": "forest, mean features",
+    "neighbour_forest": "forest, node and neighbours",
     "dummy": "dummy",
 }
 MANY = 3  # targets; more are listed in one table

@@ -84,7 +84,7 @@ class GraphormerModule(pl.LightningModule):
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
         """Return the loss of a batch."""
         assert batch.y is not None
-        loss = self.objective(self.model(batch), batch.y)
+        loss = self.objective(self.model.labelled_outputs(batch), batch.y)
         epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
         self.log("train/loss", loss, batch_size=len(batch), **epoch_options)
         return loss
@@ -102,7 +102,8 @@ class GraphormerModule(pl.LightningModule):
     def validation_step(self, batch: GraphBatch, index: int) -> None:
         """Collect the outputs of a batch."""
         assert batch.y is not None
-        self._seen.append((self.current_model(batch).float().cpu(), batch.y.cpu()))
+        outputs = self.current_model.labelled_outputs(batch)
+        self._seen.append((outputs.float().cpu(), batch.y.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation graphs, and keep the weights if they are the best so far."""

@@ -22,6 +22,7 @@ from graphxai.models.graphormer import (
     StructureEncoding,
     collate,
 )
+from graphxai.models.graphormer.encoding import NODE_LABELS
 from graphxai.runtime.progress import in_chunks
 
 if TYPE_CHECKING:
@@ -118,18 +119,27 @@ class SizeBuckets(Sampler[list[int]]):
 
 @torch.no_grad()
 def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
-    """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order."""
+    """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order.
+
+    A model of nodes answers for the nodes that have a label, in the order of graphs and nodes.
+    """
     encoded = encode_all(graphs, model.config)
     sizes = [int(graph.num_nodes or 0) for graph in encoded]
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    outputs = torch.empty(len(encoded), model.config.num_outputs)
-    for batch in SizeBuckets(sizes, BATCH, shuffle=False):
-        graphs_of_batch = collate([encoded[k] for k in batch]).to(device)
-        outputs[batch] = model(graphs_of_batch).float().cpu()
+    parts: dict[int, Tensor] = {}  # (rows, num_outputs) of each graph
+    for numbers in SizeBuckets(sizes, BATCH, shuffle=False):
+        batch = collate([encoded[k] for k in numbers]).to(device)
+        outputs = model.labelled_outputs(batch).float().cpu()
+        rows = [sizes[k] for k in numbers] if model.config.level == "node" else 1
+        parts |= dict(zip(numbers, outputs.split(rows), strict=True))
     model.train(training)
-    return outputs
+    joined = [torch.empty(0, model.config.num_outputs), *(parts[k] for k in range(len(encoded)))]
+    if model.config.level == "node":
+        labels = torch.cat([graph[NODE_LABELS] for graph in encoded])
+        return torch.cat(joined)[~labels.isnan().all(1)]
+    return torch.cat(joined)
 
 
 def readings(task: Task, outputs: Tensor) -> FloatArray:

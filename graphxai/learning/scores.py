@@ -44,6 +44,7 @@ RIVALS = {  # simple models that a network should not be worse than
     "descriptor_forest": "a random forest with descriptors",
     "gin": "a GIN of the same budget",
     "feature_forest": "a random forest on mean features",
+    "neighbour_forest": "a random forest on the features of a node and its neighbours",
 }
 
 

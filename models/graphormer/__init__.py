@@ -34,5 +34,7 @@ if TYPE_CHECKING:  # the list of public names
     from .loading import load_model as load_model
     from .mean_node import measure_mean_node as measure_mean_node
     from .model import Graphormer as Graphormer
+    from .nodes import NodeGraphormer as NodeGraphormer
+    from .nodes import graphormer as graphormer
 
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -23,6 +23,7 @@ from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
 from .model import Graphormer
+from .nodes import graphormer
 
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
@@ -167,7 +168,7 @@ def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | No
         raise CheckpointError(f"{path}: cannot be read: {error}; delete or replace it.") from error
     if mean.dtype not in FLOAT_DTYPES or not torch.isfinite(mean).all():
         raise CheckpointError(f"{path}: holds values that are not finite numbers.")
-    return mean.to(model.graph_token) if measured_on == digest else None
+    return mean.to(model.node_embedding.in_degree) if measured_on == digest else None
 
 
 def name_of(folder: Path) -> str:
@@ -247,13 +248,14 @@ def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Gr
     # A model without memory makes PyTorch import its compiler, which takes seconds. A small model
     # with memory is made in milliseconds.
     with torch.device("cpu" if _most_numbers(config) <= SMALL else "meta"):
-        return Graphormer(config)
+        return graphormer(config)
 
 
 def with_memory(outline: Graphormer) -> Graphormer:
     """Return the outlined model with memory, on the CPU."""
     with torch.device("cpu"):
-        return Graphormer(outline.config) if outline.graph_token.is_meta else outline
+        is_outline = outline.node_embedding.in_degree.is_meta
+        return graphormer(outline.config) if is_outline else outline
 
 
 def _most_numbers(config: GraphormerConfig) -> int:

@@ -25,6 +25,8 @@ class GraphormerConfig(TaskSet):
     any.
 
     Args:
+        level: "graph" for a model that reads its answer from a graph token, "node" for one that
+            answers for each node, see `nodes.py`.
         max_distance: longer shortest paths share the bias of this distance.
         num_hops: number of edges of a shortest path that the edge encoding uses.
         mask_distance: pairs that are this far apart, farther or unreachable do not attend.
@@ -33,6 +35,7 @@ class GraphormerConfig(TaskSet):
             and Hugging Face.
     """
 
+    level: Literal["graph", "node"] = "graph"
     num_layers: int = 3
     hidden_dim: int = 96
     ffn_dim: int = 192
@@ -86,6 +89,8 @@ class GraphormerConfig(TaskSet):
         self._check_standardising()
         if self.ties not in ("average", "floyd"):
             raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
+        if self.level not in ("graph", "node"):
+            raise ValueError(f"level must be 'graph' or 'node', not {self.level!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
 

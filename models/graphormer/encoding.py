@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.shortest_paths import IntArray, shortest_paths
 from graphxai.datasets.graph import Graph
 
@@ -41,6 +42,7 @@ AnyGraph = TypeVar("AnyGraph", "Data", Graph)
 # it saved 2.2 ms on a drug molecule of 1,200 pairs.
 COMPILED_FROM = 600_000
 
+NODE_LABELS = "node_y"  # an attribute (N, tasks) of graphs whose nodes have labels
 MAX_NODES = 4_000  # attention between them takes some 5 GB
 
 _encoded = 0  # node pairs so far
@@ -217,7 +219,10 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         k = len(graph.bag_sizes)
         sizes[b, :k, :k] = graph.bag_sizes
     ends = sizes.flatten().cumsum(0, dtype=torch.int32)
+    of_nodes = [g.get(NODE_LABELS) for g in graphs]
     labels = [y for y in (g.get("y") for g in graphs) if isinstance(y, Tensor)]
+    y = _stack_labels(labels) if len(labels) == len(graphs) else None
+    chosen = [g.get(EXPLAINED_NODE) for g in graphs]
     has_pos = graphs[0].get("pos") is not None
     return GraphBatch(
         x=pad("x"),
@@ -229,8 +234,16 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         bag_weights=_joined([g.bag_weights for g in graphs]),
         bag_offsets=ends - sizes.flatten(),
         num_nodes=num_nodes,
-        y=_stack_labels(labels) if len(labels) == len(graphs) else None,
+        y=torch.cat(of_nodes).float() if _are_tensors(of_nodes) else y,
+        explained=torch.stack([codes.argmax() for codes in chosen])
+        if _are_tensors(chosen)
+        else None,
     )
+
+
+def _are_tensors(values: list[Any]) -> TypeGuard[list[Tensor]]:
+    """Whether every graph has the attribute that these are the values of."""
+    return all(isinstance(value, Tensor) for value in values)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

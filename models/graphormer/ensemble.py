@@ -102,6 +102,10 @@ class Ensemble(nn.Module):
         """Return outputs (B, num_outputs)."""
         return torch.stack([member(batch) for member in self.members]).mean(0)
 
+    def labelled_outputs(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs to which labels belong, those of graphs or of nodes."""
+        return torch.stack([member.labelled_outputs(batch) for member in self.members]).mean(0)
+
     def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
         """Return the outputs (1, num_outputs) of a graph with no nodes."""
         outputs = [member.outputs_without_nodes(batch) for member in self.members]

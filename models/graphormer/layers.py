@@ -90,27 +90,40 @@ class StructuralBias(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the bias (B, H, T, T), graph token first. It is -inf at keys that are padding."""
         b, n = batch.mask.shape
-        table, token, position = self.table(), self.graph_token[:, None], None
+        token = self.graph_token[:, None]
+        bias = token.new_empty(b, len(token), n + 1, n + 1)
+        bias[:, :, 0], bias[:, :, 1:, 0] = token, token
+        self.fill_between_nodes(bias[:, :, 1:, 1:], batch)
+        return without_padding(bias, F.pad(~batch.mask, (1, 0)))
+
+    def fill_between_nodes(self, bias: Tensor, batch: GraphBatch) -> None:
+        """Write the bias between nodes, with padding, to a part of a tensor, (B, H, N, N)."""
+        table, position = self.table(), None
         if self.position is not None:
             if batch.pos is None:
                 raise ValueError("the model reads node positions; the graph has no `pos`.")
             position = self.position(batch.pos)  # (B, H, N, N)
-        bias = table.new_empty(b, len(token), n + 1, n + 1)
-        bias[:, :, 0], bias[:, :, 1:, 0] = token, token
-        for graphs, rows in _blocks(b, n):
+        for graphs, rows in _blocks(*batch.mask.shape):
             nodes = _sum_bags(batch, table, graphs, rows)
             if position is not None:
                 nodes = nodes + position[graphs, :, rows]
-            bias[graphs, :, rows.start + 1 : rows.stop + 1, 1:] = nodes
+            bias[graphs, :, rows] = nodes
         if self.mask_distance is not None:
             too_far = _too_far(batch, self.mask_distance)
-            bias[:, :, 1:, 1:].masked_fill_(too_far[:, None], -math.inf)
-        hidden = F.pad(~batch.mask, (1, 0))  # (B, T): the graph token is always seen
-        excluded = bias.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf)
-        return bias.add_(excluded[:, None, None, :])
+            bias.masked_fill_(too_far[:, None], -math.inf)
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Return the terms of the bias by name, (B, H, T, T), with zeros where the bias is -inf."""
+        nodes = self.terms_between_nodes(batch)
+        terms = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
+        token = torch.zeros_like(terms["spatial"])
+        token[:, :, 0, :] = token[:, :, :, 0] = self.graph_token[:, None]
+        excluded = self(batch).isinf()
+        terms["graph token distance"] = token
+        return {name: term.masked_fill(excluded, 0.0) for name, term in terms.items()}
+
+    def terms_between_nodes(self, batch: GraphBatch) -> dict[str, Tensor]:
+        """Return the terms of the bias between nodes by name, (B, H, N, N) each."""
         table, distances = self.table(), len(self.spatial)
         is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
         every = slice(0, batch.mask.shape[0]), slice(0, batch.mask.shape[1])
@@ -119,12 +132,7 @@ class StructuralBias(nn.Module):
             nodes["edge"] = _sum_bags(batch, table * ~is_distance, *every)
         if self.position is not None and batch.pos is not None:
             nodes["position"] = self.position(batch.pos)
-        terms = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
-        token = torch.zeros_like(terms["spatial"])
-        token[:, :, 0, :] = token[:, :, :, 0] = self.graph_token[:, None]
-        excluded = self(batch).isinf()
-        terms["graph token distance"] = token
-        return {name: term.masked_fill(excluded, 0.0) for name, term in terms.items()}
+        return nodes
 
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return `sum_ij t_ij g_ij` for every term t of the bias by name, (B,) each.
@@ -151,6 +159,12 @@ class StructuralBias(nn.Module):
         """Return the distance term (B, H, N, N), with arbitrary values at padding."""
         codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
         return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
+
+
+def without_padding(bias: Tensor, hidden: Tensor) -> Tensor:
+    """Add -inf to a bias (B, H, Q, T) in place, at the keys (B, T) that are hidden."""
+    excluded = bias.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf)
+    return bias.add_(excluded[:, None, None, :])
 
 
 def _per_graph(term: Tensor, gradient: Tensor) -> Tensor:

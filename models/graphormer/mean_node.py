@@ -34,5 +34,5 @@ def measure_mean_node(model: Graphormer, graphs: "Sequence[Data]") -> Tensor:
         nodes += int(batch.num_nodes.sum())
     if total is None or not nodes:
         raise ValueError("the mean node needs at least one graph with nodes.")
-    model.mean_node = (total / nodes).to(model.graph_token)
+    model.mean_node = (total / nodes).to(model.node_embedding.in_degree)
     return model.mean_node

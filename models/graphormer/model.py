@@ -208,6 +208,10 @@ class Graphormer(nn.Module):
         """Return outputs (B, num_outputs)."""
         return self.encode(self.embed(batch), batch)
 
+    def labelled_outputs(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs to which labels belong, those of the graphs (B, num_outputs)."""
+        return self(batch)
+
     def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
         """Return the outputs (1, num_outputs) of a graph with no nodes, the same for all batches.
 

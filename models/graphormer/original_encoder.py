@@ -8,6 +8,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
+from .nodes import NodeGraphormer
 
 # The types of the modules of an encoder, each with the names and types of its parts.
 _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
@@ -37,11 +38,14 @@ def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
     The model must be in eval mode and in single or double precision, without autocast. No module of
     its encoder may have been replaced, or have hooks, another `forward` or parametrized weights.
     """
-    if type(model) is not Graphormer or model.training or _has_any_global_hook():
+    if type(model) is not NodeGraphormer and type(model) is not Graphormer:
         return False
-    if "encode" in vars(model) or Graphormer.encode is not _ENCODE or not len(model.layers):
+    if model.training or _has_any_global_hook():
         return False
-    if torch.is_autocast_enabled(model.graph_token.device.type):
+    if "encode" in vars(model) or type(model).encode is not _ENCODE or not len(model.layers):
+        return False
+    weight = model.node_embedding.in_degree
+    if torch.is_autocast_enabled(weight.device.type):
         return False
     encoder: list[tuple[nn.Module, type[nn.Module]]] = [
         (model.dropout, nn.Dropout),
@@ -50,7 +54,7 @@ def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
     ]
     if model.final_norm is not None:
         encoder.append((model.final_norm, LayerNorm))
-    dtype = model.graph_token.dtype
+    dtype = weight.dtype
     return dtype in (torch.float32, torch.float64) and all(
         _is_original(module, kind, dtype) for module, kind in encoder
     )

@@ -174,7 +174,11 @@ def test_the_kind_of_a_task_follows_from_its_labels(labels, whole, kind, classes
     ("change", "task", "message"),
     [
         (lambda g: g[3].pop("y"), None, "graph 3 has no label y"),
-        (lambda g: setattr(g[3], "y", torch.zeros(8)), None, "graph 3 has 8 labels, .* of nodes"),
+        (
+            lambda g: setattr(g[3], "y", torch.zeros(8)),
+            None,
+            "graph 3 has 8 labels, .* for each node",
+        ),
         (lambda g: g.clear(), None, "0 graphs are too few"),
         (lambda g: g.__setitem__(2, "CCO"), None, "graph 2 is a str, not PyG's Data"),
         (lambda g: setattr(g[4], "x", g[4].x[:, :2]), None, "graph 4: x has 2 columns"),

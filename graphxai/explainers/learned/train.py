@@ -187,7 +187,7 @@ def _usable(model: Graphormer, graphs: Any) -> list[Input]:
 @contextmanager
 def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
     """Draw PyTorch's random numbers from the seed within the block."""
-    device = model.graph_token.device
+    device = model.node_embedding.in_degree.device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         torch.manual_seed(seed)
         yield
@@ -202,7 +202,7 @@ def _teach_batch(
     progress: Progress,
 ) -> _TaughtBatch:
     """Draw the classes of some graphs, and run the passes that say something about their nodes."""
-    batch = model.collate([item.data for item in items]).to(model.graph_token.device)
+    batch = model.collate([item.data for item in items]).to(model.node_embedding.in_degree.device)
     with torch.no_grad():
         outputs = model(batch)
     drawn = 0

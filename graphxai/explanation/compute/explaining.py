@@ -101,8 +101,8 @@ def explanations_or_errors(
         with torch.inference_mode(False):  # inference tensors cannot carry gradients
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
-        if empty_outputs is None or not isinstance(model, Graphormer):
-            empty_outputs = outputs_without_nodes(model, batch)  # constant for a Graphormer
+        if empty_outputs is None or not _reads_a_graph_token(model):
+            empty_outputs = outputs_without_nodes(model, batch)
         explained = _ExplainedBatch(
             model=model,
             explainer=explainer,
@@ -125,6 +125,11 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     """
     with evaluating(model), torch.no_grad():
         return model.outputs_without_nodes(batch)
+
+
+def _reads_a_graph_token(model: Model) -> bool:
+    """Whether the outputs of a graph without nodes are always the same."""
+    return isinstance(model, Graphormer) and model.config.level == "graph"
 
 
 def _explained_output(

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from graphxai.contract.batching import Key, batches_for, collated
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import EXPLAINED_NODE, Input, InputError
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
@@ -63,12 +64,47 @@ def predictions_or_errors(
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.
     """
+    answers_for_nodes = getattr(model.config, "level", None) == "node"
+    compute = _outputs_of_nodes if answers_for_nodes else _outputs
+    for key, item, outputs in compute(model, prepared):
+        yield key, _read_or_error(model, outputs, item, training)
+
+
+def _outputs(
+    model: Model, prepared: Sequence[tuple[Key, Input]]
+) -> Iterator[tuple[Key, Input, list[float]]]:
+    """Yield each encoded input with its outputs."""
     for part in batches_for(model, prepared):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).double().tolist()
-        for row, (key, item) in enumerate(part):
-            yield key, _read_or_error(model, outputs[row], item, training)
+        for (key, item), of_item in zip(part, outputs, strict=True):
+            yield key, item, of_item
+
+
+def _outputs_of_nodes(
+    model: Any, prepared: Sequence[tuple[Key, Input]]
+) -> Iterator[tuple[Key, Input, list[float]]]:
+    """Yield each graph with the outputs of its explained node.
+
+    One pass answers for all nodes of a graph, however many of them are asked about.
+    """
+    asked: dict[int, list[tuple[Key, Input]]] = {}
+    for key, item in prepared:
+        asked.setdefault(id(item.graph.bag_codes), []).append((key, item))
+    for part in batches_for(
+        model, [(number, of_graph[0][1]) for number, of_graph in asked.items()]
+    ):
+        batch = collated(model, part)
+        if batch.explained is None:
+            raise InputError("choose the nodes, such as predict(model, graph, node=[0, 1]).")
+        with evaluating(model), torch.inference_mode():
+            outputs = model.labelled_outputs(batch).double().cpu()
+        sizes = [item.num_nodes for _, item in part]
+        for (number, _), of_graph in zip(part, outputs.split(sizes), strict=True):
+            for key, item in asked[number]:
+                node = int(item.graph.get(EXPLAINED_NODE).argmax())
+                yield key, item, of_graph[node].tolist()
 
 
 def _read_or_error(

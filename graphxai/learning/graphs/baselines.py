@@ -1,4 +1,4 @@
-"""Simple models to compare with: a GIN of the same budget, and a forest on mean features."""
+"""Simple models to compare with: a GIN of the same budget, and a forest on simple features."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
-from graphxai.learning.graphs.features import mean_features
+from graphxai.learning.graphs.features import mean_features, node_features
 from graphxai.learning.graphs.splitting import SplitGraphs
 from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import Graphormer, GraphormerConfig
+from graphxai.models.graphormer.encoding import NODE_LABELS
 from graphxai.runtime.progress import progress_bar
 
 __all__ = ["GIN", "forest_readings", "gin_readings"]
@@ -32,8 +33,8 @@ TREES = 500
 class GIN(nn.Module):
     """A graph isomorphism network (Xu 2019) that reads the sum over the nodes after every layer.
 
-    It reads the same features as the Graphormer of a configuration. Edge features enter as in
-    Hu 2020.
+    If nodes have the labels, its head reads all layers of each node instead. It reads the same
+    features as the Graphormer of a configuration. Edge features enter as in Hu 2020.
     """
 
     starts: Tensor
@@ -61,14 +62,17 @@ class GIN(nn.Module):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return outputs (B, num_outputs)."""
+        """Return outputs (B, num_outputs), or (nodes, num_outputs) if nodes have the labels."""
         h = self.nodes(batch.x)
         edges = () if self.edges is None else (self.edges(batch.edge_attr),)
-        read = [global_add_pool(h, batch.batch, batch.num_graphs)]
+        read = [h]
         for layer in self.layers:
             h = layer(h, batch.edge_index, *edges)
-            read.append(global_add_pool(h, batch.batch, batch.num_graphs))
-        return self.head(torch.cat(read, dim=1))
+            read.append(h)
+        joined = torch.cat(read, dim=1)
+        if self.config.level == "graph":
+            joined = global_add_pool(joined, batch.batch, batch.num_graphs)
+        return self.head(joined)
 
 
 class _Features(nn.Module):
@@ -129,7 +133,7 @@ def gin_readings(
     same patience.
 
     Returns:
-        Probabilities or values of the test graphs, by task.
+        Probabilities or values of the test part, by task.
     """
     torch.manual_seed(settings.seed)
     gin = same_budget(model)
@@ -145,7 +149,8 @@ def gin_readings(
             gin.train()
             for batch in train:
                 optimizer.zero_grad()
-                objective(gin(batch), batch.y).backward()
+                labels = batch.y if gin.config.level == "graph" else batch[NODE_LABELS]
+                objective(gin(batch), labels).backward()
                 optimizer.step()
             outputs = _outputs(gin, split.valid.graphs)
             loss = float(objective(outputs, torch.from_numpy(split.valid.y).float()))
@@ -168,28 +173,46 @@ def gin_readings(
 
 @torch.no_grad()
 def _outputs(gin: GIN, graphs: Sequence[Data]) -> Tensor:
-    """Return a network's outputs (n, num_outputs)."""
+    """Return a network's outputs (n, num_outputs), for the graphs or the nodes with labels."""
     gin.eval()
     batches: Any = DataLoader(_bare(graphs), 64)
-    parts = [gin(batch) for batch in batches]
-    return torch.cat(parts) if parts else torch.empty(0, gin.config.num_outputs)
+    parts = [torch.empty(0, gin.config.num_outputs)]
+    for batch in batches:
+        outputs = gin(batch)
+        if gin.config.level == "node":
+            outputs = outputs[~batch[NODE_LABELS].isnan().all(1)]
+        parts.append(outputs)
+    return torch.cat(parts)
 
 
 def _bare(graphs: Sequence[Data]) -> list[Data]:
     """Return the graphs without their encoded structure, which PyG cannot batch."""
-    names = ("x", "edge_index", "edge_attr", "y")
+    names = ("x", "edge_index", "edge_attr", "y", NODE_LABELS)
     return [Data(**{n: g[n] for n in names if g.get(n) is not None}) for g in graphs]
 
 
+def _simple_features(graphs: Sequence[Data], config: GraphormerConfig) -> Tensor:
+    """Return the features (n, F) that a forest gets, of graphs or of the nodes with labels."""
+    fields = config.to_dict()
+    if config.level == "graph":
+        return mean_features(graphs, fields)
+    labelled = [~graph[NODE_LABELS].isnan().all(1) for graph in graphs]
+    return torch.cat(
+        [node_features(g, fields)[rows] for g, rows in zip(graphs, labelled, strict=True)]
+    )
+
+
 def forest_readings(config: GraphormerConfig, split: SplitGraphs, seed: int) -> list[FloatArray]:
-    """Fit a forest to the mean features of the training graphs, and predict the test part.
+    """Fit a forest to simple features of the training part, and predict the test part.
+
+    They are the mean features of graphs, or those of nodes and their neighbours.
 
     Returns:
-        Probabilities or values of the test graphs, by task.
+        Probabilities or values of the test part, by task.
     """
-    fields = config.to_dict()
-    train = mean_features(split.train.graphs, fields).numpy()
-    test = mean_features(split.test.graphs, fields).numpy()
+    train, test = (
+        _simple_features(part.graphs, config).numpy() for part in (split.train, split.test)
+    )
     by_task = []
     for task, y in zip(config.tasks, split.train.y.T, strict=True):
         present = ~np.isnan(y)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-__all__ = ["input_fields", "mean_features", "plain"]
+__all__ = ["input_fields", "mean_features", "node_features", "plain"]
 
 MOST_CATEGORIES = 10_000  # of all node features together
 MOST_EDGE_CATEGORIES = 1_000  # combinations of all edge features
@@ -79,6 +79,23 @@ def mean_features(graphs: Sequence[Data], fields: dict[str, Any]) -> Tensor:
             parts += _means(graph.edge_attr, fields.get("edge_cardinalities", ()))
         rows.append(torch.cat(parts))
     return torch.stack(rows)
+
+
+def node_features(graph: Data, fields: dict[str, Any]) -> Tensor:
+    """Return each node's features, its degree, and the mean features of its neighbours, (N, F).
+
+    Of a category, the mean is the share of each of its values.
+    """
+    nodes = int(graph.num_nodes or 0)
+    sizes = fields.get("node_cardinalities", ())
+    x = graph.x.double()
+    if sizes:
+        columns = zip(graph.x.T.long(), sizes, strict=True)
+        x = torch.cat([torch.nn.functional.one_hot(c, size) for c, size in columns], 1).double()
+    source, target = graph.edge_index
+    degree = torch.bincount(target, minlength=nodes).double()[:, None]
+    summed = torch.zeros_like(x).index_add_(0, target, x[source])
+    return torch.cat([x, degree, summed / degree.clamp(min=1)], dim=1)
 
 
 def _means(values: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:

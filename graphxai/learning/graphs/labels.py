@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -13,19 +13,37 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
 
-__all__ = ["TaskLike", "labels_of", "standardised", "tasks_of"]
+__all__ = ["MASKS", "Level", "TaskLike", "labels_of", "level_of", "standardised", "tasks_of"]
 
 FloatArray = NDArray[np.float64]
+Level = Literal["graph", "node"]
 TaskLike = str | Task | Sequence[Task] | None
+MASKS = ("train_mask", "val_mask", "test_mask")  # of nodes, by PyG's convention
 KINDS = (*get_args(TaskKind), "classification")
 
 
-def labels_of(graphs: Sequence[Data]) -> FloatArray:
+def level_of(graphs: Sequence[Data]) -> Level:
+    """Return whether graphs have labels of nodes, with a row for each, or of graphs.
+
+    Graphs with a `train_mask` have labels of nodes.
+    """
+    if any(graph.get(MASKS[0]) is not None for graph in graphs):
+        return "node"
+    labels = [(graph.get("y"), int(graph.num_nodes or 0)) for graph in graphs]
+    have_rows = all(isinstance(y, torch.Tensor) and y.dim() and len(y) == n for y, n in labels)
+    return "node" if have_rows and any(n > 1 for _, n in labels) else "graph"
+
+
+def labels_of(graphs: Sequence[Data], level: Level = "graph") -> FloatArray:
     """Return the labels `y` of graphs (n, tasks), NaN where one is missing.
+
+    Those of nodes follow each other, graph by graph.
 
     Raises:
         ValueError: a graph has no label, or another number of labels than the first.
     """
+    if level == "node":
+        return np.concatenate([_labels_of_nodes(k, graph) for k, graph in enumerate(graphs)])
     rows: list[FloatArray] = []
     for k, graph in enumerate(graphs):
         y = graph.get("y")
@@ -35,10 +53,21 @@ def labels_of(graphs: Sequence[Data]) -> FloatArray:
         if rows and len(row) != len(rows[0]):
             raise ValueError(
                 f"graph {k} has {len(row)} labels, the first graph {len(rows[0])}: y needs one row"
-                " for each graph. Labels of nodes cannot be learned."
+                " for each graph, or in all graphs one row for each node."
             )
         rows.append(row)
     return np.stack(rows)
+
+
+def _labels_of_nodes(k: int, graph: Data) -> FloatArray:
+    """Return the labels of the nodes of the k-th graph, (N, tasks)."""
+    y = graph.get("y")
+    if not isinstance(y, torch.Tensor) or not y.dim() or len(y) != graph.num_nodes:
+        shape = tuple(y.shape) if isinstance(y, torch.Tensor) else type(y).__name__
+        raise ValueError(
+            f"graph {k}: y needs a row for each of {graph.num_nodes} nodes, not {shape}."
+        )
+    return y.double().reshape(len(y), -1).numpy()
 
 
 def tasks_of(task: TaskLike, y: FloatArray, *, whole: bool) -> tuple[Task, ...]:

@@ -13,6 +13,7 @@ __all__ = ["GraphSettings"]
 
 GRAPHS = ("graphs",)
 EPOCHS, FEWEST_EPOCHS = 60, 8
+STEPS = 300  # for learning labels of nodes, of which one batch has many
 SEEN = 150_000  # training graphs in all epochs, above which there are fewer epochs
 BATCH = 32  # graphs
 PAIRS = 2_000_000  # pairs of nodes in a batch
@@ -27,8 +28,9 @@ class GraphSettings(RunSettings):
         default=None,
         metadata={
             "help": "The split: 'random' for 80/10/10 with the seed, a `Split`, or three lists with"
-            " the positions of the training, validation and test graphs. None takes the split of"
-            " the data set, or else 'random'."
+            " the positions of the training, validation and test graphs, or of nodes if a single"
+            " graph has labels of nodes. None takes the split of the data set (masks of nodes, or"
+            " the `split` of a folder), or else 'random'."
         },
     )
     layers: int = option(4, "Layers of the network.", applies_to=GRAPHS, minimum=1)
@@ -45,19 +47,25 @@ class GraphSettings(RunSettings):
         True, "Do not train a GIN and a forest for comparison.", applies_to=GRAPHS
     )
 
-    def training(self, graphs: int, largest: int) -> TrainingSettings:
+    def training(self, graphs: int, largest: int, *, of_nodes: bool = False) -> TrainingSettings:
         """Return the settings for fitting a network.
 
         Args:
             graphs: number of training graphs; the more there are, the fewer times each is seen.
             largest: nodes of the largest graph, on which the batch size depends.
+            of_nodes: whether nodes have the labels. If there are few graphs, there are more epochs,
+                and training is as much more patient.
         """
         epochs = min(EPOCHS, max(FEWEST_EPOCHS, SEEN // max(graphs, 1)))
+        batch = max(1, min(BATCH, PAIRS // max(largest, 1) ** 2))
+        patience = self.patience
+        if of_nodes and (more := STEPS // (epochs * -(-graphs // batch))) > 1:
+            epochs, patience = more * epochs, more * patience
         return TrainingSettings(
             epochs=epochs,
-            batch_size=max(1, min(BATCH, PAIRS // max(largest, 1) ** 2)),
+            batch_size=batch,
             learning_rate=self.learning_rate,
             ema_decay=0.99,
             monitor="loss",
-            patience=self.patience,
+            patience=patience,
         ).for_run(self)

@@ -24,14 +24,14 @@ from graphxai.learning.graphs.writing import begin_run, write_run
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.scores import dummy_predictions, measure
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import Graphormer, measure_mean_node
+from graphxai.models.graphormer import Graphormer, graphormer, measure_mean_node
 from graphxai.runtime.options import with_options
 
 __all__ = ["train"]
 
 
 def train(
-    dataset: Iterable[Data] | str | Path,
+    dataset: Iterable[Data] | Data | str | Path,
     out: str | Path = "runs/graphs",
     *,
     task: TaskLike = None,
@@ -42,16 +42,18 @@ def train(
 ) -> Path:
     """Train a Graphormer on graphs, and score it on its test graphs beside simple models.
 
-    The graphs are split, and continuous features and values are standardised on the training part.
+    The graphs are split, or their nodes if these have the labels, and continuous features and
+    values are standardised on the training part.
     The network is fitted until the validation loss no longer falls. It is calibrated on the
     validation part and scored on the test part, beside a GIN with as many parameters, a forest on
     mean features and a dummy.
 
     Args:
-        dataset: a PyG data set or a list of its graphs, each with a label `y` (numbers or a row of
-            them, NaN where one is missing), an `edge_index`, and if there are any `x` and
+        dataset: a PyG data set, a graph or a list of graphs, each with a label `y` (numbers or a
+            row of them, NaN where one is missing), an `edge_index`, and if there are any `x` and
             `edge_attr`; or a folder, see `graphxai.datasets.graph_folders`. Integers are
-            categories, other features are numbers.
+            categories, other features are numbers. If `y` has a row for each node, the nodes are
+            learned. Graphs may then say by `train_mask`, `val_mask` and `test_mask` which.
         out: folder of the run, with `test.csv` (predictions); the checkpoint is its sub-folder
             `model`, with `scores.json`.
         task: a `Task`, or a list of one for each label; or "binary", "multiclass",
@@ -81,7 +83,9 @@ def train(
             settings = with_options(settings, {"split": stored.split}, "train")
     split = split_graphs(dataset, task, settings, name)
     training = settings.training(
-        len(split.parts.train), max(int(graph.num_nodes or 0) for graph in split.graphs)
+        len(split.train.graphs),
+        max(int(graph.num_nodes or 0) for graph in split.graphs),
+        of_nodes=split.labelled == "nodes",
     )
     begin_run(out, split, training, resume=settings.resume)
     log(f"{split.name}: {split}")
@@ -89,9 +93,9 @@ def train(
     model = fitted.model.cpu()
     temperatures = fit_temperatures(model, split.valid.graphs, split.valid.y)
     measure_mean_node(model, split.train.graphs)
-    coverage = conformal.calibrate(model, split.graphs, split.y, split.parts)
+    coverage = _calibrate_intervals(model, split)
     if settings.baselines:
-        log("training a GIN with as many parameters, and a forest on mean features")
+        log("training a GIN with as many parameters, and a forest, for comparison")
     readings = {"graphormer": task_readings(model, split.test.graphs)}
     readings |= _baselines(model, split, training) if settings.baselines else {}
     figures: dict[str, Any] = {"temperature": temperatures, "coverage": coverage}
@@ -99,10 +103,23 @@ def train(
     return write_run(out, model, split, training, figures, readings["graphormer"], command)
 
 
+def _calibrate_intervals(model: Graphormer, split: SplitGraphs) -> dict[str, Any]:
+    """Give the model conformal scores, and return their coverage by task."""
+    if split.labelled == "graphs":
+        return conformal.calibrate(model, split.graphs, split.y, split.parts)
+    if not split.valid.graphs:
+        return {}
+    valid, test = (
+        conformal.unseen_by_task(task_readings(model, part.graphs), part.y, None, [])
+        for part in (split.valid, split.test)
+    )
+    return conformal.calibrate_readings(model, valid, test)
+
+
 def _fit(split: SplitGraphs, training: TrainingSettings, out: Path, *, resume: bool) -> FitResult:
     """Fit a network to the labels of the training part."""
     torch.manual_seed(training.seed)
-    model = Graphormer(split.config)
+    model = graphormer(split.config)
     start_at_frequencies(model, torch.from_numpy(split.train.y))
     return fit(model, split.train.graphs, split.valid.graphs, training, out, resume=resume)
 
@@ -113,9 +130,10 @@ def _baselines(
     """Return what simple models predict for the test part, by name and task."""
     if not split.parts.test:
         return {}
+    forest = "feature_forest" if split.labelled == "graphs" else "neighbour_forest"
     return {
         "gin": gin_readings(model, split, training),
-        "feature_forest": forest_readings(model.config, split, training.seed),
+        forest: forest_readings(model.config, split, training.seed),
     }
 
 
@@ -131,7 +149,8 @@ def _score(
     learned = split.train.y[:, k][~np.isnan(split.train.y[:, k])]
     truth = split.test.y[:, k]
     tested = ~np.isnan(truth)
-    about = {"kind": task.kind, "unit": task.unit, "trained": len(learned), "tested": "graphs"}
+    about = {"kind": task.kind, "unit": task.unit, "trained": len(learned)}
+    about["tested"] = split.labelled
     if not tested.any():
         return about | {"n": 0, "scores": {}}
     predictions = {name: by_task[k][tested] for name, by_task in readings.items()}

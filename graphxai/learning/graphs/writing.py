@@ -22,6 +22,10 @@ __all__ = ["begin_run", "write_run"]
 
 FloatArray = NDArray[np.float64]
 HARDWARE = ("accelerator", "devices", "strategy", "precision", "num_workers", "progress")
+FOREST_READS = {
+    "graphs": "the means of all features and the numbers of nodes and edges",
+    "nodes": "a node's features, its degree and the mean features of its neighbours",
+}
 SCORES = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes")
 
 
@@ -80,20 +84,22 @@ def _identity(split: SplitGraphs, training: TrainingSettings) -> dict[str, Any]:
 
 
 def _test_csv(split: SplitGraphs, readings: Sequence[FloatArray]) -> str:
-    """Return positions in the data set, labels and predictions of the test graphs."""
+    """Return positions in the data set, labels and predictions of the test graphs or nodes."""
     predicted = [
         column
         for task, values in zip(split.tasks, readings, strict=True)
         for column in prediction_columns(task, values)
     ]
-    header = ["graph", *(task.name for task in split.tasks), *(name for name, _ in predicted)]
+    places = ["graph"] if split.labelled == "graphs" else ["graph", "node"]
+    header = [*places, *(task.name for task in split.tasks), *(name for name, _ in predicted)]
     rows = []
     for position, k in enumerate(split.parts.test):
         labels = [
             "" if np.isnan(v) else task.classes[int(v)] if task.classes else f"{v:.7g}"
             for task, v in zip(split.tasks, split.y[k], strict=True)
         ]
-        rows.append([k, *labels, *(f"{values[position]:.6g}" for _, values in predicted)])
+        place = [k] if split.labelled == "graphs" else split.node_of(k)
+        rows.append([*place, *labels, *(f"{values[position]:.6g}" for _, values in predicted)])
     return csv_text(header, rows)
 
 
@@ -112,37 +118,41 @@ def _card(
     temperatures = [
         f"{name} {value:.2f}" for name, value in metadata["temperature"].items() if value
     ]
-    kind = {"random": f"at random with seed {split.parts.seed}"}.get(split.parts.kind, "as given")
+    kind = {
+        "random": f"at random with seed {split.parts.seed}",
+        "masks": "by the masks of the graphs",
+    }.get(split.parts.kind, "as given")
+    of_graphs, what = split.labelled == "graphs", split.labelled
     text = [
         f"# {', '.join(task.name for task in split.tasks)}",
         f"A Graphormer ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}"
-        f" heads, {parameters:,} parameters) trained with graphxai on graphs.",
+        f" heads, {parameters:,} parameters) trained with graphxai on {what}.",
         f"**Data.** {split.name}, {len(split.graphs):,} graphs of {min(nodes):,} to"
         f" {max(nodes):,} nodes, SHA-256 of features and edges `{split.sha256}`."
         f" {_inputs_text(config)}",
-        f"**Split.** {sizes} graphs to train, validate and test, {kind}. Their positions are in"
-        " `config.json`.",
+        f"**Split.** {sizes} {what} to train, validate and test, {kind}. Their positions are in"
+        f" `config.json`{'' if of_graphs else ', counted over all graphs'}.",
         f"**Training.** At most {training.epochs} epochs from scratch, batches of"
         f" {training.batch_size}, learning rate {training.learning_rate:g}, seed {training.seed};"
         f" stopped after {training.patience} epochs without a lower validation loss. The averaged"
-        f" weights of epoch {metadata['best_epoch'] + 1} were kept. The test graphs were not used"
+        f" weights of epoch {metadata['best_epoch'] + 1} were kept. The test {what} were not used"
         " for any choice."
         + (
-            " Class logits are divided by a temperature fitted on the validation graphs:"
+            f" Class logits are divided by a temperature fitted on the validation {what}:"
             f" {', '.join(temperatures)}."
             if temperatures
             else ""
         ),
         f"    {command}" if command else "",
         *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
-        "**Test scores.** In brackets: 95 % bootstrap intervals over graphs. GIN: a graph"
+        f"**Test scores.** In brackets: 95 % bootstrap intervals over {what}. GIN: a graph"
         " isomorphism network (Xu 2019) with as many parameters, trained for as many epochs."
-        " Forest: 500 trees on the means of all features and the numbers of nodes and edges."
+        f" Forest: 500 trees on {FOREST_READS[what]}."
         " Dummy: predicts the training mean, or the class frequencies. Minus: this model minus the"
         " other; if the interval includes 0, this test part shows no clear difference.",
         *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
         _uncertainty_text(split, metadata["coverage"]),
-        "**Limits.** The scores apply to graphs like those tested.",
+        f"**Limits.** The scores apply to {what} like those tested.",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
@@ -170,7 +180,7 @@ def _uncertainty_text(split: SplitGraphs, coverage: dict[str, Any]) -> str:
     if not coverage:
         return ""
     return (
-        "**Uncertainty.** Conformal intervals and sets of classes, made from the validation graphs,"
-        " which also decided about the epoch. On the test graphs:\n\n"
+        "**Uncertainty.** Conformal intervals and sets of classes, made from the validation"
+        f" {split.labelled}, which also decided about the epoch. On the test {split.labelled}:\n\n"
         + coverage_text(coverage, {task.name: task.unit for task in split.tasks})
     )
