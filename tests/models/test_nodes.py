@@ -10,7 +10,7 @@ import graphxai as gx
 from graphxai.adapters.chosen import at_choice
 from graphxai.adapters.removal import remaining
 from graphxai.contract.tasks import Task
-from graphxai.explainers.passes import by_autograd, passed
+from graphxai.explainers.passes import by_autograd, run_pass
 from graphxai.models.graphormer import (
     GraphormerConfig,
     graphormer,
@@ -108,7 +108,7 @@ def test_the_explicit_pass_equals_autograd(rules):
     model = small()
     batch = batch_of(model)
     tokens, bias, weights = model.embed(batch).detach(), model.bias(batch).detach(), torch.eye(3)
-    runs = [run(model, batch, tokens, bias, rules, True) for run in (passed, by_autograd)]
+    runs = [run(model, batch, tokens, bias, rules, True) for run in (run_pass, by_autograd)]
     fast, slow = (run.back(weights[[1, 2]]) for run in runs)
     torch.testing.assert_close(fast.tokens, slow.tokens)
     torch.testing.assert_close(fast.structure, slow.structure)
