@@ -16,6 +16,7 @@ from graphxai.datasets.mnist import load_mnist, read_digit
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
 from graphxai.learning.predicting import predict
+from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 from graphxai.runtime.download import DownloadError
@@ -54,6 +55,14 @@ def test_the_recipe_trains_measures_and_writes_a_checkpoint(
     assert f"{command} --epochs 1`" in (folder / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="resume"):
         train_mnist(tmp_path / "run", **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [({}, 10), ({"epochs": 8}, 10), ({"epochs": 1}, 3), ({"versions": 7}, 7)],
+)
+def test_a_short_run_prepares_fewer_versions(options: dict[str, int], versions: int) -> None:
+    assert DigitSettings(**options).versions_used == versions
 
 
 def test_temperature_lowers_the_loss_and_keeps_the_classes() -> None:

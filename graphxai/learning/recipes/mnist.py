@@ -25,7 +25,7 @@ from graphxai.learning import conformal
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware
 from graphxai.learning.predicting import predict
-from graphxai.learning.recipes.digit_settings import DigitSettings
+from graphxai.learning.recipes.digit_settings import EPOCHS, DigitSettings, versions_for
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
@@ -37,7 +37,7 @@ from graphxai.models.graphormer import (
 from graphxai.runtime.options import with_options
 
 RECIPE = TrainingSettings(
-    epochs=4, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
+    epochs=EPOCHS, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
 )
 CLASSES = tuple("0123456789")
 DEFORM_CHUNK = 500  # images at a time
@@ -95,7 +95,8 @@ def train_mnist(
     """
     settings = with_options(settings or DigitSettings(), options, "train_mnist")
     require_hardware(settings.accelerator, settings.devices, settings.precision)
-    out, seed, versions, progress = Path(out), settings.seed, settings.versions, settings.progress
+    out, seed, progress = Path(out), settings.seed, settings.progress
+    versions = settings.versions_used
     if (out / "state").exists() and not settings.resume:
         raise ValueError(
             f"{out} already contains a run: resume it (resume=True, --resume) or choose another"
@@ -253,7 +254,7 @@ def _command(metadata: dict[str, Any]) -> str:
     images = metadata["train_images"] + metadata["validation_images"]
     used = {
         "num-train": (images, defaults.num_train),
-        "versions": (metadata["versions"], defaults.versions),
+        "versions": (metadata["versions"], versions_for(training["epochs"])),
         "epochs": (training["epochs"], RECIPE.epochs),
         "seed": (training["seed"], defaults.seed),
     }
