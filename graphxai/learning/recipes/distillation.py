@@ -19,9 +19,11 @@ from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.linked import Link, LinkedTeacher
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import Graphormer
+from graphxai.runtime.writing import write_whole
 
 __all__ = ["DISTILLING", "distil"]
 
+TEACHER = "teacher.safetensors"  # beside the labels, so that a resumed run does not fit it again
 DISTILLING = replace(
     FINETUNING,
     epochs=8,
@@ -31,6 +33,27 @@ DISTILLING = replace(
     ema_decay=0.995,
     label_smoothing=0.0,
 )
+
+
+def _fitted_once(
+    path: Path,
+    fit_teacher: Callable[[], LinkedTeacher],
+    tasks: Sequence[Task],
+    links: Sequence[Link],
+) -> LinkedTeacher:
+    """Return the teacher that is stored at a path, or fit and store it.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if path.is_file():
+        try:
+            return LinkedTeacher.from_bytes(path.read_bytes(), tasks, links)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; delete the file to fit it again.") from error
+    teacher = fit_teacher()
+    write_whole(path, teacher.to_bytes())
+    return teacher
 
 
 def distil(
@@ -93,11 +116,12 @@ def distil(
         log("fitting forests and a Gaussian process to the training part")
         return LinkedTeacher(tasks, train, y_train, links, settings.show)
 
+    folder = out / "labels"
     labelled_molecules = label_molecules(
-        out / "labels",
+        folder,
         {"train": train, "y": np.nan_to_num(y_train, nan=-1e9).tolist(), "molecules": molecules},
         recombine,
-        fit_teacher,
+        lambda: _fitted_once(folder / TEACHER, fit_teacher, tasks, links),
         resume=resume,
         show=settings.show,
     )

@@ -64,7 +64,8 @@ def label_molecules(
     The teacher is fitted only if something is left for it to do.
 
     Args:
-        folder: where the molecules and labels are stored.
+        folder: where the molecules and labels are stored. Files of another identity are deleted,
+            among them a teacher that `fit_teacher` may store there.
         identity: what must be the same for stored labels to be used, as JSON values.
         make_molecules: makes the molecules.
         fit_teacher: fits the teacher.
@@ -75,7 +76,7 @@ def label_molecules(
     folder.mkdir(parents=True, exist_ok=True)
     stored = _stored_molecules(folder / ABOUT, identity) if resume else None
     if stored is None:
-        for path in folder.glob("*.npy"):
+        for path in (*folder.glob("*.npy"), *folder.glob("*.safetensors")):
             path.unlink()
         stored = make_molecules()
         write_whole(folder / ABOUT, json_text({"identity": identity, "smiles": stored}))

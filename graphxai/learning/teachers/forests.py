@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import rdMolDescriptors
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.datasets.fingerprints import ecfp4, ecfp6_counts
+from graphxai.datasets.fingerprints import BITS, COUNTS, ecfp4, ecfp6_counts
+from graphxai.learning.teachers.stored_trees import StoredTrees
 from graphxai.runtime.progress import Progress, no_progress
 
 __all__ = [
@@ -191,6 +192,36 @@ class FingerprintForests:
                 progress(1)
             self._fitted.append(forests)
             self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the forests as arrays by name."""
+        arrays: dict[str, NDArray[Any]] = {"out_of_bag": self.out_of_bag}
+        for k, forests in enumerate(self._fitted):
+            for kind, forest in enumerate(forests):
+                trees = StoredTrees.of(forest.trees)
+                arrays |= {f"{k}/{kind}/{name}": array for name, array in vars(trees).items()}
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, tasks: Sequence[Task], arrays: Mapping[str, NDArray[Any]]
+    ) -> FingerprintForests:
+        """Make forests from what `arrays` returned for forests of these tasks.
+
+        Raises:
+            KeyError, ValueError: the arrays are not those of such forests.
+        """
+        stored = cls.__new__(cls)
+        stored._fitted, stored.out_of_bag = [], arrays["out_of_bag"]
+        for k, task in enumerate(tasks):
+            forests = []
+            for kind, width in enumerate((BITS, COUNTS)):
+                names = [each.name for each in fields(StoredTrees)]
+                trees = StoredTrees(**{name: arrays[f"{k}/{kind}/{name}"] for name in names})
+                trees.check(width, len(task.classes))
+                forests.append(Forest(task, trees, np.empty(0)))
+            stored._fitted.append(forests)
+        return stored
 
     def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
         """Predict probabilities (binary) and values (regression), (n, tasks)."""

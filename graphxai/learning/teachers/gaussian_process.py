@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,6 +190,28 @@ class TanimotoProcess:
         self._counts = tuple(kind[carriers] for kind in counts)
         self._process = Process.fit(similarity(counts, self._counts), carriers, y)
         self.left_out = self._process.left_out
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the process as arrays by name."""
+        return vars(self._process) | {f"counts/{k}": kind for k, kind in enumerate(self._counts)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TanimotoProcess:
+        """Make a process from what `arrays` returned.
+
+        Raises:
+            KeyError, ValueError: the arrays are not those of a process.
+        """
+        stored = cls.__new__(cls)
+        stored._process = Process(arrays["weights"], arrays["means"], arrays["left_out"])
+        stored._counts = arrays["counts/0"], arrays["counts/1"]
+        stored.left_out = stored._process.left_out
+        shapes = (len(arrays["weights"]), len(arrays["means"]))
+        if {len(kind) for kind in stored._counts} != {shapes[0]}:
+            raise ValueError("a stored process has other molecules than its counts")
+        if arrays["weights"].shape != shapes or stored.left_out.shape[1:] != shapes[1:]:
+            raise ValueError(f"a stored process does not have {shapes[1]} columns")
+        return stored
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Predict molecules, (n, tasks)."""

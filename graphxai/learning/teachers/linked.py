@@ -1,12 +1,18 @@
-"""The teacher of the BACE model, in which a class is also derived from a value."""
+"""The teacher of the BACE model, in which a class is also derived from a value.
+
+It can be stored as arrays, so that an interrupted run does not fit it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.teachers.forests import FingerprintForests
@@ -48,6 +54,11 @@ class Link:
         return consistent
 
 
+def _fitted_tasks(tasks: Sequence[Task], links: Sequence[Link]) -> list[Task]:
+    """Return the tasks, and for each link the value from which its class is derived."""
+    return [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
+
+
 class LinkedTeacher:
     """The weighted mean of a Gaussian process and forests, fitted only to training molecules.
 
@@ -79,10 +90,46 @@ class LinkedTeacher:
             for link, k in zip(links, self._linked_columns, strict=True)
         ]
         labels = np.column_stack([y, *linked_values])
-        fitted = [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
+        fitted = _fitted_tasks(tasks, links)
         with progress_bar("fitting", 2 * len(fitted) + 1, show=show) as advance:
             self._forests = FingerprintForests(fitted, smiles, labels.astype(np.float32), advance)
             self._process = TanimotoProcess(smiles, labels)
+
+    def to_bytes(self) -> bytes:
+        """Return the fitted teacher as arrays, in the format of safetensors."""
+        parts = {"forests": self._forests.arrays(), "process": self._process.arrays()}
+        arrays = {f"{part}/{n}": array for part, of in parts.items() for n, array in of.items()}
+        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+    @classmethod
+    def from_bytes(
+        cls, content: bytes, tasks: Sequence[Task], links: Sequence[Link] = ()
+    ) -> LinkedTeacher:
+        """Read a teacher that `to_bytes` wrote.
+
+        Args:
+            content: the arrays.
+            tasks: the tasks that it was fitted to.
+            links: its links.
+
+        Raises:
+            ValueError: the content is damaged, or belongs to other tasks.
+        """
+        teacher = cls.__new__(cls)
+        teacher._tasks, teacher._links = tuple(tasks), tuple(links)
+        names = [task.name for task in tasks]
+        teacher._linked_columns = [names.index(link.binary) for link in links]
+        try:
+            by_part: dict[str, dict[str, NDArray[Any]]] = {"forests": {}, "process": {}}
+            for name, array in load(content).items():
+                part, _, inside = name.partition("/")
+                by_part[part][inside] = array
+            fitted = _fitted_tasks(tasks, links)
+            teacher._forests = FingerprintForests.from_arrays(fitted, by_part["forests"])
+            teacher._process = TanimotoProcess.from_arrays(by_part["process"])
+        except (KeyError, SafetensorError, TypeError) as error:
+            raise ValueError(f"the stored teacher is damaged: {error!r}") from error
+        return teacher
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Predict probabilities (binary) and values (regression), (n, tasks)."""
