@@ -90,8 +90,8 @@ def pretrain(
 ) -> Path:
     """Pre-train on the structures in CSV tables, whose labels are never read.
 
-    Targets: the `count` most frequent atom environments (total weight 30), descriptors (total
-    weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
+    The targets are the `count` most frequent atom environments (total weight 30), descriptors
+    (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
     keeps the outputs for descriptors, but not the others.
 
     Args:
