@@ -91,8 +91,8 @@ def pretrain(
     """Pre-train on the structures in CSV tables, whose labels are never read.
 
     The targets are the `count` most frequent atom environments (total weight 30), descriptors
-    (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in `out`
-    keeps the outputs for descriptors, but not the others.
+    (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in
+    `out` keeps the outputs for descriptors, but not the others.
 
     Args:
         out: folder of the checkpoint; the run is in its sub-folder `run`.
