@@ -15,7 +15,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.choices import at_choice_for
+from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
 from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import LoadedModel, Model, loaded
@@ -110,7 +110,7 @@ def explain(
     model = on_device(loaded(model), device)
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
-    values, several = as_list(at_choice_for(model, inputs, node, pair))
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
     explanations = map_inputs(
         model,
         values,
@@ -144,7 +144,7 @@ def predict(
         A dict {task: Prediction}, or for a list a list of these.
     """
     model = loaded(model)
-    values, several = as_list(at_choice_for(model, inputs, node, pair))
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
     predictions = map_inputs(
         model,
         values,
@@ -188,7 +188,7 @@ def pairs(
     """
     model, explainer = loaded(model), get_explainer(method)
     rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
-    values, several = as_list(at_choice_for(model, inputs, node, pair))
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
     matrices = map_inputs(
         model,
         values,
@@ -222,7 +222,7 @@ def compare(
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     model = loaded(model)
-    (value, *others), _ = as_list(at_choice_for(model, value, node, pair))
+    (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods: use grid for several.")
     if isinstance(methods, str):

@@ -23,7 +23,7 @@ PAIR_IS_IGNORED = (
 )
 
 
-def at_choice(inputs: Any, node: Any = None, pair: Any = None) -> Any:
+def mark_explained(inputs: Any, node: Any = None, pair: Any = None) -> Any:
     """Note in each input of `explain` which node or pair of nodes is explained.
 
     Node or pair may be a list, with a choice for each input or several choices for a single graph.

@@ -40,7 +40,8 @@ class PresencePass:
         plan: where presence acts.
         mask: True at nodes, (B, N).
         whole: the outputs (B, C) of the whole graphs.
-        removed: the model's own outputs (B, C) with only the nodes where its argument is True.
+        removed: computes the model's own outputs (B, C) with only the nodes where its argument is
+            True.
         name: the name of the model's class.
     """
 
@@ -65,7 +66,7 @@ class PresencePass:
         node says how much would be gained with it.
 
         Raises:
-            NotGated: the pass is not that of the model without the absent nodes.
+            NotGated: the pass has other outputs than the model without the absent nodes.
         """
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
@@ -98,7 +99,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     """Record a pass of a wrapped model, and find where its nodes can be left out.
 
     Args:
-        tokens: those of the batch (B, T, D), from `model.embed`.
+        tokens: the tokens of the batch (B, T, D), from `model.embed`.
 
     Raises:
         NotGated: nodes cannot be left out anywhere.
@@ -125,7 +126,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:
-    """Return the ids of the graph's other attributes by the slots that hold them."""
+    """Return the ids of the entries of the graph's other attributes, by slot."""
     if batch.graphs is None:
         return {}
     of_rows = ids_of_rows(request.layout, request.rows)[:, 0]  # (n,)

@@ -72,9 +72,7 @@ def _with_entries(graph: Data) -> Data:
 
 
 def read_tokens(value: Any, categorical: bool) -> Tensor:
-    """Check one row of tokens, which are floats (N, D), or anything the model embeds if
-    `categorical`.
-    """
+    """Check one row of tokens: floats (N, D), or anything the model embeds if `categorical`."""
     if not isinstance(value, Tensor | np.ndarray):
         raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
     x = torch.as_tensor(value)

@@ -363,7 +363,7 @@ def _induced(model: Any, data: Data, choice: Tensor) -> Data:
 def _subgraph(data: Data, choice: Tensor) -> Data:
     """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding.
 
-    A node that is explained stays in it.
+    An explained node always stays.
     """
     if (codes := data.get(EXPLAINED_NODE)) is not None:
         choice = choice | (codes == 2)

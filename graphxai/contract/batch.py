@@ -20,8 +20,8 @@ class GraphBatch:
         bag_offsets: where the bag of each pair begins (B * N * N,). Bags of padding are empty.
         num_nodes: the number of nodes of each graph (B,).
         y: the labels (B, number of tasks), NaN where one is missing, or None. If nodes have the
-            labels, it has a row for each node of all graphs.
-        explained: for models of nodes, the number of the node that each graph is asked about (B,),
+            labels, there is a row for each node of all graphs.
+        explained: for models of nodes, the number of each graph's explained node (B,),
             or None.
     """
 

@@ -45,7 +45,7 @@ def in_chunks(
         chunk.append((number, item))
         if isinstance(item, Exception):
             continue
-        codes = item.graph.get("bag_codes")  # shared by one graph's nodes that are asked about
+        codes = item.graph.get("bag_codes")  # the nodes of one graph share it
         pairs += 0 if codes is not None and codes is last else item.num_nodes**2
         last = codes
         if pairs > CHUNK_PAIRS:

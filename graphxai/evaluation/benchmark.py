@@ -22,7 +22,7 @@ from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method, methods_for
-from graphxai.explanation.compute.choices import at_choice_for
+from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_device
 from graphxai.runtime.progress import progress_bar
@@ -127,7 +127,7 @@ def evaluate(
     if refit is not None:
         require_refit(model, plan, refit, task)
         training = labelled_items(model, refit, task)
-    prepared, rejected = _prepare(model, _at_choice(model, inputs, node, pair))
+    prepared, rejected = _prepare(model, _mark_explained(model, inputs, node, pair))
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     prepared = [item for item in prepared if item[0] in targets]
     if not prepared:
@@ -276,13 +276,13 @@ def _operators(
     return tuple(name for name in OPERATORS if name in chosen)
 
 
-def _at_choice(
+def _mark_explained(
     model: Model, inputs: Iterable[Any] | Mapping[Key, Any], node: Any, pair: Any
 ) -> Iterable[Any] | Mapping[Key, Any]:
     """Note in each input which node or pair is explained. A mapping keeps its keys."""
     if not isinstance(inputs, Mapping):
-        return at_choice_for(model, inputs, node, pair)
-    graphs = at_choice_for(model, list(inputs.values()), node, pair)
+        return mark_explained_for(model, inputs, node, pair)
+    graphs = mark_explained_for(model, list(inputs.values()), node, pair)
     if len(graphs) != len(inputs):
         raise ValueError("node= or pair= must name one for each graph with a key, or pass a list.")
     return dict(zip(inputs, graphs, strict=True))

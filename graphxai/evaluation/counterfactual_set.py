@@ -28,7 +28,7 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.choices import at_choice_for
+from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
 from graphxai.explanation.compute.models import LoadedModel, Model, loaded
@@ -191,7 +191,7 @@ def counterfactual_set(
     outputs_without: OutputsWithout = partial(outputs_of_many, model, operator=operator)
     if of == "edges":
         outputs_without = partial(outputs_without_edges, model)
-    values, several = as_list(at_choice_for(model, inputs, node, pair))
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
     strict = on_error == "raise" or not several
     prepared = _prepared(model, values, strict)
     results: list[CounterfactualSet | None] = [None] * len(values)

@@ -119,15 +119,15 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
 def _node_part(
     model: LoadedModel, graphs: list[Any], chosen: list[int] | None, title: str
 ) -> Source:
-    """Return nodes, counted over all graphs, as inputs; each graph is encoded once.
+    """Return nodes as inputs, which are counted over all graphs. Each graph is encoded once.
 
     Args:
-        model: which reads them.
+        model: the model that reads them.
         graphs: the graphs, with labels of the nodes.
-        chosen: numbers of the nodes; None for all.
-        title: title of the source.
+        chosen: the numbers of the nodes, or None for all nodes.
+        title: the title of the source.
     """
-    from graphxai.adapters.chosen import at_choice
+    from graphxai.adapters.chosen import mark_explained
     from graphxai.learning.graphs.parts import starts_of
 
     starts = starts_of(graphs)
@@ -138,7 +138,7 @@ def _node_part(
     labels: dict[Key, Any] = {}
     for k, node in zip(owners.tolist(), (numbers - starts[owners]).tolist(), strict=True):
         key = f"{k}/{node}"
-        inputs[key] = at_choice(encoded[k], node)
+        inputs[key] = mark_explained(encoded[k], node)
         y = graphs[k].y
         if model.config.tasks[0].classes and y is not None:
             label = float(y.reshape(len(y), -1)[node, 0])

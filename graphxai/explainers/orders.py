@@ -78,7 +78,7 @@ def in_order(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def alternate_nodes(scores: Tensor, mask: Tensor) -> Tensor:
-    """Select every other node of each graph's order, True in (B, N), beginning with the first.
+    """Select every second node of each graph's order, from the first on, as True in (B, N).
 
     Tied nodes stay together, so that a tie counts as one place of the order.
 

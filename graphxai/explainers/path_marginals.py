@@ -53,12 +53,14 @@ class PathMarginals(Explainer):
     Scores are `z(lrp_path) + z(mean marginal)` with `z(x) = x / mean |x|`. Their spread is the
     standard error of the mean marginal, in the same unit. All graphs of a batch share each pass.
 
-    In wrapped models the marginals are those of `presence_path`: through messages, pooling and
-    attention, at both ends of the order, which halves the rounds. Where a model combines nodes in
-    a way that cannot leave some out, a warning says where, and only attention counts: an absent
-    node leaves the graph, so only present nodes get a marginal, the first coalition is the whole
-    graph, and what a node gives through messages and pooling counts in `lrp_path` alone. By
-    presence gates 16 rounds take 21 forward and 19 backward passes.
+    In wrapped models the marginals are those of `presence_path`. They count what nodes contribute
+    through messages, pooling and attention. Each round measures both ends of the order, so there
+    are half as many rounds: 16 coalitions take 21 forward and 19 backward passes.
+
+    If a wrapped model combines nodes in a way that cannot leave some out, a warning says where.
+    Then only attention counts. An absent node leaves the graph, so only present nodes get a
+    marginal, and the first coalition is the whole graph. What a node contributes through messages
+    and pooling is only in `lrp_path`.
 
     Args:
         rounds: the number of coalitions, 4 to 32.
@@ -108,7 +110,7 @@ class PathMarginals(Explainer):
                 stacklevel=6,
             )
             return None
-        if bool(alone.any()):  # a node without company has no marginal beside others
+        if bool(alone.any()):  # a node that is alone in its graph has no marginal
             path = LrpPath()._attribute(model, batch, target)
             of_path = relative(path.graph_token, path.relevance, batch.mask)
             scores = torch.where(alone[:, None], of_path, scores)

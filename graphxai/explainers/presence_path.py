@@ -1,15 +1,15 @@
-"""Marginals of the nodes of a wrapped model along their own activation path, from both sides.
+"""Compute marginals of a wrapped model's nodes at both ends of the order that they give.
 
-Each coalition takes one forward and one backward pass, from which every node has a marginal,
-present or absent (`adapters.presence`). The coalitions are
+Each coalition takes one forward and one backward pass. They give every node a marginal, whether it
+is present or absent (see `adapters.presence`). The coalitions are
 
-1. the whole graph, whose marginals make a first order;
-2. every other node of that order, and the rest;
-3. in round k, the first `u_k N` nodes of the present order, and the complement of its first
-   `(1 - u_k) N` nodes, with `u_k = frac(1/2 + 0.618 k)`: both ends of the order count alike.
+1. the whole graph. Its marginals give a first order.
+2. every second node of that order, and the nodes in between.
+3. in round k, the first `u_k N` nodes of the current order, and all but its first `(1 - u_k) N`
+   nodes, with `u_k = frac(1/2 + 0.618 k)`. So both ends of the order count alike.
 
 Scores are `z(mean over both halves) + z(mean over prefixes) + z(mean over complements)`, with
-`z(x) = x / mean |x|`, and each round sorts the nodes anew.
+`z(x) = x / mean |x|`. Each round sorts the nodes again.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 
 
 
 class PathScores(NamedTuple):
-    """Scores (B, T), graph token first, and how far those of the nodes (B, N) may be off."""
+    """Scores (B, T), graph token first, and by how much those of nodes may be off (B, N)."""
 
     scores: Tensor
     spread: Tensor
@@ -37,10 +37,10 @@ def two_sided(run: PresencePass, target: ResolvedTarget, rounds: int) -> PathSco
     """Score the nodes of a batch by their marginals at coalitions of their own order.
 
     Args:
-        rounds: how many prefixes, and how many complements, are measured.
+        rounds: the number of prefixes to measure, and also that of complements.
     """
     mask = run.mask
-    measured: dict[bytes, Tensor] = {}  # by coalition: few nodes make few, which come again
+    measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
 
     def marginals(present: Tensor) -> Tensor:
         empty = ~present.any(-1, keepdim=True)

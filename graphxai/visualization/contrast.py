@@ -130,8 +130,7 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
 def _superposed(
     points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Move all points rigidly, with a mirror if needed, to bring `here` as close to `there` as
-    possible.
+    """Move all points rigidly, mirrored if needed, so that `here` comes closest to `there`.
 
     This is the orthogonal Procrustes problem (Schoenemann 1966).
     """

@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import erdos_renyi_graph
 
 import graphxai as gx
-from graphxai.adapters.chosen import at_choice
+from graphxai.adapters.chosen import mark_explained
 from graphxai.adapters.removal import remaining
 from graphxai.contract.tasks import Task
 from graphxai.explainers.passes import by_autograd, run_pass
@@ -52,7 +52,7 @@ def graphs():
 
 def batch_of(model, nodes=NODES):
     chosen = zip(graphs(), nodes, strict=True)
-    return model.collate([model.prepare(at_choice(g, node=v)).data for g, v in chosen])
+    return model.collate([model.prepare(mark_explained(g, node=v)).data for g, v in chosen])
 
 
 @pytest.mark.parametrize("changes", CHANGES)

@@ -1,4 +1,4 @@
-"""The node or pair of nodes that an explanation is about, noted in the inputs."""
+"""Note in the inputs which node or pair of nodes is explained."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from graphxai.datasets.graph import is_data
 
 from .models import Model
 
-__all__ = ["at_choice_for"]
+__all__ = ["mark_explained_for"]
 
 
-def at_choice_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
-    """Return the inputs, each with the node or pair to explain.
+def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
+    """Note in each input which node or pair is explained, if the model answers for these.
 
     A single graph of a Graphormer is encoded here, once for all its nodes.
 
@@ -26,6 +26,6 @@ def at_choice_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
         raise ValueError("this model answers for nodes: give node= instead of pair=.")
     if level == "node" and is_data(inputs):
         inputs = model.prepare(inputs).data
-    from graphxai.adapters.chosen import at_choice  # needs PyG
+    from graphxai.adapters.chosen import mark_explained  # needs PyG
 
-    return at_choice(inputs, node, pair)
+    return mark_explained(inputs, node, pair)

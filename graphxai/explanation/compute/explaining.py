@@ -128,7 +128,7 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
 
 
 def _reads_a_graph_token(model: Model) -> bool:
-    """Whether the outputs of a graph without nodes are always the same."""
+    """Return whether the outputs of a graph without nodes are always the same."""
     return isinstance(model, Graphormer) and model.config.level == "graph"
 
 
