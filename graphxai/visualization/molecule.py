@@ -176,7 +176,7 @@ def _description(
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
-    """Return the plain drawing as SVG, the atoms' positions (N, 2) and the bond length in pixels."""
+    """Return the plain drawing as SVG, the atoms' places (N, 2) and the bond length in pixels."""
     return _draw(_prepared(mol, keep_layout=False), room, atom_numbers=False, window=None)
 
 
