@@ -24,7 +24,7 @@ class NodeLayout:
 
     @classmethod
     def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
-        """Lay out nodes whose rows follow each other in the order of mask (B, N)."""
+        """Lay out nodes that have their rows in the order of mask (B, N)."""
         graph, slot = mask.nonzero(as_tuple=True)
         return cls(graph, slot, mask, graph_token)
 

@@ -126,7 +126,7 @@ def _finite_output(
 
 
 def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
-    """Return the output (1, C) of the first of all graphs in one pass, or None if not finite."""
+    """Run all graphs in one pass, and return the first output (1, C), or None if not finite."""
     try:
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows

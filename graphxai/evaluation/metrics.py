@@ -83,7 +83,7 @@ def au_mse(series: Series) -> float:
 
 @metric(True, "Blücher 2024, symmetric relevance gain")
 def srg(series: Series) -> float:
-    """Area between p(top k) and p(rest k), which depends on nothing but the order, at both ends."""
+    """Area between p(top k) and p(rest k), which depends only on the order of the nodes."""
     fractions, both = series.fractions, series.with_top - series.without_top
     return Curve(fractions, both).area
 

@@ -252,7 +252,7 @@ def _orders(
 def _without_top(
     items: Sequence[Item], orders: Mapping[Key, Tensor | str], share: float, operator: str
 ) -> list[Data]:
-    """Remove this share of the nodes from each graph that has an order, the first nodes in it."""
+    """Remove a share of the nodes, the first in order, from each graph that has an order."""
     pairs = [(item.data, orders.get(key)) for key, item in items]
     return [
         remaining(data, _rest(order, share), operator)

@@ -119,7 +119,7 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
 def _node_part(
     model: LoadedModel, graphs: list[Any], chosen: list[int] | None, title: str
 ) -> Source:
-    """Return nodes as inputs, which are counted over all graphs. Each graph is encoded once.
+    """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
 
     Args:
         model: the model that reads them.

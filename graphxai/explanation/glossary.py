@@ -1,4 +1,4 @@
-"""Explain the words of an explanation in a line each, for readers who meet them first."""
+"""Explain the words of an explanation in a line each, for readers who are new to them."""
 
 from .explanation import Explanation
 

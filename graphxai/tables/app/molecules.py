@@ -277,7 +277,7 @@ def _picture(smiles: str) -> dict[str, Any]:
 
 
 def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol, list[int]]:
-    """Lay the molecule out like the molecule before, if possible (see `card`)."""
+    """Lay the molecule out like the earlier molecule, if possible (see `card`)."""
     new = [-1] * mol.GetNumAtoms()
     if like is None:
         return laid_out(mol), new
