@@ -2,6 +2,7 @@
 # but Python 3.11 or later with venv, and make.
 PYTHON ?= python3
 BIN := .venv/bin
+DEMO_READY := .venv/.demo-ready
 READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
@@ -22,12 +23,25 @@ help:
 	@echo "make dist    the wheel, the source, and the list of what an installation brings, in dist/"
 	@echo "make clean   remove .venv and what was built"
 
-$(READY): pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# PyTorch as PyPI serves it for Linux brings gigabytes of CUDA libraries. Where there is no GPU, and
+# PyTorch's own index can be reached, its build for processors alone is taken: a fifth of a gigabyte.
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
+REACHABLE := import urllib.request as r; r.urlopen("$(CPU_BUILDS)/torch/", timeout=5)
+$(DEMO_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[images,train,test]"
+	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi > /dev/null \
+	    && $(PYTHON) -c '$(REACHABLE)' 2> /dev/null; \
+	  then $(PIP) --index-url $(CPU_BUILDS) torch || echo "taking PyTorch from PyPI instead"; fi
+	$(PIP) -e ".[images]"
+	@touch $(DEMO_READY)
+
+$(READY): $(DEMO_READY)
+	$(PIP) -e ".[images,train,test]"
 	@touch $(READY)
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	$(BIN)/graphxai demo --out demo
 
 # One process a core, each with one thread; with worksteal, tests of a file mostly stay together,
@@ -60,7 +74,7 @@ lowest newest:
 	$(PYTHON) .ci/versions.py $@ $(if $(TORCH),--torch $(TORCH))
 
 $(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP) -e ".[docs]"
 	@touch $(DOCS_READY)
 
 # warnings are errors; -E reads every page anew, so that none is overlooked
@@ -68,7 +82,7 @@ docs: $(DOCS_READY)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -E -b html docs docs/_build/html
 
 $(RELEASE_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	$(PIP) -e ".[release]"
 	@touch $(RELEASE_READY)
 
 # The list is a CycloneDX SBOM of a clean environment that has the wheel and what it requires.
