@@ -23,6 +23,8 @@ class GraphBatch:
             labels, there is a row for each node of all graphs.
         explained: for models of nodes, the number of each graph's explained node (B,),
             or None.
+        bounds: the lowest and highest possible values (B, number of tasks, 2) where no label was
+            measured, infinite where nothing is known; None without any.
     """
 
     x: Tensor
@@ -36,6 +38,7 @@ class GraphBatch:
     num_nodes: Tensor
     y: Tensor | None = None
     explained: Tensor | None = None
+    bounds: Tensor | None = None
 
     @property
     def distance_codes(self) -> Tensor:

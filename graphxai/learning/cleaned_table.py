@@ -86,6 +86,7 @@ class TargetColumn:
         counts: number of molecules in each class; empty for a regression.
         limits: smallest and largest value of a regression.
         unit: unit of the values, from the column's header or as given.
+        bounded: number of molecules with a bound, such as ">10", instead of a value.
     """
 
     name: str
@@ -96,6 +97,7 @@ class TargetColumn:
     counts: tuple[int, ...] = ()
     limits: tuple[float, float] = (0.0, 0.0)
     unit: str = ""
+    bounded: int = 0
 
     @property
     def heading(self) -> str:
@@ -106,6 +108,7 @@ class TargetColumn:
         if self.kind == "regression":
             low, high = self.limits
             content = f"{self.measured:,} values from {low:.4g} to {high:.4g} {self.unit}".rstrip()
+            content += f", and {self.bounded:,} bounds" if self.bounded else ""
         else:
             each = zip(self.classes, self.counts, strict=True)
             content = ", ".join(f"{name!r} {count:,}" for name, count in each)
@@ -123,7 +126,8 @@ class CleanTable:
         read: number of rows in the file.
         targets: the columns to learn.
         graphs: the molecules, with `y` (1, targets), NaN where there is no label, `row` (the first
-            of the molecule's rows) and `smiles` as written there.
+            of the molecule's rows) and `smiles` as written there; if the table has bounds, also
+            `bounds` (1, targets, 2), see the property.
         canonical: the molecules' canonical SMILES.
         findings: what the checks found.
         standardise: whether salts, charges and tautomers were standardised.
@@ -143,6 +147,16 @@ class CleanTable:
     def y(self) -> FloatArray:
         """Labels (n, targets)."""
         return np.array([graph.y[0].tolist() for graph in self.graphs], dtype=np.float64)
+
+    @property
+    def bounds(self) -> FloatArray:
+        """The lowest and highest possible values (n, targets, 2) where a bound is all there is.
+
+        They are infinite everywhere else.
+        """
+        none = [[-np.inf, np.inf]] * len(self.targets)
+        rows = [graph.get("bounds") for graph in self.graphs]
+        return np.array([none if row is None else row[0].tolist() for row in rows])
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_lab
 from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
 from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
 from graphxai.datasets.tables.table import open_table
+from graphxai.learning.bounds import merged_bounds, unbounded
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 
 __all__ = ["clean_table", "matching_columns"]
@@ -84,11 +85,12 @@ def clean_table(
     changed = tuple(raw.standardised)
     done = "salts, charges or tautomers changed"
     findings.append(Finding("standardised", len(changed), done, "", changed))
-    merged, merge_findings = _merge(raw, columns)
+    merged, all_bounds, merge_findings = _merge(raw, columns)
     _require_values(path, raw, columns, merged)
-    values, targets, column_findings = _learnable(path, columns, merged)
-    targets = _with_units(targets, units)
-    unlabelled = np.isnan(values).all(axis=1)
+    values, learned, targets, column_findings = _learnable(path, columns, merged)
+    bounds = all_bounds[:, learned]  # (molecules, targets, 2)
+    targets = _with_bounds(_with_units(targets, units), bounds)
+    unlabelled = (np.isnan(values) & ~np.isfinite(bounds).any(axis=2)).all(axis=1)
     lost = tuple(
         raw.row(raw.molecules[m].rows[0], "no usable label is left")
         for m in np.flatnonzero(unlabelled)
@@ -100,10 +102,13 @@ def clean_table(
             f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
             "model)."
         )
-    values = values[labelled]
+    values, bounds = values[labelled], bounds[labelled]
     molecules = [raw.molecules[m] for m in labelled]
-    for molecule, row in zip(molecules, values, strict=True):
+    has_bounds = bool(np.isfinite(bounds).any())
+    for molecule, row, limits in zip(molecules, values, bounds, strict=True):
         molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+        if has_bounds:
+            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings += [*merge_findings, *column_findings]
     findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
     findings += _suspicions(molecules, targets, values)
@@ -191,9 +196,17 @@ def _check_rows(path: Path, raw: TableRows) -> None:
         raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
 
 
-def _merge(raw: TableRows, columns: Sequence[Labels]) -> tuple[FloatArray, list[Finding]]:
-    """Return a label for each molecule and column, (molecules, columns), and what was merged."""
+def _merge(
+    raw: TableRows, columns: Sequence[Labels]
+) -> tuple[FloatArray, FloatArray, list[Finding]]:
+    """Merge the rows of each molecule.
+
+    Returns:
+        A label for each molecule and column (molecules, columns), their bounds (molecules, columns,
+        2), and what was merged.
+    """
     values = np.full((len(raw.molecules), len(columns)), np.nan)
+    bounds = unbounded(len(raw.molecules), len(columns))
     duplicates = tuple(
         raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
         for molecule in raw.molecules
@@ -216,8 +229,9 @@ def _merge(raw: TableRows, columns: Sequence[Labels]) -> tuple[FloatArray, list[
                 text = _listed(labels, measured)
                 differing += [raw.row(k, text) for k in molecule.rows]
         findings += _label_findings(raw, column, labels, differing, largest)
-        findings.append(_bounds_finding(raw, column, labels, values[:, column]))
-    return values, findings
+        bounds[:, column], finding = merged_bounds(raw, column, labels, values[:, column])
+        findings.append(finding)
+    return values, bounds, findings
 
 
 def _label_findings(
@@ -238,27 +252,6 @@ def _label_findings(
         Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
         Finding(check, len(differing), done, labels.name, tuple(differing)),
     ]
-
-
-def _bounds_finding(raw: TableRows, column: int, labels: Labels, values: FloatArray) -> Finding:
-    """Return the finding about cells such as ">10", given the values learned, (molecules,)."""
-    molecule_of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
-    rows, contradicted = [], 0
-    for bound in labels.bounds:
-        cell, value = raw.cells[bound.position][column], values[molecule_of_row[bound.position]]
-        reason = f"{cell!r} is a bound, not a value"
-        if bound.excludes(value):
-            contradicted += 1
-            reason += f"; it contradicts {value:g}, learned for the same compound"
-        rows.append(raw.row(bound.position, reason))
-    done = "not used"
-    if rows:
-        example = raw.cells[labels.bounds[0].position][column]
-        done = f"not used, such as {example!r}; the training range ends there"
-    if contradicted:
-        verb = "contradicts" if contradicted == 1 else "contradict"
-        done += f"; {contradicted:,} {verb} the value learned for the same compound"
-    return Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
 
 
 def _require_values(
@@ -286,16 +279,18 @@ def _listed(labels: Labels, measured: FloatArray) -> str:
 
 def _learnable(
     path: Path, columns: Sequence[Labels], values: FloatArray
-) -> tuple[FloatArray, tuple[TargetColumn, ...], list[Finding]]:
+) -> tuple[FloatArray, list[int], tuple[TargetColumn, ...], list[Finding]]:
     """Choose the columns with more than one class or value.
 
     Returns:
-        Labels (molecules, targets), the targets, and findings about the other columns.
+        Labels (molecules, targets), the positions of their columns, the targets, and findings about
+        the other columns.
     """
+    chosen: list[int] = []
     targets: list[TargetColumn] = []
     kept: list[FloatArray] = []
     findings: list[Finding] = []
-    for labels, column in zip(columns, values.T, strict=True):
+    for position, (labels, column) in enumerate(zip(columns, values.T, strict=True)):
         distinct, counts = np.unique(column[~np.isnan(column)], return_counts=True)
         if len(distinct) < 2:
             findings.append(
@@ -311,13 +306,20 @@ def _learnable(
             column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
         targets.append(target)
         kept.append(column)
+        chosen.append(position)
     if not targets:
         text = ", ".join(repr(labels.name) for labels in columns)
         raise ValueError(
             f"{path}: nothing can be learned from {text}: all molecules have the same class or"
             " value (or contradictory ones)."
         )
-    return np.stack(kept, axis=1), tuple(targets), findings
+    return np.stack(kept, axis=1), chosen, tuple(targets), findings
+
+
+def _with_bounds(targets: Sequence[TargetColumn], bounds: FloatArray) -> tuple[TargetColumn, ...]:
+    """Set how many molecules have a bound (molecules, targets, 2) instead of a value."""
+    counts = np.isfinite(bounds).any(axis=2).sum(axis=0).tolist()
+    return tuple(replace(t, bounded=count) for t, count in zip(targets, counts, strict=True))
 
 
 def _with_units(

@@ -84,7 +84,7 @@ class GraphormerModule(pl.LightningModule):
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
         """Return the loss of a batch."""
         assert batch.y is not None
-        loss = self.objective(self.model.labelled_outputs(batch), batch.y)
+        loss = self.objective(self.model.labelled_outputs(batch), batch.y, batch.bounds)
         epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
         self.log("train/loss", loss, batch_size=len(batch), **epoch_options)
         return loss

@@ -13,7 +13,9 @@ from torch import Tensor
 from graphxai.contract.tasks import Task
 from graphxai.learning.metrics import accuracy, r2, roc_auc
 
-__all__ = ["Objective", "score_task", "scores"]
+SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
+
+__all__ = ["Objective", "censored_loss", "score_task", "scores"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Objective:
 
     A binary task has the cross-entropy of a sigmoid, and its labels may be any probability. A
     multi-class task has the cross-entropy of a softmax, and a regression the squared error in
-    standardised units. The result is the mean over the labels present, weighted by task.
+    standardised units. A regression of which only a bound is known, such as ">10", has the censored
+    likelihood of a normal error (Tobin 1958) in its place. The result is the mean over the labels
+    present, weighted by task.
     """
 
     def __init__(
@@ -48,13 +52,17 @@ class Objective:
             kind: _columns(tasks, kind) for kind in ("binary", "regression", "multiclass")
         }
 
-    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, outputs: Tensor, y: Tensor, bounds: Tensor | None = None) -> Tensor:
         """Return the loss of outputs (B, num_outputs) for labels y (B, tasks).
 
-        It is 0 if all labels are NaN.
+        It is 0 if all labels are NaN and there are no bounds (B, tasks, 2), see `GraphBatch`.
         """
         outputs = outputs.float()
-        weights = self.weights.to(y.device) * ~y.isnan()  # (B, tasks)
+        present = ~y.isnan()
+        if bounds is not None:
+            bounded = bounds.isfinite().any(-1) & ~present  # (B, tasks)
+            present = present | bounded
+        weights = self.weights.to(y.device) * present  # (B, tasks)
         target = y.nan_to_num()
         losses = torch.zeros_like(target)
         if (binary := self.kinds["binary"]).labels:
@@ -68,6 +76,12 @@ class Objective:
             standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
             values = outputs[:, [part.start for part in regression.outputs]]
             losses[:, k] = F.mse_loss(values, standard, reduction="none")
+            if bounds is not None:
+                scale, offset = self.scale.to(y.device)[k], self.offset.to(y.device)[k]
+                limits = (bounds[:, k] - offset[:, None]) / scale[:, None]  # (B, k, 2)
+                losses[:, k] = torch.where(
+                    bounded[:, k], censored_loss(values, limits), losses[:, k]
+                )
         multiclass = self.kinds["multiclass"]
         for column, part in zip(multiclass.labels, multiclass.outputs, strict=True):
             losses[:, column] = F.cross_entropy(
@@ -77,6 +91,21 @@ class Objective:
                 label_smoothing=self.smoothing,
             )
         return (losses * weights).sum() / weights.sum().clamp(min=1e-12)
+
+
+def censored_loss(values: Tensor, bounds: Tensor) -> Tensor:
+    """Return -2 s^2 log P for values (...) whose truth lies between bounds (..., 2).
+
+    P is the probability that a normal error of standard deviation s = `SPREAD` brings the value
+    between the bounds (Tobin 1958). The factor makes it comparable with the squared error: far
+    outside, it is the squared distance from the nearer bound.
+    """
+    # An infinite bound has no gradient; from 30 s within a finite one, the probability is 1.
+    low, high = ((bounds[..., k] - values) / SPREAD for k in (0, 1))
+    below = torch.special.log_ndtr(low.clamp(min=-30).neg())  # log P(truth > low)
+    above = torch.special.log_ndtr(high.clamp(max=30))  # log P(truth < high)
+    both = below + above  # the product bounds the probability of an interval
+    return -2 * SPREAD**2 * both
 
 
 def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float]:

@@ -45,12 +45,14 @@ class TablePart:
         graphs: the encoded molecules (m,).
         smiles: their SMILES (m,).
         y: their labels (m, tasks), NaN where one is missing.
+        bounds: the lowest and highest possible values (m, tasks, 2), see `learning.bounds`.
     """
 
     positions: tuple[int, ...]
     graphs: list[Data]
     smiles: tuple[str, ...]
     y: FloatArray
+    bounds: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,13 @@ class SplitTable:
         """Return the molecules at some positions."""
         graphs = [self.graphs[k] for k in positions]
         smiles = tuple(graph.smiles for graph in graphs)
-        return TablePart(tuple(positions), graphs, smiles, self.y[list(positions)])
+        places = list(positions)
+        return TablePart(tuple(positions), graphs, smiles, self.y[places], self.bounds[places])
+
+    @cached_property
+    def bounds(self) -> FloatArray:
+        """The bounds of the labels (n, tasks, 2), see `learning.bounds`."""
+        return self.table.bounds
 
     def __str__(self) -> str:
         sizes = [len(part) for part in (self.parts.train, self.parts.valid, self.parts.test)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.learning.bounds import kept_bounds
 from graphxai.learning.calibration import Calibration
 from graphxai.learning.scores import dummy_predictions, measure, teacher_ahead, verdicts
 from graphxai.learning.splitting import SplitTable
@@ -54,7 +55,8 @@ def score_table(
         split.valid.y,
         stored=settings.keep_teacher,
     )
-    return TableScores(scores, [*_ensemble_note(settings), *verdicts(scores), *ahead])
+    notes = [*_ensemble_note(settings), *_bound_notes(scores), *verdicts(scores), *ahead]
+    return TableScores(scores, notes)
 
 
 def _test_scores(
@@ -75,6 +77,12 @@ def _test_scores(
         learned = train.y[:, k][~np.isnan(train.y[:, k])]
         about = {"kind": task.kind, "unit": task.unit, "trained": len(learned)}
         by_target[task.name] = about | {"n": 0, "scores": {}}
+        if len(learned) and task.kind == "regression":
+            everything = {"graphormer": readings[k], "teacher": by_teacher[k]}
+            everything |= {name: forests[name][k] for name in BASELINES}
+            known = {name: v for name, v in everything.items() if v is not None}
+            if (kept := kept_bounds(known, test.bounds[:, k])) is not None:
+                by_target[task.name]["bounds"] = kept
         if not len(learned) or not tested.any():
             continue
         predictions = {"graphormer": readings[k][tested]}
@@ -84,6 +92,16 @@ def _test_scores(
         predictions["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
         by_target[task.name] |= measure(task.kind, predictions, test.y[:, k][tested])
     return by_target
+
+
+def _bound_notes(scores: Mapping[str, Any]) -> list[str]:
+    """Say how many test molecules with a bound are predicted within it."""
+    return [
+        f"of {kept['n']:,} test molecules of which only a bound is known, this model predicts"
+        f" {kept['kept']['graphormer']:.0%} within it for {name}"
+        for name, of_target in scores.items()
+        if (kept := of_target.get("bounds"))
+    ]
 
 
 def _ensemble_note(settings: TableSettings) -> list[str]:

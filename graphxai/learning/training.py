@@ -134,6 +134,7 @@ def teach_networks(
         split.tasks,
         train.smiles,
         train.y,
+        bounds=train.bounds,
         weigh=settings.teacher,
         seed=settings.seed,
         show=show,
@@ -223,7 +224,8 @@ def teach_network(
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
     y = split.y.copy()
     size = len(train.smiles)
-    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, taught[:size])
+    within = np.clip(taught[:size], *np.moveaxis(train.bounds, 2, 0))  # what is taught of bounds
+    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, within)
     student = finetune(
         labelled(split.graphs, y),
         split.tasks,

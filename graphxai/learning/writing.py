@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import HELD_OUT, held_out_csv
+from graphxai.learning.bounds import bound_text
 from graphxai.learning.calibration import Calibration
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
@@ -206,7 +207,7 @@ def _training_csv(split: SplitTable) -> str:
     table, numbers = split.table, split.table.rows
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
-        [numbers[k], table.canonical[k], *_label_cells(table.targets, split.y[k])]
+        [numbers[k], table.canonical[k], *_label_cells(table.targets, split, k)]
         for k in split.parts.train
     )
     return csv_text(header, rows)
@@ -226,7 +227,7 @@ def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
     ]
     header = ["row", "smiles", *(target.heading for target in table.targets)]
     rows = (
-        [numbers[k], table.graphs[k].smiles, *_label_cells(table.targets, split.y[k])]
+        [numbers[k], table.graphs[k].smiles, *_label_cells(table.targets, split, k)]
         + [f"{values[position]:.6g}" for _, values in predicted]
         for position, k in enumerate(split.parts.test)
     )
@@ -244,12 +245,18 @@ def prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatA
     ]
 
 
-def _label_cells(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
-    """Format labels as cells of a table: the name of a class, a value, or nothing if missing."""
-    return [
-        "" if np.isnan(v) else target.classes[int(v)] if target.classes else f"{v:.7g}"
-        for target, v in zip(targets, y, strict=True)
-    ]
+def _label_cells(targets: Sequence[TargetColumn], split: SplitTable, k: int) -> list[str]:
+    """Format the labels of a molecule as cells of a table.
+
+    A cell has the name of a class, a value, a bound such as ">10", or nothing.
+    """
+    cells = []
+    for target, label, bounds in zip(targets, split.y[k], split.bounds[k], strict=True):
+        if np.isnan(label):
+            cells.append(bound_text(bounds))
+        else:
+            cells.append(target.classes[int(label)] if target.classes else f"{label:.7g}")
+    return cells
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -238,6 +238,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         explained=torch.stack([codes.argmax() for codes in chosen])
         if _are_tensors(chosen)
         else None,
+        bounds=_stack_bounds([graph.get("bounds") for graph in graphs]),
     )
 
 
@@ -249,6 +250,15 @@ def _are_tensors(values: list[Any]) -> TypeGuard[list[Tensor]]:
 def _joined(parts: list[Tensor]) -> Tensor:
     """Concatenate the parts. A single part, which may be large, is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _stack_bounds(bounds: list[Tensor | None]) -> Tensor | None:
+    """Return the bounds of labels (B, tasks, 2), which are infinite for graphs without any."""
+    present = [each for each in bounds if each is not None]
+    if not present:
+        return None
+    unknown = torch.tensor([-torch.inf, torch.inf]).expand(present[0].shape[-2], 2)
+    return torch.stack([unknown if each is None else each.reshape(-1, 2) for each in bounds])
 
 
 def _stack_labels(labels: list[Tensor]) -> Tensor:

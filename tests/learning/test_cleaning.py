@@ -306,7 +306,7 @@ def test_bounds_have_a_finding_of_their_own_with_what_they_contradict(write):
     assert [row.row for row in bounds.rows] == [31, 34]
     assert "contradicts 4.05" in bounds.rows[0].reason
     assert bounds.done == (
-        "not used, such as '>9'; the training range ends there;"
+        "learned as bounds, such as '>9'; 1 not needed beside a value, or without a side;"
         " 1 contradicts the value learned for the same compound"
     )
     assert [row.row for row in finding_of(table, "label not understood").rows] == [35]

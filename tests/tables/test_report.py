@@ -589,7 +589,7 @@ def test_without_measured_values_there_is_no_plot(page):
 @pytest.mark.parametrize(
     ("header", "cells", "values"),
     [
-        ("pIC50", ["9,15", ">8,9", "1.023", "", "28,2"], [9.15, None, 1023, None, 28.2]),
+        ("pIC50", ["9,15", "8,9?", "1.023", "", "28,2"], [9.15, None, 1023, None, 28.2]),
         ("BACE-1 inhibition", ["Active", "inactive ", "No", "maybe", "1"], [1, 0, 0, None, 1]),
     ],
 )
@@ -598,7 +598,7 @@ def test_measured_values_are_read_as_in_training(bace, tmp_path, header, cells, 
     smiles = ["CCO", "CCN", "CCC", "CCCO", "CCCN"]
     lines = [f"{text};{cell}" for text, cell in zip(smiles, cells, strict=True)]
     table.write_text("\n".join([f"smiles;{header}", *lines]))
-    count, example = (4, ">8,9") if header == "pIC50" else (5, "maybe")
+    count, example = (4, "8,9?") if header == "pIC50" else (5, "maybe")
     note = (
         f"1 of {count} measured values in column '{header}' was not understood, such as"
         f" '{example}'."
@@ -611,6 +611,21 @@ def test_measured_values_are_read_as_in_training(bace, tmp_path, header, cells, 
         value if value is None else pytest.approx(value, rel=1e-3) for value in values
     ]
     assert data["words"]["notes"][0] == note
+
+
+def test_bounds_are_shown_and_scored_beside_what_was_measured(bace, tmp_path):
+    table, out = tmp_path / "assay.csv", tmp_path / "r.html"
+    cells = {"CCO": "4.5", "CCN": ">9", "CCC": "<9", "CCCO": "<=0.5"}
+    table.write_text("\n".join(["smiles,pIC50", *map(",".join, cells.items())]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*not understood.*")
+        gx.report(bace, table, out, target="pIC50", detailed=0)
+    _, data = read(out)
+    bounds = [molecule["bound"] for molecule in data["molecules"]]
+    assert bounds == [None, [9, "> 9", 1], [9, "< 9", -1], [0.5, "< 0.5", -1]]
+    ((_, _, count, scores),) = data["measured"]["groups"]
+    assert count == 4
+    assert scores.endswith("1 of 3 within their bounds")  # a small molecule is between
 
 
 def test_a_measured_task_that_is_not_explained_is_named(bace, assay, tmp_path):

@@ -19,6 +19,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
+from graphxai.learning.teachers.bounded_labels import filled_labels
 from graphxai.learning.teachers.forests import Forest, trees_for
 from graphxai.learning.teachers.gaussian_process import (
     Kernel,
@@ -55,6 +56,7 @@ def choose_teacher(
     smiles: Sequence[str],
     y: FloatArray,
     *,
+    bounds: FloatArray | None = None,
     weigh: bool = True,
     seed: int = 0,
     show: bool | None = False,
@@ -67,6 +69,8 @@ def choose_teacher(
         tasks: the tasks.
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
+        bounds: the lowest and highest possible values (n, tasks, 2) where a bound is all that is
+            known. What a forest expects within them is learned from, but judges nothing.
         weigh: whether to choose weights; if not, the result teaches no task and has only the two
             forests.
         seed: seed of the forests.
@@ -84,7 +88,9 @@ def choose_teacher(
     unseen: dict[str, Unseen] = {}
     title = "fitting teachers" if weigh else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
-        fitter = _SourceFitter(tuple(tasks), MoleculeFeatures(tuple(smiles)), y, seed, advance)
+        features = MoleculeFeatures(tuple(smiles))
+        filled = y if bounds is None else _filled(tasks, features, y, bounds, seed)
+        fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
         by_source = {
             name: fitter.predict_folds_by_process(name, folds, enough)
             if name not in MAX_FEATURES
@@ -104,6 +110,23 @@ def choose_teacher(
                 sources[name] = fitter.fit_process(name, used_noises)
     metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
     return Teacher(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
+
+
+def _filled(
+    tasks: Sequence[Task],
+    features: MoleculeFeatures,
+    y: FloatArray,
+    bounds: FloatArray,
+    seed: int,
+) -> FloatArray:
+    """Return labels (n, tasks) with what is expected where only a bound is known."""
+    columns = [
+        filled_labels(task, features.forest, y[:, k], bounds[:, k], seed)
+        if task.kind == "regression"
+        else y[:, k]
+        for k, task in enumerate(tasks)
+    ]
+    return np.stack(columns, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

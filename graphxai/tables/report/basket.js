@@ -72,7 +72,7 @@ function record({ place, change }) {
     name: m.name, row: m.row, smiles: (counterfactual || m).smiles, changes: counterfactual ? counterfactual.name : "",
     ...(counterfactual ? {} : named(data.inputs, m.input)),
     ...named(data.columns, counterfactual ? data.columns.map((name) => counterfactual.cells[name]) : m.cells),
-    ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : m.measured?.[1] ?? "" }),
+    ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : (m.measured || m.bound)?.[1] ?? "" }),
     trust: (counterfactual || m).trust.level, "why this trust": (counterfactual || m).trust.sentence, "training set": (counterfactual || m).near ?? "",
     "predicted change": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
     "sum over atoms": counterfactual ? "" : m.ledger.nodes,

@@ -136,6 +136,10 @@ def _card_of(
     (task,) = (t for t in settings.model.config.tasks if t.name == explanation.prediction.task)
     value = row.measured.get(task.name)
     content["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
+    content["bound"] = None
+    if (bound := row.bounds.get(task.name)) is not None:
+        text = f"{'>' if bound.side > 0 else '<'} {shown(task, bound.value)}"
+        content["bound"] = [rounded([bound.value])[0], text, bound.side]
     training = settings.training
     columns, cells = predicted_columns(settings.model), prediction_cells(explanation.predictions)
     content["cells"] = [cells.get(name, "") for name in columns]

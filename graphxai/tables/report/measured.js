@@ -8,22 +8,25 @@ function showMeasured() {
     element("th", { scope: "row" }, element("span", { class: `dot ${part || "other"}` }), words),
     element("td", { class: "number" }, number(count)), element("td", {}, scores)));
   byId("measured").append(
-    element("p", { class: "note" }, `${measured.task}: measured (column ${measured.column}) against predicted. Click a point to see the molecule.`),
+    element("p", { class: "note" }, `${measured.task}: measured (column ${measured.column}) against predicted. Click a point to see the molecule.${data.molecules.some((m) => m.bound) ? " A triangle points to the side of a bound, such as >10, on which the value lies." : ""}`),
     element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))));
   if (!measured.classes.length || measured.target) byId("measured").append(measuredPlot(measured));
 }
 
-/* A scatter plot; for classes, one column for each measured class. */
+/* What is known of a molecule: a number, a text, and for a bound the side on which the value lies. */
+const knownOf = (m) => m.measured || m.bound;
+
+/* A scatter plot; for classes, one column for each measured class. A bound is a triangle that points to where the value lies. */
 function measuredPlot(measured) {
-  const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => m.measured);
+  const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => knownOf(m));
   const classes = measured.classes;
   const [size, edge] = [460, 56];
-  const values = points.flatMap(({ m }) => (classes.length ? [] : [m.measured[0], m.value]));
+  const values = points.flatMap(({ m }) => (classes.length ? [] : [knownOf(m)[0], m.value]));
   const [low, high] = classes.length ? [0, 1] : [Math.min(...values), Math.max(...values)];
   const at = (value) => edge + (size - 2 * edge) * ((value - low) / (high - low || 1));
   const across = (m, k) => (classes.length
     ? edge + (size - 2 * edge) * ((m.measured[0] + 0.5 + 0.6 * (((k * 0.618) % 1) - 0.5)) / classes.length)
-    : at(m.measured[0]));
+    : at(knownOf(m)[0]));
   const svg = document.createElementNS(SVG, "svg");
   const label = classes.length ? `${data.value} by measured class` : `Measured against predicted ${measured.task}`;
   for (const [name, value] of Object.entries({ viewBox: `0 0 ${size} ${size}`, class: "measured", role: "img", "aria-label": label }))
@@ -41,8 +44,11 @@ function measuredPlot(measured) {
   }
   classes.forEach((name, k) => text(edge + ((size - 2 * edge) * (k + 0.5)) / classes.length, end + 18, name));
   for (const [k, { m, place }] of points.entries()) {
-    const dot = shape(svg, "circle", { cx: across(m, k), cy: size - at(m.value), r: 4.5, class: `point ${m.part || "other"}` });
-    shape(dot, "title", {}, `${nameOf(m)}: measured ${m.measured[1]}, predicted ${m.predictions[0][1]}`);
+    const [x, y, className] = [across(m, k), size - at(m.value), `point ${m.part || "other"}`];
+    const side = m.measured ? 0 : m.bound[2];
+    const dot = side ? shape(svg, "path", { d: `M${x} ${y - 5}l${8 * side} 5l${-8 * side} 5Z`, class: className })
+      : shape(svg, "circle", { cx: x, cy: y, r: 4.5, class: className });
+    shape(dot, "title", {}, `${nameOf(m)}: measured ${knownOf(m)[1]}, predicted ${m.predictions[0][1]}`);
     dot.addEventListener("click", () => openMolecule(place));
   }
   return svg;

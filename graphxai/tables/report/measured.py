@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.cell_numbers import Bound, parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import Table
 from graphxai.learning.metrics import r2, rmse, roc_auc
@@ -31,12 +32,18 @@ class MeasuredTable:
     Attributes:
         columns: the column of each task.
         values: by task and row number, the value or the number of the class.
+        bounds: by task and row number, the bounds of a value that was not measured, such as ">10".
         notes: which cells were not understood, in words.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    bounds: Mapping[str, Mapping[int, Bound]] = field(default_factory=dict)
+
+    def bounds_of(self, row: int) -> dict[str, Bound]:
+        """Return the bounds of one row by task."""
+        return {task: bounds[row] for task, bounds in self.bounds.items() if row in bounds}
 
     def of(self, row: int) -> dict[str, float]:
         """Return the values of one row by task."""
@@ -70,7 +77,7 @@ def measured_table(
     if not columns:
         return MeasuredTable()
     rows = list(islice(table.records(list(columns.values())), limit))
-    values, notes = {}, []
+    values, bounds, notes = {}, {}, []
     for task in tasks:
         if task.name not in columns:
             continue
@@ -78,8 +85,11 @@ def measured_table(
         measured, odd = read_measured(cells, task.classes)
         numbered = zip(rows, measured.tolist(), strict=True)
         values[task.name] = {row.number: v for row, v in numbered if not math.isnan(v)}
-        notes.append(not_understood(columns[task.name], cells, odd))
-    return MeasuredTable(columns, values, tuple(filter(None, notes)))
+        limits = () if task.classes else parsed_numbers(cells).bounds
+        bounds[task.name] = {rows[limit.position].number: limit for limit in limits if limit.side}
+        sided = {limit.position for limit in limits if limit.side}
+        notes.append(not_understood(columns[task.name], cells, [k for k in odd if k not in sided]))
+    return MeasuredTable(columns, values, tuple(filter(None, notes)), bounds)
 
 
 def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
@@ -113,16 +123,20 @@ def agreement(
         column: the column of its measured values.
         target: the explained class, if it is the same for all molecules.
         molecules: the records of the molecules. Their `measured` is a number and a text, and their
-            `value` is the predicted value or probability.
+            `value` is the predicted value or probability. Their `bound` is a number, a text and the
+            side on which the value lies.
     """
-    measured = [m for m in molecules if m.get("measured")]
-    if not measured:
+    known = [m for m in molecules if m.get("measured") or m.get("bound")]
+    if not known:
         return None
     groups = []
     for part, words in PARTS.items():
-        members = [m for m in measured if m["part"] == part]
+        members = [m for m in known if m["part"] == part]
+        measured = [m for m in members if m.get("measured")]
         if members:
-            groups.append([part, words, len(members), _scores(task, target, members)])
+            scores = [_scores(task, target, measured)] if measured else []
+            text = "; ".join([*scores, *_kept(members)])
+            groups.append([part, words, len(members), text])
     return {
         "task": task.name,
         "column": column,
@@ -130,6 +144,13 @@ def agreement(
         "target": target,
         "groups": groups,
     }
+
+
+def _kept(molecules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how many of the molecules with a bound are predicted within it, or return nothing."""
+    bounds = [(m["value"], *m["bound"]) for m in molecules if m.get("bound")]
+    kept = sum(side * (value - limit) >= 0 for value, limit, _, side in bounds)
+    return [f"{kept} of {len(bounds)} within their bounds"] if bounds else []
 
 
 def _scores(task: Task, target: str | None, molecules: Sequence[Mapping[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphxai.contract.inputs import as_list
 from graphxai.contract.tasks import Task
+from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import OTHERS, SUFFIXES
@@ -27,6 +28,7 @@ class ReportRow:
         value: the model's input.
         measured: the measured values by task.
         others: the cells of the other columns of a file, by column.
+        bounds: the bounds of values that were not measured, by task.
     """
 
     number: int
@@ -34,6 +36,7 @@ class ReportRow:
     value: Any
     measured: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
             MoleculeError(row.problem) if row.problem else row.smiles,
             measured.of(row.number),
             other_cells(row, headings),
+            measured.bounds_of(row.number),
         )
         for row in chain.from_iterable(source.chunks())
     )
