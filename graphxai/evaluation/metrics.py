@@ -1,4 +1,4 @@
-"""Faithfulness metrics, each of which is one function of a graph's `Series`.
+"""Metrics of faithfulness. Each is a function of a graph's `Series`.
 
 In their descriptions, p is the probability of the explained class for the whole graph, p(top k) for
 only the k most relevant nodes, and p(rest k) for the graph without them. If a source averages over

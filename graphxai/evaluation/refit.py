@@ -1,8 +1,8 @@
 """Train the model further on graphs with nodes removed, and measure with the result.
 
 Removal leaves graphs that the model has never seen. If its output falls, this may be because the
-graph is odd, and not because it lost something that matters. There are two ways around this, both
-of which need the labels of training graphs:
+graph is odd, and not because it lost something that matters. There are two ways around this. Both
+need the labels of training graphs:
 
 * `f-fidelity` (Zheng 2024) removes a random share of the nodes from every training graph. The model
   that is trained further on these graphs measures all methods. The explained model does not change.

@@ -54,7 +54,7 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
 
 
 class _PreparedBatches:
-    """Prepared inputs in batches of several kinds, each of which is made when first needed."""
+    """Prepared inputs in batches of several kinds, each made when it is first needed."""
 
     def __init__(self, model: Model, graphs: list[Data], seed: int = 0) -> None:
         self.model, self.graphs = model, graphs

@@ -28,7 +28,7 @@ GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 
 class _Readout(Explainer):
-    """A method whose scores are read at the graph token or summed over all queries."""
+    """A method that reads its scores at the graph token, or sums them over all queries."""
 
     def __init__(self, readout: Readout = "token") -> None:
         if readout not in ("token", "sum"):

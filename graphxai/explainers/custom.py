@@ -17,7 +17,7 @@ Scores = Tensor | Sequence[Any]
 
 
 class CustomMethod(Explainer):
-    """A method whose scores come from a function `(model, batch, target) -> scores`.
+    """A method that gets its scores from a function `(model, batch, target) -> scores`.
 
     The function gets a `Target`. It returns a tensor (B, N), where padding is ignored, or a
     sequence with the node scores of each graph. If the number of scores is wrong, a ValueError

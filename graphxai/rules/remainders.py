@@ -55,7 +55,7 @@ def _end_of(edge: GradientEdge) -> Tensor:
 
 
 def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
-    """List the tensors inside a pass whose gradients `remainders` needs."""
+    """List the tensors of a pass for which `remainders` needs the gradients."""
     ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
     return ends if rules.attention else [*tape.attention, *ends]
 

@@ -55,7 +55,7 @@ def curves_figure(
 def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Figure":
     """Draw summed relevance against the output, with one panel per method.
 
-    A method whose relevance adds up lies on the diagonal (Ali 2022, Fig. 3).
+    If relevance adds up to the output, a method lies on the diagonal (Ali 2022, Fig. 3).
 
     Args:
         sums: for each method, the outputs (n,), the sums (n,) and a caption.

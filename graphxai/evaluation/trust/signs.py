@@ -1,4 +1,4 @@
-"""The signs of trust, each of which is one measurement with a level and words.
+"""The signs of trust. Each is one measurement with a level and words.
 
 The limits are defined here, with the reasons for them.
 """
