@@ -175,7 +175,7 @@ def test_a_bond_offers_exchanged_fragments_and_what_is_locked_stays(ask):
     locked = ask("changes", smiles=AMIDE, place=[7], locked=[7, 8, 9])["options"]
     assert "aromatic OCH3 to F" not in {option["name"] for option in locked}
     assert ask("changes", smiles=AMIDE, place=[5], locked=[8])["options"]
-    assert "by number" in ask("changes", 400, smiles=AMIDE, place=[99])["error"]
+    assert "number of an atom" in ask("changes", 400, smiles=AMIDE, place=[99])["error"]
     assert ask("changes", smiles=AMIDE, place=[ring[1]])["options"]
 
 
