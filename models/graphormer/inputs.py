@@ -196,7 +196,7 @@ def _check_superpixels(data: "Data") -> None:
 
 
 def _check_smiles(data: "Data", smiles: str) -> None:
-    """Refuse features that are not those of the molecule, as other encodings have their shape."""
+    """Refuse the features of another encoding, which may have the same shape."""
     from graphxai.datasets.molecules import MoleculeError, molecule_graph
 
     if data.get("vocabulary") == "ogb":
