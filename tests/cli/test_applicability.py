@@ -26,6 +26,7 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
     "predict": {"smiles": ["CCO"], "table": ["molecules.csv"], "image": ["digit.png"]},
     "report": {"table": ["molecules.csv"]},
     "fragments": {"table": ["molecules.csv"]},
+    "examples": {},  # its argument is a folder to write
     "counterfactuals": {
         "smiles": ["CCO", "--towards", "active"],
         "table": ["molecules.csv", "--towards", "active"],

@@ -319,7 +319,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
 
     code, text, error = run("predict", table, "--smiles-column", "SMILES", "--model", out)
     assert code == 0, error
-    predicted = {row["row"]: row for row in csv.DictReader(text.splitlines())}
+    lines = csv.DictReader(text.splitlines(), delimiter=";")  # as in the table
+    predicted = {row["row"]: row for row in lines}
     for row in test:
         value = float(predicted[row["row"]]["size (characters)"])
         assert value == pytest.approx(float(row["size: predicted (characters)"]), abs=1e-3)
@@ -642,7 +643,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
     [
         (
             ("missing.csv", "--target-column", "y"),
-            "no such file; give a CSV table, a folder of graphs or one of bace",
+            "no such file; give a table, a folder of graphs or one of bace",
         ),
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
