@@ -54,7 +54,7 @@ def collect(
     per_table: int | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """Collect the structures of CSV tables, each once, as canonical SMILES. No label is read.
+    """Collect the structures of tables, each once, as canonical SMILES. No label is read.
 
     Molecules are left out if they cannot be read, have more than 60 atoms, or share their
     connectivity (first block of the InChIKey) with a molecule in `exclude`. So no test molecule is

@@ -90,7 +90,7 @@ class Table:
 
     @property
     def choice(self) -> str:
-        """What was chosen in the file and the user should be told, or ""."""
+        """Return what was chosen in the file and the user should know, or ""."""
         parts = []
         if self.structures.reason:
             parts.append(f"structures: column {self.structures.name!r}, {self.structures.reason}")

@@ -85,7 +85,7 @@ def counterfactuals(
         guided: try neighbours first that change what speaks against the goal; False tries them in
             random order.
         seed: decides the order among equals, and the changes of SELFIES.
-        measured: a CSV file with the column `smiles` and one named after the goal's task, or after
+        measured: a table with a column of structures and one named after the goal's task, or after
             another task of the model; or values by SMILES. Each result then says whether it is in
             the table, and what was measured for pairs with the same exchange.
         progress: as for `explain`.

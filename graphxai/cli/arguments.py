@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphxai.runtime.reading import readable_file
-
 from .options import APPLIES_ALWAYS, applies_to, was_given
 from .terminal import echo
 
@@ -100,6 +98,8 @@ def kind_of(source: str) -> str:
         raise ValueError(f"{source}: a table at an address needs --engine ray.")
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in IMAGES:
+        from graphxai.runtime.reading import readable_file  # brings torch
+
         readable_file(Path(source))
         return "image"
     from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, format_of

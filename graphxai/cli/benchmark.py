@@ -23,7 +23,7 @@ def benchmark(
     table: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV table of molecules, for a checkpoint or for rules. A checkpoint also takes a"
+            help="Table of molecules, for a checkpoint or for rules. A checkpoint also takes a"
             " folder of graphs, of which it uses those held out for testing."
         ),
     ] = None,
@@ -111,7 +111,7 @@ def benchmark(
     ] = None,
     training: Annotated[
         Path | None,
-        typer.Option(help="CSV table of training molecules for --refit, with the same columns."),
+        typer.Option(help="Table of training molecules for --refit, with the same columns."),
         MODELS,
     ] = None,
     refit_limit: Annotated[

@@ -26,7 +26,7 @@ def fit_explainer(
     source: Annotated[
         str | None,
         typer.Argument(
-            help=f"A CSV table of molecules, a folder of graphs (its training part is taken), or"
+            help=f"A table of molecules, a folder of graphs (its training part is taken), or"
             f" {DIGITS} [default: the training compounds].",
             show_default=False,
         ),

@@ -15,7 +15,7 @@ def fit_masked_atoms(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A CSV table of molecules [default: the training compounds].", show_default=False
+            help="A table of molecules [default: the training compounds].", show_default=False
         ),
     ] = None,
     model: MoleculeModelOption = "bace",

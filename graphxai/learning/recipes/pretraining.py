@@ -88,7 +88,7 @@ def pretrain(
     resume: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Pre-train on the structures in CSV tables, whose labels are never read.
+    """Pre-train on the structures in tables, whose labels are never read.
 
     The targets are the `count` most frequent atom environments (total weight 30), descriptors
     (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in
@@ -96,7 +96,7 @@ def pretrain(
 
     Args:
         out: folder of the checkpoint; the run is in its sub-folder `run`.
-        tables: CSV files with a column `smiles`.
+        tables: files with a column of structures.
         exclude: SMILES of molecules that must not be seen, such as a test set.
         per_table: largest number of molecules taken from a table, drawn at random.
         recombined: number of molecules recombined from those of the tables.

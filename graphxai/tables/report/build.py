@@ -50,7 +50,7 @@ def report(
 
     Args:
         model: a model from `load`, or its name.
-        inputs: a CSV file, or SMILES or RDKit molecules.
+        inputs: the file of a table, or SMILES or RDKit molecules.
         out: the HTML file to write.
         method: see `methods()`.
         settings: the keywords of `ReportSettings`.
