@@ -23,8 +23,8 @@ class GraphBatch:
             labels, there is a row for each node of all graphs.
         explained: for models of nodes, the number of each graph's explained node (B,),
             or None.
-        bounds: the lowest and highest possible values (B, number of tasks, 2) where no label was
-            measured, infinite where nothing is known; None without any.
+        bounds: for labels that were not measured, the lowest and the highest possible value
+            (B, number of tasks, 2), which are infinite if nothing is known. None without bounds.
     """
 
     x: Tensor

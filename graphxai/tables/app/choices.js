@@ -1,6 +1,6 @@
 /* The choice of a model, a target and a method. */
 
-const offers = {}; // by model: what the host offers, as a promise
+const offers = {}; // for each model, a promise of what the host offers
 
 async function aboutModel(name) {
   const offer = offers[name] ||= ask("about", { model: name });

@@ -1,4 +1,4 @@
-/* What mouse, keys and files do. The last line shows what the link names. */
+/* Answer the mouse, keys and files. The last line shows what the link names. */
 
 function enter(text) {
   const named = text.match(/^\s*(?:https?:\/\/[^#]*)?#(.*)$/);

@@ -1,6 +1,6 @@
 /* The molecule shown: its picture, and what can be changed at an atom or a bond. */
 
-/* How a molecule was drawn, so that one made of it is drawn alike. */
+/* How a molecule was drawn, so that molecules made from it are drawn in the same way. */
 const likeOf = (node, origin) => ({ smiles: node.smiles, x: node.card?.draw.x, y: node.card?.draw.y, origin });
 
 function add(smiles, change, parent, origin) {

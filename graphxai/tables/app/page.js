@@ -1,5 +1,5 @@
-/* The view as the page of a server: requests by POST with the token of its address, a search line by
-   line; what is shown stands in the address, after the #. */
+/* Show the view as the page of a server. Requests are sent by POST, with the token of the page's
+   address, and a search answers line by line. After the #, the address names what is shown. */
 
 const root = document;
 const token = new URLSearchParams(location.search).get("token") || "";

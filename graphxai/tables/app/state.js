@@ -1,4 +1,4 @@
-/* The view: what is asked of a host, and what is done with the answers. Text is always set as text,
+/* The view: what it asks of a host, and what it does with the answers. Text is always set as text,
    never as markup. What comes before defines `root`, the document or shadow root that holds the view,
    and `host`: page.js for the page of a server, widget.js for a notebook.
      frame              the element that takes keys and dropped files
@@ -16,12 +16,12 @@ const state = {
   basket: [], // {smiles, name, changes}
 };
 const MOST_NODES = 200;
-const STEP = 32; // rows of a table predicted together
+const STEP = 32; // how many rows of a table are predicted together
 const LEVELS = { good: "✓ no objection", caution: "! use with care", warning: "✕ do not rely", unknown: "? not checked", known: "= training compound" };
 let about = null; // what the host offers for the model
 let place = []; // the atom, or the two of a bond, that was chosen
 let table = { rows: [], shown: 0 };
-let searches = 0; // begun so far
+let searches = 0; // how many have begun so far
 
 const current = () => state.nodes[state.at];
 const choice = () => ({ model: state.model, method: state.method, task: state.task, label: state.label });
@@ -44,7 +44,7 @@ function say(text) {
 
 /* ---- requests ---- */
 
-const running = {}; // by kind of request: a newer one of a kind cancels the older
+const running = {}; // requests by kind. A new request cancels the earlier one of its kind
 
 function newest(kind) {
   running[kind]?.abort();
@@ -53,7 +53,7 @@ function newest(kind) {
 
 const ask = (name, body, kind) => host.ask(name, body, newest(kind));
 
-/* Run something that asks, and say what goes wrong. */
+/* Run a function that makes requests, and say what goes wrong. */
 async function trying(work) {
   try {
     await work();
@@ -79,7 +79,7 @@ function link() {
 
 const remember = () => host.remember(link());
 
-/* The state that a link names; what is not well formed is left out. */
+/* The state that a link names, without what is not well formed. */
 function recalled(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const lists = (name, fits) => fields.getAll(name).flatMap((text) => {
@@ -113,6 +113,6 @@ async function restore(hash) {
   await predictNodes();
   if (state.nodes.length) await go(state.at);
   if (state.models.length + state.methods.length) byId("beside").open = true;
-  if (asked && asked !== state.model) say(`This link was made with the model ${asked}, which is not offered here; this is ${state.model}.`);
+  if (asked && asked !== state.model) say(`This link was made with the model ${asked}, which is not offered here. The model shown is ${state.model}.`);
 }
 

@@ -1,6 +1,6 @@
-/* A table opened on the page, whose molecules are predicted. */
+/* A table opened on the page, with predictions for its molecules. */
 
-const LARGEST_FILE = 64_000_000; // bytes
+const LARGEST_FILE = 64_000_000; // in bytes
 
 /* The content of a file in base64, as JSON holds no bytes. */
 const base64 = (file) => new Promise((resolve, reject) => {

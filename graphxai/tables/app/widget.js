@@ -1,5 +1,5 @@
-/* The view in a notebook: requests are messages to the kernel, and what is shown stands in the
-   widget's `link`. It lives in a shadow root, so that several views on one page stay apart. */
+/* Show the view in a notebook. Requests are messages to the kernel, and the widget's `link` names
+   what is shown. The view is in a shadow root, so that several views on one page stay apart. */
 
 function view(root, host) {
 {{SCRIPT}}
@@ -8,8 +8,8 @@ function view(root, host) {
 const STYLE = {{STYLE}};
 const VIEW = {{VIEW}};
 
-/* Whether the notebook is dark here: the first background behind an element that is not see-through.
-   A canvas reads colours in every notation. */
+/* Tell whether the notebook is dark here, by the first background behind an element that is not
+   transparent. A canvas reads colours in every notation. */
 function isDark(node) {
   const canvas = document.createElement("canvas").getContext("2d");
   for (; node; node = node.parentElement || node.getRootNode().host) {
@@ -24,7 +24,7 @@ function isDark(node) {
 
 function hostOf(model, frame) {
   const viewId = `${Math.random()}`; // the widget may be shown several times, also in other windows
-  const waiting = new Map(); // by the id of a request: what takes its replies
+  const waiting = new Map(); // for the id of each request, the function that takes its replies
   let requests = 0;
   let shown = null;
   let restored = () => {};

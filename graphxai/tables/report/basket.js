@@ -1,7 +1,7 @@
 /* The basket: chosen molecules and counterfactuals, their table as a CSV file. It is kept in the
    page's address, so that it comes back with a link or after a reload. */
 
-const basket = new Map(); // key -> {place, change}; change: number of a counterfactual of the molecule
+const basket = new Map(); // key -> {place, change}, where change is the number of a counterfactual
 const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet may read as a formula
 const keyOf = (place, change) => [data.molecules[place].row, ...(change === undefined ? [] : [change])].join(".");
 
@@ -43,7 +43,7 @@ function basketChanged() {
   try {
     history.replaceState(null, "", `#${basket.size ? `basket=${[...basket.keys()].join(",")}` : ""}`);
   } catch {
-    // a viewer of files may forbid it; then the basket lasts as long as the page
+    // a viewer of files may forbid it. Then the basket lasts as long as the page
   }
 }
 
@@ -63,7 +63,7 @@ function entry({ place, change }) {
 
 /* ---- CSV ---- */
 
-/* A row of the table; the keys are its columns. */
+/* A row of the table, with its columns as keys. */
 function record({ place, change }) {
   const m = data.molecules[place];
   const counterfactual = change === undefined ? null : m.changes.found[change];
@@ -79,7 +79,7 @@ function record({ place, change }) {
   };
 }
 
-/* A cell as CSV; text that a spreadsheet would read as a formula gets an apostrophe. */
+/* A cell as CSV. Text that a spreadsheet would read as a formula gets an apostrophe. */
 function cell(value) {
   const plain = String(value).replaceAll("\u2212", "-");
   const isNumber = plain.trim() !== "" && plain.trim().split(/\s+/).every((part) => Number.isFinite(Number(part)));

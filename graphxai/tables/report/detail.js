@@ -60,8 +60,8 @@ document.addEventListener("scroll", hideTip, { capture: true, passive: true });
 /* ---- the dialog ---- */
 
 let opener = null; // the element that had the focus
-let opened = null; // position of the molecule shown
-const inDialog = []; // pictures to drop when it closes
+let opened = null; // the position of the molecule shown
+const inDialog = []; // pictures to drop when the dialog closes
 
 function dialogPicture(content, attributes) {
   const svg = picture(content, attributes, false);

@@ -32,8 +32,8 @@ function colourOf(value, limit, arms) {
   return text;
 }
 
-/* A relevance with a sign, and with as many decimals as give `limit` three digits, so that numbers
-   on one scale line up. Values below the last decimal are 0, without a sign. */
+/* A relevance with a sign, and with the decimals that give `limit` three digits, so that numbers on
+   one scale line up. Values below the last decimal are 0, without a sign. */
 function signed(value, limit) {
   const decimals = Math.min(12, Math.max(0, 2 - Math.floor(Math.log10(limit))));
   const text = Math.abs(value).toFixed(decimals);

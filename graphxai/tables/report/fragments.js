@@ -11,7 +11,7 @@ function ticksUpTo(limit) {
   return Array.from({ length: 2 * side + 1 }, (_, k) => (k - side) * step);
 }
 
-/* Mean and interval on an axis with numbers; an arrow where the interval goes on. */
+/* Draw mean and interval on an axis with numbers. An arrow shows that the interval goes on. */
 function range([mean, low, high], limit) {
   const svg = document.createElementNS(SVG, "svg");
   for (const [name, value] of Object.entries({ viewBox: `0 0 ${ACROSS} 36`, class: "range", "aria-hidden": "true" }))
@@ -87,7 +87,7 @@ function showFragments() {
   const select = element("select", { id: "ranking", onchange: rankFragments });
   options(select, Object.entries(RANKINGS));
   byId("fragments").append(
-    element("p", { class: "note" }, `BRICS fragments. The relevance of a whole fragment is the sum over its atoms, so it grows with the fragment; per atom, it is divided by their number. Both are averaged over the molecules that contain it. Pictures have the colour of the relevance per atom. ${about} This is an association within these molecules, not proof of a cause.`),
+    element("p", { class: "note" }, `These are BRICS fragments. The relevance of a whole fragment is the sum over its atoms, so it grows with the fragment. Relevance per atom is this sum divided by the number of atoms. Both are averaged over the molecules that contain it. Pictures have the colour of the relevance per atom. ${about} This is an association within these molecules, not proof of a cause.`),
     element("div", { class: "tools" }, element("label", {}, "Rank by relevance ", select)),
     element("div", { class: "parts", id: "parts" }));
   rankFragments();

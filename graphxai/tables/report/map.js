@@ -1,8 +1,8 @@
 /* A map of the set: similar molecules lie side by side, coloured by what is chosen. */
 
 const [WIDEST, MARGIN] = [760, 34];
-const NEAR = 24; // pixels from a click to the point it means
-/* Colours told apart with any colour vision (Okabe and Ito 2008), each with a shape of its own. */
+const NEAR = 24; // how far, in pixels, a click may be from its point
+/* Colours that differ in any colour vision (Okabe and Ito 2008), each with its own shape. */
 const KINDS = {
   circle: "#0072b2", triangle: "#e69f00", diamond: "#d55e00", square: "#666e78", ring: "#009e73", faint: "#9aa3ad",
 };
@@ -16,10 +16,10 @@ let mapAt = -1; // the molecule pointed at
 let mapDrawn = false;
 
 const isRight = (molecule) => molecule.label === molecule.measured[1];
-/* The ways to colour: value of a molecule (null if unknown), or its kind with words for the key. */
+/* Ways to colour the map: by a value (null if unknown), or by a kind with words for the key. */
 function colourings() {
   const ways = { prediction: { words: data.value, value: (m) => m.value, colours: SCALES.low_high,
-    ends: data.molecules.some(({ label }) => label) && [0, 1] } }; // of a probability
+    ends: data.molecules.some(({ label }) => label) && [0, 1] } }; // the ends of a probability
   if (data.measured && !data.measured.classes.length)
     ways.error = { words: "error: predicted \u2212 measured", value: (m) => (m.measured ? m.value - m.measured[0] : null),
       colours: SCALES.low_zero_high };
@@ -43,7 +43,7 @@ function prepareMap() {
   options(group, rows.map((row) => [`*${row.smiles}`, `contains ${row.name}${shared(row) ? ` (${row.smiles})` : ""}`]));
   if (rows.length) select.append(group);
   select.addEventListener("change", drawMap);
-  byId("map-about").textContent = `Each point is a molecule; similar ones lie side by side (t-SNE of the Tanimoto distances of ECFP4). Of the ten most similar molecules of each, ${Math.round(100 * data.map.kept)} % are among its ten nearest here. The axes have no unit, and distances between far groups mean little. Click a point to see the molecule. Keys: arrows move, Enter opens, B puts it into the basket.`;
+  byId("map-about").textContent = `Each point is a molecule, and similar molecules lie side by side (t-SNE of the Tanimoto distances of ECFP4). On average, ${Math.round(100 * data.map.kept)} % of the ten molecules that are most similar to a molecule are among its ten nearest here. The axes have no unit, and distances between far groups mean little. Click a point to see the molecule. Keys: arrows move, Enter opens, B puts it into the basket.`;
   const svg = byId("plot");
   svg.addEventListener("click", (event) => {
     pointAt(nearestTo(event));
@@ -91,7 +91,7 @@ function drawMap() {
     ? [-1, 1].map((side) => side * (Math.max(...measured.map(Math.abs)) || 1))
     : [Math.min(...measured), Math.max(...measured)]));
   const among = new Set(shown);
-  const kinds = new Map(); // by words: shape and number
+  const kinds = new Map(); // the shape and number of each kind, by its words
   const drawn = data.molecules.map((molecule, place) => {
     const kind = values ? [values[place] === null ? "faint" : "circle", ""] : colouring.kind(molecule);
     kinds.set(kind[1], [kind[0], (kinds.get(kind[1])?.[1] || 0) + 1]);
@@ -152,7 +152,7 @@ function nearestTo(event) {
   return closest(([px, py]) => (Math.hypot(px - x, py - y) < NEAR * size ? Math.hypot(px - x, py - y) : Infinity));
 }
 
-/* The place of the next molecule in a direction; the same one if there is none. */
+/* The place of the next molecule in a direction, or the same one if there is none. */
 function onwards(dx, dy) {
   const [x, y] = mapPlaces[mapAt];
   const next = closest(([px, py]) => {
@@ -162,7 +162,7 @@ function onwards(dx, dy) {
   return next < 0 ? mapAt : next;
 }
 
-/* The molecule shown whose point has the least of a distance; -1 if all are infinite. */
+/* The molecule shown with the least distance of its point, or -1 if all are infinite. */
 function closest(distance) {
   let [best, least] = [-1, Infinity];
   for (const place of shown) {

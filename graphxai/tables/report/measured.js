@@ -8,15 +8,15 @@ function showMeasured() {
     element("th", { scope: "row" }, element("span", { class: `dot ${part || "other"}` }), words),
     element("td", { class: "number" }, number(count)), element("td", {}, scores)));
   byId("measured").append(
-    element("p", { class: "note" }, `${measured.task}: measured (column ${measured.column}) against predicted. Click a point to see the molecule.${data.molecules.some((m) => m.bound) ? " A triangle points to the side of a bound, such as >10, on which the value lies." : ""}`),
+    element("p", { class: "note" }, `${measured.task}: measured (column ${measured.column}) against predicted. Click a point to see the molecule.${data.molecules.some((m) => m.bound) ? " A triangle stands for a bound, such as >10, and points to the side where the value lies." : ""}`),
     element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))));
   if (!measured.classes.length || measured.target) byId("measured").append(measuredPlot(measured));
 }
 
-/* What is known of a molecule: a number, a text, and for a bound the side on which the value lies. */
+/* What is known of a molecule: a number, a text, and for a bound the side where the value lies. */
 const knownOf = (m) => m.measured || m.bound;
 
-/* A scatter plot; for classes, one column for each measured class. A bound is a triangle that points to where the value lies. */
+/* A scatter plot, where each measured class has a column. A bound is a triangle that points to where the value lies. */
 function measuredPlot(measured) {
   const points = data.molecules.map((m, place) => ({ m, place })).filter(({ m }) => knownOf(m));
   const classes = measured.classes;

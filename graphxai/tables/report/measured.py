@@ -135,7 +135,7 @@ def agreement(
         measured = [m for m in members if m.get("measured")]
         if members:
             scores = [_scores(task, target, measured)] if measured else []
-            text = "; ".join([*scores, *_kept(members)])
+            text = "; ".join([*scores, *_within_bounds(members)])
             groups.append([part, words, len(members), text])
     return {
         "task": task.name,
@@ -146,8 +146,8 @@ def agreement(
     }
 
 
-def _kept(molecules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many of the molecules with a bound are predicted within it, or return nothing."""
+def _within_bounds(molecules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how many molecules with a bound are predicted within it, or return [] without bounds."""
     bounds = [(m["value"], *m["bound"]) for m in molecules if m.get("bound")]
     kept = sum(side * (value - limit) >= 0 for value, limit, _, side in bounds)
     return [f"{kept} of {len(bounds)} within their bounds"] if bounds else []

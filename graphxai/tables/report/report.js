@@ -64,7 +64,7 @@ function picture(content, attributes, lazy) {
   return svg;
 }
 
-/* Draw a picture no more: it is about to leave the page. */
+/* Stop drawing a picture, because it is about to leave the page. */
 function forget(svg) {
   pictures.delete(svg);
   near.unobserve(svg);
@@ -78,9 +78,9 @@ function paint(svg) {
 
 /* The first screen is drawn at once. After that, each frame draws for a limited time, starting
    nearest to the middle of the window, so that fast scrolling skips most pictures. */
-const BUDGET = 3; // milliseconds of drawing per frame; layout and painting take several times as long
+const BUDGET = 3; // milliseconds of drawing per frame. Layout and painting take several times as long
 let budget = Infinity;
-const waiting = new Set(); // svgs near the window, not drawn yet
+const waiting = new Set(); // svgs near the window that are not drawn yet
 
 const near = new IntersectionObserver((entries) => {
   const idle = !waiting.size;
@@ -275,7 +275,7 @@ function prepareTools() {
     byId("search").focus();
   });
   byId("tools").addEventListener("submit", (event) => event.preventDefault());
-  const narrow = matchMedia("(max-width: 720px)"); // there, the controls are folded
+  const narrow = matchMedia("(max-width: 720px)"); // narrow windows have their controls folded
   const fold = () => { for (const part of document.querySelectorAll("details.fold")) part.open = !narrow.matches; };
   narrow.addEventListener("change", fold);
   fold();
