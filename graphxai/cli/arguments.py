@@ -162,10 +162,12 @@ def value_of(source: str, kind: str) -> str | Path:
 def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
     taken = model.config.reads
+    if kind == "graphs" and taken in ("graphs", "molecules"):
+        return
     if taken == "graphs":
         raise ValueError(
-            f"model {model.origin.name!r} takes graphs, which the command line cannot read: use"
-            " graphxai.explain in Python."
+            f"model {model.origin.name!r} takes graphs: give a folder of them to `graphxai explain`"
+            " (graphxai.datasets.graph_folders.save_graphs writes one), or use Python."
         )
     if (taken == "molecules") != (kind in ("smiles", "table")):
         inputs = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"

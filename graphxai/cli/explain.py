@@ -57,9 +57,9 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); or a picture of a"
-            " digit. With --engine ray also a Lance table, a folder of tables, or an address such"
-            " as s3://bucket/molecules.parquet."
+            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); a picture of a"
+            " digit; or a folder of graphs. With --engine ray also a Lance table, a folder of"
+            " tables, or an address such as s3://bucket/molecules.parquet."
         ),
     ],
     *,
@@ -89,11 +89,18 @@ def explain(
             help="Colour scale: 'own' for each picture, 'shared' by the whole table, or a number:"
             " the relevance shown in full colour."
         ),
-        applies_to("smiles", "table", "image"),
+        applies_to("smiles", "table", "image", "graphs"),
     ] = "own",
     pictures: Annotated[
-        PictureFormat, typer.Option(help="Pictures for a table."), applies_to("table")
+        PictureFormat,
+        typer.Option(help="Pictures for a table or graphs."),
+        applies_to("table", "graphs"),
     ] = PictureFormat.svg,
+    node: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Graphs: node to explain, for a model of nodes; repeat for more."),
+        applies_to("graphs"),
+    ] = None,
     device: DeviceOption = None,
     engine: Annotated[
         Engine,
@@ -125,17 +132,34 @@ def explain(
     `graphxai explain s3://bucket/molecules.parquet --engine ray --out s3://bucket/results/`
 
     `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
+
+    `graphxai explain my-graphs --model runs/graphs --out results/`
     """
-    kind = "ray" if engine is Engine.ray else kind_of(source)
+    kind = "ray" if engine is Engine.ray else _kind_of(source)
     refuse_inapplicable(context, kind)
     methods = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
     model = model or ("mnist-superpixels" if kind == "image" else "bace")
-    if kind in ("table", "ray"):
+    if kind in ("table", "ray", "graphs"):
         if len(methods) > 1:
-            raise typer.BadParameter("a table takes one --method at a time.")
+            raise typer.BadParameter("a table or folder takes one --method at a time.")
         share_imports()
-    if kind == "ray":
+    if kind == "graphs":
+        from .explain_graphs import explain_graphs
+
+        loaded = load_with_warning(model, device)
+        require_kind(loaded, source, kind)
+        explain_graphs(
+            loaded,
+            Path(source),
+            methods[0],
+            _folder(place),
+            target=settings.target,
+            nodes=node or [],
+            suffix=None if pictures is PictureFormat.none else f".{pictures.value}",
+            options={"scale": limit, "palette": drawing.palette},
+        )
+    elif kind == "ray":
         _explain_on_ray(source, model, methods[0], place or "results", settings, cluster)
     elif kind == "table":
         if pictures is not PictureFormat.none:
@@ -161,6 +185,14 @@ def explain(
         if out is not None:
             _save(explanations, out, replace(drawing, limit=limit))
             echo(f"written: {out}")
+
+
+def _kind_of(source: str) -> str:
+    """Tell the kind of a source, which may be a folder of graphs."""
+    from graphxai.datasets.graph_folders import holds_graphs
+
+    is_folder = len(source) < 4096 and bool(source.strip()) and Path(source).is_dir()
+    return "graphs" if is_folder and holds_graphs(source) else kind_of(source)
 
 
 def _limit(scale: str) -> float | None:

@@ -76,10 +76,8 @@ def train(
     ] = False,
     replicates: Annotated[
         int,
-        typer.Option(
-            min=1, help="Table: models to train, from consecutive seeds; mean and spread."
-        ),
-        applies_to("table"),
+        typer.Option(min=1, help="Models to train, from consecutive seeds; mean and spread."),
+        applies_to("table", "graphs"),
     ] = 1,
     settings: TableSettings,
     task: Annotated[
@@ -150,7 +148,7 @@ def train(
         return
     if Path(source).is_dir():
         refuse_inapplicable(context, "graphs")
-        _train_graphs(Path(source), out, task, graph_settings)
+        _train_graphs(Path(source), out, task, replicates, graph_settings)
         return
     if not Path(source).exists():
         raise FileNotFoundError(
@@ -262,13 +260,17 @@ def _train_table(table: "CleanTable", out: Path, replicates: int, settings: Tabl
     echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
 
 
-def _train_graphs(source: Path, out: Path, task: str | None, settings: GraphSettings) -> None:
+def _train_graphs(
+    source: Path, out: Path, task: str | None, replicates: int, settings: GraphSettings
+) -> None:
     """Train on a folder of graphs, and print the test scores."""
-    from graphxai.learning.graphs.train import train as train_graphs
+    from graphxai.learning.replicates import train_graph_replicates
 
     with _exclusive(out):
         command = shlex.join(["graphxai", *sys.argv[1:]])
-        folder = train_graphs(source, out, task=task, settings=settings, command=command, log=echo)
+        folder = train_graph_replicates(
+            source, out, replicates, settings, task=task, command=command, log=echo
+        )
     _print_scores(folder, set())
     echo(f"written: {folder}")
 

@@ -1,21 +1,26 @@
-"""Train a table several times, with different seeds, and report the mean and the spread."""
+"""Train several times, with different seeds, and report the mean and the spread."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from torch_geometric.data import Data
+
 from graphxai.learning.card import PREDICTORS, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
+from graphxai.learning.graphs.labels import TaskLike
+from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.graphs.train import train
 from graphxai.learning.table import train_table
 from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
-__all__ = ["replicate_rows", "train_replicates"]
+__all__ = ["replicate_rows", "train_graph_replicates", "train_replicates"]
 
 FILE = "replicates.json"
 
@@ -52,14 +57,61 @@ def train_replicates(
         ImportError, TypeError, ValueError: see `train_table`.
     """
     settings = with_options(settings or TableSettings(), options, "train_replicates")
-    out = Path(out)
-    seeds = range(settings.seed, settings.seed + count)
-    models = []
+
+    def train_once(folder: Path, seed: int) -> Path:
+        return train_table(table, folder, settings, seed=seed, command=command, log=log)
+
+    return _replicated(train_once, Path(out), range(settings.seed, settings.seed + count), log)
+
+
+def train_graph_replicates(
+    dataset: Iterable[Data] | Data | str | Path,
+    out: str | Path,
+    count: int = 1,
+    settings: GraphSettings | None = None,
+    *,
+    task: TaskLike = None,
+    command: str = "",
+    log: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> Path:
+    """Train on graphs several times, from consecutive seeds, as `train_replicates` does on a table.
+
+    Args:
+        dataset: graphs, or a folder of them, see `learning.graphs.train.train`.
+        out: folder of the run.
+        count: number of models.
+        settings: settings of the first model, by default `GraphSettings()`.
+        task: see `learning.graphs.train.train`.
+        command: how the run was started, for the model cards.
+        log: called with a line of text at each stage.
+        options: fields of `GraphSettings` to change.
+
+    Returns:
+        The checkpoint folder of the first model.
+
+    Raises:
+        ImportError, TypeError, ValueError: see `learning.graphs.train.train`.
+    """
+    settings = with_options(settings or GraphSettings(), options, "train_graph_replicates")
+    graphs = dataset if isinstance(dataset, str | Path | Data) else list(dataset)
+
+    def train_once(folder: Path, seed: int) -> Path:
+        about: dict[str, Any] = {"task": task, "command": command, "log": log}
+        return train(graphs, folder, settings=settings, seed=seed, **about)
+
+    return _replicated(train_once, Path(out), range(settings.seed, settings.seed + count), log)
+
+
+def _replicated(
+    train_once: Callable[[Path, int], Path], out: Path, seeds: range, log: Callable[[str], None]
+) -> Path:
+    """Train with each seed, compare the scores, and return the first checkpoint folder."""
+    count, models = len(seeds), []
     for k, seed in enumerate(seeds):
         if count > 1:
             log(f"replicate {k + 1} of {count}, seed {seed}")
-        folder = out / "replicates" / str(k) if k else out
-        models.append(train_table(table, folder, settings, seed=seed, command=command, log=log))
+        models.append(train_once(out / "replicates" / str(k) if k else out, seed))
     if count > 1:
         scores = [json.loads((m / "scores.json").read_text("utf-8"))["scores"] for m in models]
         content = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from graphxai.runtime.options import documented, option
 
-__all__ = ["RunSettings"]
+__all__ = ["EnsembleSettings", "RunSettings"]
 
 
 @documented
@@ -40,3 +40,22 @@ class RunSettings:
         default=True,
         metadata={"help": "Show no bar on a terminal, and elsewhere no line every 30 seconds."},
     )
+
+
+@dataclass(frozen=True)
+class EnsembleSettings(RunSettings):
+    """The settings of runs that may train several networks as one model."""
+
+    ensemble: int = option(
+        1,
+        "Number of networks to average; relevance then has a spread over them.",
+        applies_to=("table", "graphs"),
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        if self.ensemble != 1:
+            from graphxai.models.graphormer.ensemble import MOST  # brings torch
+
+            if not 1 <= self.ensemble <= MOST:
+                raise ValueError(f"an ensemble has 1 to {MOST} networks, not {self.ensemble}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from graphxai.learning.run_settings import RunSettings
+from graphxai.learning.run_settings import EnsembleSettings
 from graphxai.runtime.options import documented, option
 
 __all__ = ["TableSettings"]
@@ -16,7 +16,7 @@ TABLE = ("table",)
 
 @documented
 @dataclass(frozen=True)
-class TableSettings(RunSettings):
+class TableSettings(EnsembleSettings):
     """How to split a table of molecules, what to train on it, and on which hardware.
 
 
@@ -39,12 +39,6 @@ class TableSettings(RunSettings):
         "Column with dates or years; the newest molecules are tested.",
         applies_to=TABLE,
     )
-    ensemble: int = option(
-        1,
-        "Number of networks to average; relevance then has a spread over them.",
-        applies_to=TABLE,
-        minimum=1,
-    )
     init_weights: str | Path | None = option(
         "molecules",
         "Weights to start from: a model's name, a folder or 'none'.",
@@ -63,6 +57,7 @@ class TableSettings(RunSettings):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ways = {
             "--split": self.split,
             "--split-column": self.split_column,
@@ -73,11 +68,6 @@ class TableSettings(RunSettings):
             raise ValueError(f"{' and '.join(given)} cannot be combined: give one of them.")
         if self.keep_teacher and not self.teacher:
             raise ValueError("without a teacher (--no-teacher) there is no teacher to keep.")
-        if self.ensemble != 1:
-            from graphxai.models.graphormer.ensemble import MOST  # brings torch
-
-            if not 1 <= self.ensemble <= MOST:
-                raise ValueError(f"an ensemble has 1 to {MOST} networks, not {self.ensemble}.")
 
     @property
     def split_kind(self) -> str:

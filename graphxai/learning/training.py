@@ -35,6 +35,8 @@ from graphxai.runtime.progress import progress_bar
 __all__ = [
     "TaughtModel",
     "fit_networks",
+    "joined_networks",
+    "network_folder",
     "recombined",
     "recombined_smiles",
     "teach_network",
@@ -93,7 +95,7 @@ def fit_networks(
                 split.graphs,
                 split.tasks,
                 split.parts,
-                _network_folder(out, network),
+                network_folder(out, network),
                 init_weights=settings.init_weights,
                 settings=training,
                 resume=settings.resume,
@@ -140,7 +142,7 @@ def teach_networks(
         show=show,
     )
     if not settings.teacher:
-        return TaughtModel(_joined(networks), teacher.sources)
+        return TaughtModel(joined_networks(networks), teacher.sources)
     for line in teacher.describe():
         log(line)
     on_valid: list[FloatArray | None] = []
@@ -154,7 +156,7 @@ def teach_networks(
             teacher,
             shares[network],
             split,
-            _network_folder(out, network) / "distilled",
+            network_folder(out, network) / "distilled",
             _student_settings(settings, network),
             molecules=RECOMBINED,
             resume=settings.resume,
@@ -162,16 +164,16 @@ def teach_networks(
         )
         for network, model in enumerate(networks)
     ]
-    joined = _joined([student.model for student in students])  # type: ignore[misc]
+    joined = joined_networks([student.model for student in students])  # type: ignore[misc]
     return replace(students[0], model=joined, teacher_on_valid=on_valid)
 
 
-def _network_folder(out: Path, network: int) -> Path:
+def network_folder(out: Path, network: int) -> Path:
     """Return the folder for the state of a network. The first one uses the folder of the run."""
     return out / "networks" / str(network) if network else out
 
 
-def _joined(networks: Sequence[Graphormer]) -> LoadedModel:
+def joined_networks(networks: Sequence[Graphormer]) -> LoadedModel:
     """Return the only network, or an ensemble of several."""
     return networks[0] if len(networks) == 1 else Ensemble(networks)
 

@@ -45,7 +45,7 @@ class Pictures:
     palette: Literal["red-blue", "orange-purple"] = option(
         "red-blue",
         "Colours of the pictures. The second palette is safe for colour-blind readers.",
-        applies_to=("smiles", "table", "image"),
+        applies_to=("smiles", "table", "image", "graphs"),
     )
     limit: float | None = None
     atom_numbers: bool = option(

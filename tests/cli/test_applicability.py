@@ -21,6 +21,7 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
         "smiles": ["CCO"],
         "table": ["molecules.csv"],
         "image": ["digit.png"],
+        "graphs": ["graphs"],
         "ray": ["molecules.parquet", "--engine", "ray"],
     },
     "predict": {"smiles": ["CCO"], "table": ["molecules.csv"], "image": ["digit.png"]},
@@ -72,6 +73,7 @@ def as_given(parameter, annotation):
     name = max(parameter.opts + parameter.secondary_opts, key=len)
     (value_type, *_) = get_args(annotation)
     (value_type, *_) = get_args(value_type) or (value_type,)  # of a union or a list
+    (value_type, *_) = get_args(value_type) or (value_type,)  # of a list in a union
     if value_type is bool:
         return [name]
     if issubclass(value_type, Enum):
@@ -92,7 +94,8 @@ def inapplicable():
 @pytest.fixture(autouse=True)
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("molecules.csv", "digit.png"):
+    (tmp_path / "graphs").mkdir()
+    for name in ("molecules.csv", "digit.png", "graphs/graphs.safetensors"):
         (tmp_path / name).touch()
 
 

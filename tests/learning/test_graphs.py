@@ -25,6 +25,7 @@ from graphxai.learning.graphs.features import input_fields, mean_features, plain
 from graphxai.learning.graphs.labels import tasks_of
 from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.graphs.splitting import split_graphs
+from graphxai.learning.replicates import train_graph_replicates
 
 pytest.importorskip("lightning")
 
@@ -291,9 +292,9 @@ def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):
     assert result.exit_code == 0, result.output
     assert gx.load(tmp_path / "run").config.num_layers == 1
     result = CliRunner().invoke(
-        app, ["train", str(folder), "--out", str(tmp_path / "b"), "--ensemble", "2"]
+        app, ["train", str(folder), "--out", str(tmp_path / "b"), "--keep-teacher"]
     )
-    assert "--ensemble is for a table, not for a folder of graphs" in " ".join(
+    assert "--keep-teacher is for a table, not for a folder of graphs" in " ".join(
         result.output.replace("│", " ").split()
     )
 
@@ -318,3 +319,47 @@ def test_the_command_benchmarks_a_checkpoint_on_its_held_out_graphs(run, tmp_pat
     assert r"au\_mse $\downarrow$" in latex
     assert latex.count(r"\textbf") == 3  # the best of each metric
     assert "<svg" in (out / "examples.svg").read_text()
+
+
+def test_several_networks_become_an_ensemble(tmp_path):
+    folder = gx.train(motifs(), tmp_path, task=MOTIF, ensemble=2, baselines=False, **QUICK)
+    model = gx.load(folder)
+    first, second = model.members
+    assert not torch.equal(first.graph_token, second.graph_token)
+    explanation = gx.explain(model, motifs()[0])
+    assert explanation.spread is not None
+    assert "The mean of 2 Graphormers" in (folder / "README.md").read_text()
+    assert model.origin.metadata["ensemble"] == 2
+    assert len(model.origin.metadata["best_epochs"]) == 2
+    with pytest.raises(ValueError, match=r"different settings \(ensemble\)"):
+        gx.train(motifs(), tmp_path, task=MOTIF, resume=True, **QUICK)
+
+
+def test_replicates_give_a_mean_and_a_spread(tmp_path):
+    quick = QUICK | {"epochs": 1, "baselines": False}
+    folder = train_graph_replicates(motifs(), tmp_path, 2, task=MOTIF, **quick)
+    stored = json.loads((tmp_path / "replicates.json").read_text())
+    assert stored["seeds"] == [0, 1]
+    each = [folder, tmp_path / "replicates" / "1" / "model"]
+    scores = [json.loads((f / "scores.json").read_text())["scores"]["motif"] for f in each]
+    values = [run["values"]["graphormer"] for run in stored["targets"]["motif"]]
+    assert values == [next(iter(s["scores"]["graphormer"].values()))[0] for s in scores]
+
+
+def test_the_command_explains_a_folder_of_graphs(run, tmp_path):
+    graphs = motifs()[:2]
+    folder, out = save_graphs(graphs, tmp_path / "graphs"), tmp_path / "out"
+    command = ["explain", str(folder), "--model", str(run), "--out", str(out)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    relevance = pd.read_csv(out / "relevance.csv")
+    expected = [gx.explain(run, graph) for graph in graphs]
+    for k, explanation in enumerate(expected):
+        of_graph = relevance[relevance["graph"] == k]["relevance"]
+        np.testing.assert_allclose(of_graph, explanation.relevance, rtol=1e-4, atol=1e-6)
+    predictions = pd.read_csv(out / "predictions.csv")
+    assert predictions["target"].tolist() == [e.target for e in expected]
+    assert {path.name for path in (out / "pictures").iterdir()} == {"0.svg", "1.svg"}
+    result = CliRunner().invoke(app, [*command, "--node", "0"])
+    assert result.exit_code != 0
+    assert "leave out --node" in str(result.exception)

@@ -129,3 +129,9 @@ def test_a_folder_keeps_labels_and_masks_and_is_benchmarked(run, tmp_path):
     result = CliRunner().invoke(app, [*bench, "--out", str(tmp_path / "bench")])
     assert result.exit_code == 0, result.output
     assert "3 graphs, nodes removed by mask" in (tmp_path / "bench" / "table.tex").read_text()
+    command = ["explain", str(folder), "--model", str(run), "--out", str(tmp_path / "explained")]
+    result = CliRunner().invoke(app, [*command, "--node", "52", "--node", "53"])
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in (tmp_path / "explained" / "pictures").iterdir()} == {
+        "0-52.svg", "0-53.svg"
+    }  # fmt: skip

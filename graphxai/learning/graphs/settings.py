@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphxai.learning.run_settings import RunSettings
+from graphxai.learning.run_settings import EnsembleSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.runtime.options import documented, option
 
@@ -21,7 +21,7 @@ PAIRS = 2_000_000  # pairs of nodes in a batch
 
 @documented
 @dataclass(frozen=True)
-class GraphSettings(RunSettings):
+class GraphSettings(EnsembleSettings):
     """How to split graphs, which network to train on them, and on which hardware."""
 
     split: Any = field(

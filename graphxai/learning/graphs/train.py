@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ from graphxai.learning.graphs.writing import begin_run, write_run
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.scores import dummy_predictions, measure
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import Graphormer, graphormer, measure_mean_node
+from graphxai.learning.training import joined_networks, network_folder
+from graphxai.models.graphormer import (
+    Graphormer,
+    LoadedModel,
+    graphormer,
+    measure_mean_node,
+    members_of,
+)
 from graphxai.runtime.options import with_options
 
 __all__ = ["train"]
@@ -87,23 +95,25 @@ def train(
         max(int(graph.num_nodes or 0) for graph in split.graphs),
         of_nodes=split.labelled == "nodes",
     )
-    begin_run(out, split, training, resume=settings.resume)
+    begin_run(out, split, training, settings.ensemble, resume=settings.resume)
     log(f"{split.name}: {split}")
-    fitted = _fit(split, training, out, resume=settings.resume)
-    model = fitted.model.cpu()
+    fits = _fit_networks(split, training, settings, out, log)
+    model = joined_networks([each.model.cpu() for each in fits])
     temperatures = fit_temperatures(model, split.valid.graphs, split.valid.y)
-    measure_mean_node(model, split.train.graphs)
+    for member in members_of(model):
+        measure_mean_node(member, split.train.graphs)
     coverage = _calibrate_intervals(model, split)
     if settings.baselines:
         log("training a GIN with as many parameters, and a forest, for comparison")
     readings = {"graphormer": task_readings(model, split.test.graphs)}
-    readings |= _baselines(model, split, training) if settings.baselines else {}
+    readings |= _baselines(fits[0].model, split, training) if settings.baselines else {}
     figures: dict[str, Any] = {"temperature": temperatures, "coverage": coverage}
-    figures |= {"scores": _scores(readings, split), "best_epoch": fitted.epoch}
+    figures |= {"scores": _scores(readings, split), "best_epochs": [each.epoch for each in fits]}
+    figures["ensemble"] = settings.ensemble
     return write_run(out, model, split, training, figures, readings["graphormer"], command)
 
 
-def _calibrate_intervals(model: Graphormer, split: SplitGraphs) -> dict[str, Any]:
+def _calibrate_intervals(model: LoadedModel, split: SplitGraphs) -> dict[str, Any]:
     """Give the model conformal scores, and return their coverage by task."""
     if split.labelled == "graphs":
         return conformal.calibrate(model, split.graphs, split.y, split.parts)
@@ -114,6 +124,24 @@ def _calibrate_intervals(model: Graphormer, split: SplitGraphs) -> dict[str, Any
         for part in (split.valid, split.test)
     )
     return conformal.calibrate_readings(model, valid, test)
+
+
+def _fit_networks(
+    split: SplitGraphs,
+    training: TrainingSettings,
+    settings: GraphSettings,
+    out: Path,
+    log: Callable[[str], None],
+) -> list[FitResult]:
+    """Fit one network, or several from consecutive seeds."""
+    fits = []
+    for number in range(settings.ensemble):
+        of_network = replace(training, seed=training.seed + number)
+        if number:
+            log(f"network {number + 1} of {settings.ensemble}, seed {of_network.seed}")
+        folder = network_folder(out, number)
+        fits.append(_fit(split, of_network, folder, resume=settings.resume))
+    return fits
 
 
 def _fit(split: SplitGraphs, training: TrainingSettings, out: Path, *, resume: bool) -> FitResult:

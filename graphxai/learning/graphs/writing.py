@@ -15,7 +15,14 @@ from graphxai.learning.graphs.splitting import SplitGraphs
 from graphxai.learning.scores import verdicts
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.writing import csv_text, prediction_columns, record_run
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, save_checkpoint
+from graphxai.models.graphormer import (
+    Ensemble,
+    GraphormerConfig,
+    LoadedModel,
+    members_of,
+    save_checkpoint,
+    save_ensemble,
+)
 from graphxai.runtime.writing import json_text, write_whole
 
 __all__ = ["begin_run", "write_run"]
@@ -29,18 +36,20 @@ FOREST_READS = {
 SCORES = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes")
 
 
-def begin_run(out: Path, split: SplitGraphs, training: TrainingSettings, *, resume: bool) -> None:
+def begin_run(
+    out: Path, split: SplitGraphs, training: TrainingSettings, ensemble: int, *, resume: bool
+) -> None:
     """Create a run's folder with what is known before training, or check that it has this run.
 
     Raises:
         ValueError: see `record_run`.
     """
-    record_run(out, _identity(split, training), resume=resume)
+    record_run(out, _identity(split, training, ensemble), resume=resume)
 
 
 def write_run(
     out: Path,
-    model: Graphormer,
+    model: LoadedModel,
     split: SplitGraphs,
     training: TrainingSettings,
     figures: dict[str, Any],
@@ -54,7 +63,7 @@ def write_run(
         model: the calibrated model.
         split: the graphs.
         training: settings of the training.
-        figures: `scores`, `coverage`, `temperature` and `best_epoch`.
+        figures: `scores`, `coverage`, `temperature`, `ensemble` and `best_epochs`.
         readings: the model's probabilities and values for the test part, by task.
         command: how the run was started, for the card; "" if that is not known.
 
@@ -62,16 +71,19 @@ def write_run(
         The checkpoint folder, `out / "model"`.
     """
     scores = figures["scores"]
-    metadata = _identity(split, training) | figures
+    metadata = _identity(split, training, figures["ensemble"]) | figures
     metadata |= {"notes": verdicts(scores), "summary": summary(scores)}
     card = _card(model, split, training, metadata, command)
-    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    if isinstance(model, Ensemble):
+        folder = save_ensemble(model, out / "model", card=card, metadata=metadata)
+    else:
+        folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_whole(folder / "scores.json", json_text({name: metadata[name] for name in SCORES}))
     write_whole(out / "test.csv", _test_csv(split, readings))
     return folder
 
 
-def _identity(split: SplitGraphs, training: TrainingSettings) -> dict[str, Any]:
+def _identity(split: SplitGraphs, training: TrainingSettings, ensemble: int) -> dict[str, Any]:
     """Return what must be the same when a run is resumed, as JSON values."""
     chosen = {name: value for name, value in asdict(training).items() if name not in HARDWARE}
     return {
@@ -80,6 +92,7 @@ def _identity(split: SplitGraphs, training: TrainingSettings) -> dict[str, Any]:
         "graphs": len(split.graphs),
         "split": asdict(split.parts),
         "training": chosen,
+        "ensemble": ensemble,
     }
 
 
@@ -104,7 +117,7 @@ def _test_csv(split: SplitGraphs, readings: Sequence[FloatArray]) -> str:
 
 
 def _card(
-    model: Graphormer,
+    model: LoadedModel,
     split: SplitGraphs,
     training: TrainingSettings,
     metadata: dict[str, Any],
@@ -115,6 +128,7 @@ def _card(
     sizes = f"{len(split.parts.train):,} / {len(split.parts.valid):,} / {len(split.parts.test):,}"
     nodes = [int(graph.num_nodes or 0) for graph in split.graphs]
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    networks = members_of(model)
     temperatures = [
         f"{name} {value:.2f}" for name, value in metadata["temperature"].items() if value
     ]
@@ -125,7 +139,8 @@ def _card(
     of_graphs, what = split.labelled == "graphs", split.labelled
     text = [
         f"# {', '.join(task.name for task in split.tasks)}",
-        f"A Graphormer ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}"
+        f"{'A Graphormer' if len(networks) == 1 else f'The mean of {len(networks)} Graphormers'}"
+        f" ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}"
         f" heads, {parameters:,} parameters) trained with graphxai on {what}.",
         f"**Data.** {split.name}, {len(split.graphs):,} graphs of {min(nodes):,} to"
         f" {max(nodes):,} nodes, SHA-256 of features and edges `{split.sha256}`."
@@ -135,7 +150,8 @@ def _card(
         f"**Training.** At most {training.epochs} epochs from scratch, batches of"
         f" {training.batch_size}, learning rate {training.learning_rate:g}, seed {training.seed};"
         f" stopped after {training.patience} epochs without a lower validation loss. The averaged"
-        f" weights of epoch {metadata['best_epoch'] + 1} were kept. The test {what} were not used"
+        f" weights of epoch {', '.join(str(k + 1) for k in metadata['best_epochs'])} were kept."
+        f" The test {what} were not used"
         " for any choice."
         + (
             f" Class logits are divided by a temperature fitted on the validation {what}:"
