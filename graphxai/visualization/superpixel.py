@@ -258,7 +258,7 @@ def _runs(cells: NDArray[np.int_], fills: Mapping[int, str], notes: Mapping[int,
 
 
 def _edges(differs: NDArray[np.bool_], direction: str) -> str:
-    """Return path commands for the boundaries below row y where `differs[y]`, with runs merged."""
+    """Return a path along the lower edge of each row y where `differs[y]`, with runs merged."""
     parts = []
     for y, row in enumerate(differs, start=1):
         steps = np.diff(np.r_[0, row.astype(int), 0])
