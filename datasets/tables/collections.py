@@ -1,4 +1,4 @@
-"""Structures in memory: columns of data frames, arrays of text, and RDKit's suppliers."""
+"""Take structures from memory: from data frames, arrays of text, and RDKit's suppliers."""
 
 from __future__ import annotations
 

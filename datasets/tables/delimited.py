@@ -1,4 +1,4 @@
-"""The rows of text files: cells between separators, or lines that begin with a SMILES."""
+"""Read the rows of text files: cells between separators, or lines that begin with a SMILES."""
 
 from __future__ import annotations
 

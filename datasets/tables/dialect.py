@@ -1,4 +1,4 @@
-"""How a text file separates its columns and marks decimals, found from its first lines."""
+"""Find how a text file separates its columns and marks decimals, from its first lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a Parquet file, read with pyarrow."""
+"""Read the rows of a Parquet file with pyarrow."""
 
 from __future__ import annotations
 

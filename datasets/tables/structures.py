@@ -1,4 +1,4 @@
-"""The records of SD files, cut at `$$$$`: every record is counted, also one that RDKit refuses."""
+"""Cut SD files at `$$$$`, so that every record is counted, also one that RDKit refuses."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class StructureRecord:
 
     @cached_property
     def mol(self) -> Chem.Mol | MoleculeError:
-        """The molecule, without hydrogens and with the stereochemistry drawn, or why there is none.
+        """Return the molecule without hydrogens and with its stereochemistry.
 
-        It was laid out by whoever drew it, which pictures of the package do not use.
+        If it cannot be read, an error is returned that says why.
         """
         return _molecule(self.block)
 
     @property
     def smiles(self) -> str:
-        """The canonical SMILES; raises the error of a molecule that cannot be read."""
+        """Return the canonical SMILES, or raise the error of a molecule that cannot be read."""
         if isinstance(self.mol, MoleculeError):
             raise self.mol
         return Chem.MolToSmiles(self.mol)

@@ -64,7 +64,7 @@ class Table:
 
     @cached_property
     def structures(self) -> StructureColumn:
-        """The column with the structures.
+        """Return the column with the structures.
 
         Raises:
             TableError: it cannot be told; the message lists the columns.
@@ -83,7 +83,7 @@ class Table:
 
     @property
     def _has_no_header(self) -> bool:
-        """Whether the first line of a CSV file has a SMILES of several atoms, which no name is."""
+        """Return whether the first line of a CSV file has a SMILES of several atoms."""
         return self.format == "delimited" and any(
             len(name) > 2 and is_smiles(name) for name in self.columns
         )

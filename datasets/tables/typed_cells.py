@@ -1,4 +1,4 @@
-"""Cells that have types, as in workbooks, Parquet files and frames, as the text of a CSV file."""
+"""Turn cells that have types, as in workbooks and Parquet files, into the text of a CSV file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a sheet of an Excel workbook, read with openpyxl."""
+"""Read the rows of a sheet of an Excel workbook with openpyxl."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.tables.collections import column_values, structure_name
 from graphxai.datasets.tables.columns import named_column
 
@@ -98,7 +98,9 @@ class ExplainFrame:
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:
-    """Make a row that was left out because its cell is not text."""
+    """Make a row that was left out because its cell is not text, or is the error of its row."""
+    if isinstance(value, MoleculeError):
+        return {"row": row, "smiles": "", "reason": str(value)}
     reason = f"a SMILES must be text, not {type(value).__name__}."
     return {"row": row, "smiles": shortened(repr(value)), "reason": reason}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.columns import structure_column
 from graphxai.datasets.tables.opening import SUFFIXES as READABLE
 from graphxai.datasets.tables.table import open_table
@@ -38,8 +39,8 @@ class Piece:
         first: the number of the first row in the table.
         start: the index of the first row in the file.
         rows: the number of rows.
-        cells: the columns of a CSV file or the like, which only the driver reads. It is None for a
-            file that can be read from the middle.
+        cells: the columns of a CSV file or the like, which only the driver reads, and why each row
+            cannot be read, or "". It is None for a file that can be read from the middle.
         version: the version of a Lance table.
     """
 
@@ -152,9 +153,15 @@ def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
 
 
 def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
-    """Return the cells of a piece by column, in plain Python."""
+    """Return the cells of a piece by column, in plain Python.
+
+    An error stands in the first column for a row that cannot be read.
+    """
     if piece.cells is not None:
-        return [list(column) for column in piece.cells]
+        first, *others, problems = piece.cells
+        pairs = zip(first, problems, strict=True)
+        structures = [MoleculeError(problem) if problem else cell for cell, problem in pairs]
+        return [structures, *map(list, others)]
     end = piece.start + piece.rows
     if piece.version is not None:
         import lance
@@ -204,8 +211,8 @@ def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[st
     if suffix not in CUT:
         with _local_copy(filesystem, path) as copy:
             opened = open_table(copy, columns[0]).records(columns)
-            records = [tuple(record.cells.values()) for record in opened]
-        cells = tuple(zip(*records, strict=True)) or ((),) * len(columns)
+            records = [(*record.cells.values(), record.problem) for record in opened]
+        cells = tuple(zip(*records, strict=True)) or ((),) * (len(columns) + 1)
         return Piece(path, 1, 0, len(records), cells)
     if suffix == ".lance":
         dataset = _lance(path, table)

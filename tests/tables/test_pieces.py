@@ -4,7 +4,10 @@ import random
 
 import pytest
 
-from graphxai.tables.pieces import Piece, cells_of, files_of, spans_left
+from graphxai.tables.batches import ExplainBatch
+from graphxai.tables.frames import ExplainFrame
+from graphxai.tables.pieces import Piece, cells_of, files_of, spans_left, structures_of
+from toy import random_graphormer
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -41,6 +44,20 @@ def as_lance(table, folder):
 
 def as_address(table, folder):
     return f"fsspec+file://{as_parquet(table, folder)}"
+
+
+def test_a_row_that_does_not_fit_its_header_is_an_error_in_its_piece(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("ID,Smiles\na,CCO\nb,CCN,1\nc,CCC\n")
+    assert structures_of(path, None) == "Smiles"
+    (piece,) = files_of(path, ["Smiles", "ID"])
+    piece = Piece.of(piece.to_json()).part((2, 4))
+    structures, names = cells_of(piece, str(path), ["Smiles", "ID"])
+    assert "it has 3 cells, the header has 2" in str(structures[0])
+    assert (structures[1], names) == ("CCC", ["", "c"])
+    frame = ExplainFrame(ExplainBatch(random_graphormer(num_layers=1)), "Smiles", "row")
+    reasons = frame.explain(structures, [2, 3], None)["reason"].to_pylist()
+    assert reasons == [str(structures[0]), None]
 
 
 @pytest.mark.parametrize("write", [as_csv, as_parquet, as_folder, as_lance, as_address])
