@@ -89,6 +89,9 @@ class TrainingSet:
     given: tuple[str, ...]
     held_out: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"TrainingSet({len(self.given):,} compounds, {len(self.held_out):,} held out)"
+
     @cached_property
     def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
         """The bits and elements of the readable compounds, by SMILES as given."""

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,14 @@ class CleanTable:
     canonical: tuple[str, ...]
     findings: Findings
     standardise: bool = False
+
+    def __repr__(self) -> str:
+        names = ", ".join(target.name for target in self.targets)
+        return f"CleanTable({self.path.name}: {len(self.graphs):,} molecules, {names})"
+
+    def _repr_html_(self) -> str:
+        rows = f"{self.read:,} rows, {len(self.graphs):,} molecules"
+        return f"<p>{escape(self.path.name)}: {rows}</p>{self.findings._repr_html_()}"
 
     @property
     def y(self) -> FloatArray:

@@ -20,6 +20,13 @@ def test_elements_are_those_of_the_atoms(smiles, tmp_path):
     }
 
 
+def test_a_training_set_is_shown_in_one_line():
+    """`hiv` was trained on 8,000 compounds, whose SMILES would fill pages."""
+    assert repr(gx.TrainingSet(("CCO",) * 8000, {"C": "test"})) == (
+        "TrainingSet(8,000 compounds, 1 held out)"
+    )
+
+
 def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkeypatch):
     """To read thousands of them takes longer than to explain a molecule."""
     folder = save_checkpoint(random_graphormer(), tmp_path / "model")

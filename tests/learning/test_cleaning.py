@@ -415,3 +415,10 @@ def test_classes_and_names_that_would_be_alike_keep_their_header(write):
     both = ["Ki (nM)", "Ki (uM)"]
     path = write(rows, f"smiles,{','.join(both)}")
     assert [target.name for target in clean_table(path, "smiles", both).targets] == both
+
+
+def test_a_notebook_shows_the_findings_of_a_table_and_not_its_molecules(write):
+    table = clean_table(write([*binary(), "C1CC,1"], name="<b>.csv"), "smiles", ["y"])
+    assert repr(table) == "CleanTable(<b>.csv: 30 molecules, y)"
+    assert "&lt;b&gt;.csv: 31 rows, 30 molecules" in table._repr_html_()
+    assert "SMILES unreadable" in table._repr_html_()
