@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from graphxai.runtime.interrupts import interrupts_deferred
+
 __all__ = ["lazily"]
 
 
@@ -28,7 +30,8 @@ def lazily(
     def load(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        namespace[name] = getattr(import_module(module_of[name], package), name)
+        with interrupts_deferred():
+            namespace[name] = getattr(import_module(module_of[name], package), name)
         return namespace[name]
 
     return load, lambda: sorted({*namespace, *module_of}), sorted(module_of)

@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
-# The types of tensors that a file of weights may hold.
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SMALL_FILE = 1 << 24  # bytes of the files beside the weights
 
 

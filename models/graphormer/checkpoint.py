@@ -18,7 +18,8 @@ from torch import Tensor
 from graphxai.contract.intervals import Conformal, from_json, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import TaskSet
-from graphxai.runtime.reading import FLOAT_DTYPES, regular_file, small_file
+from graphxai.runtime.reading import regular_file, small_file
+from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig

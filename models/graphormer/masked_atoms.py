@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.tasks import Task
-from graphxai.runtime.reading import FLOAT_DTYPES, small_file
+from graphxai.runtime.reading import small_file
+from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 from .config import GraphormerConfig

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.reading import FLOAT_DTYPES, small_file
+from graphxai.runtime.reading import small_file
+from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 from ..node_features import NodeFeatures, num_values
