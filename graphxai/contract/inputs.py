@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
-from graphxai.datasets.tables.collections import structures_in
 
 from .model import require_contract
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
+TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may hold many structures
 GROUP = 64  # how many inputs a model encodes at a time
 # This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
 EXPLAINED_NODE = "explained_node"
@@ -71,7 +71,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
-    if (structures := structures_in(inputs)) is not None:
+    if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
         return structures, True
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
     single = single or is_data(inputs) or is_heterogeneous(inputs)
@@ -79,6 +79,18 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return [inputs], False
     from_loader = isinstance(inputs, DataLoader)
     return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
+
+
+def _may_be_table(value: Any) -> bool:
+    """Return whether a value may be a frame, an array of SMILES, a supplier, or a table's file."""
+    package = type(value).__module__.partition(".")[0]
+    return isinstance(value, Path | np.ndarray) or package in TABLE_PACKAGES
+
+
+def _structures_in(value: Any) -> list[Any] | None:
+    from graphxai.datasets.tables.collections import structures_in  # loads RDKit
+
+    return structures_in(value)
 
 
 def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:

@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.adapters.presence import NotGated, presence_pass
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
@@ -100,6 +99,8 @@ class PathMarginals(Explainer):
         alone = batch.mask.sum(-1) <= 1
         if not hasattr(model, "pass_request") or bool(alone.all()):
             return None
+        from graphxai.adapters.presence import NotGated, presence_pass  # loads PyG
+
         try:
             run = presence_pass(model, batch, model.embed(batch))
             resolved = target.resolve(model.config, run.whole)

@@ -12,16 +12,20 @@ Scores are `z(mean over both halves) + z(mean over prefixes) + z(mean over compl
 `z(x) = x / mean |x|`. Each round sorts the nodes again.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphxai.adapters.presence import PresencePass
 from graphxai.contract.target import ResolvedTarget
 
 from .averages import mean_and_error, mean_size, relative
 from .orders import alternate_nodes, first_nodes
+
+if TYPE_CHECKING:
+    from graphxai.adapters.presence import PresencePass
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 
