@@ -4,7 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,7 @@ from .measure import Item, MeasurementPlan, measure, unmeasured
 from .metrics import choose_metrics
 from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
 from .report import Report
+from .robustness import measure_robustness
 from .store import Key, Store, Unit
 from .targets import Labels, in_words, targets_by_graph, tracked_output
 
@@ -177,6 +178,16 @@ def evaluate(
             advance(len(finished))
     order = {key: position for position, (key, _) in enumerate(prepared)}
     units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
+    if not roar and any(metric.removal for metric in plan.metrics):
+        settings["robustness"] = {
+            operator: asdict(
+                measure_robustness(
+                    plan.judges.get(operator, model), prepared, tracked.target, labels, operator,
+                    seed, plan.resampling,
+                )
+            )
+            for operator in plan.operators
+        }  # fmt: skip
     searching = [explainer.name for explainer in explainers if explainer.traits.searches_curve]
     settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from graphxai.explainers.base import SEARCHES
 
 from .conservation import Conservation
 from .metrics import METRICS
+from .robustness import Robustness
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
 from .store import Key, Unit
 
@@ -46,7 +48,18 @@ class MethodValues:
         )
 
     def _repr_html_(self) -> str:
-        return self.table().rename(index=self.labelled).to_html()
+        said = "".join(f"<p>{escape(line)}</p>" for line in self.robustness_sentences())
+        return said + self.table().rename(index=self.labelled).to_html()
+
+    @property
+    def robustness(self) -> "dict[str, Robustness]":
+        """What the model keeps of its accuracy or R2 with nodes removed, by operator."""
+        measured = self.settings.get("robustness", {})
+        return {operator: Robustness(**of) for operator, of in measured.items()}
+
+    def robustness_sentences(self) -> list[str]:
+        """Say for each operator whether rankings of methods can be trusted."""
+        return [of.sentence(operator) for operator, of in self.robustness.items()]
 
     def labelled(self, method: str) -> str:
         """Return a method's name for a table, with a note if it searches curves.

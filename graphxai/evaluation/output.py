@@ -13,6 +13,7 @@ from .figures import draw
 from .method_values import MethodValues
 from .metrics import METRICS
 from .paper_table import table_frame, table_latex
+from .robustness import SHARES
 from .statistics import COLUMNS
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
             f"`{_cell(method)}` gave no scores for {len(failed)} graphs: {_cell(failed[0][1])}",
             "",
         ]
+    lines = [*lines[:2], *_robustness(report), *lines[2:]]
     for operator in report.operators or ("none",):
         lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
         lines += _table(report, operator)
@@ -97,6 +99,20 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
     made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
     return "\n".join(lines)
+
+
+def _robustness(report: MethodValues) -> list[str]:
+    """Write how the model itself fares with nodes removed at random."""
+    if not report.robustness:
+        return []
+    lines = ["The model itself, with shares of the nodes removed at random:", ""]
+    lines += [f"| removed by | | {' | '.join(f'{100 * share:.0f} %' for share in SHARES)} |"]
+    lines += ["|---" * (len(SHARES) + 2) + "|"]
+    lines += [
+        f"| `{operator}` | {of.measure} | {' | '.join(f'{value:.3f}' for value in of.values)} |"
+        for operator, of in report.robustness.items()
+    ]
+    return [*lines, "", *(line + "\n" for line in report.robustness_sentences())]
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:

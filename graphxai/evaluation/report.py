@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .figures import draw
 from .method_values import MethodValues
 from .output import save_report
+from .robustness import merged_robustness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +33,10 @@ def merged(reports: Iterable[Report]) -> Report:
     settings = dict(parts[0].settings)
     settings["checkpoints"] = [c for part in parts for c in part.settings.get("checkpoints", [])]
     settings["sha256"] = [part.settings.get("sha256") for part in parts]
+    if "robustness" in settings:
+        settings["robustness"] = merged_robustness(
+            [part.settings.get("robustness", {}) for part in parts]
+        )
     rejected = dict(pair for part in parts for pair in part.rejected)
     units = tuple(unit for part in parts for unit in part.units)
     return Report(units, settings, tuple(rejected.items()))

@@ -104,7 +104,7 @@ class PathMarginals(Explainer):
         try:
             run = presence_pass(model, batch, model.embed(batch))
             resolved = target.resolve(model.config, run.whole)
-            scores, spread = two_sided(run, resolved, self.rounds // 2)
+            scores, spread = two_sided(run, resolved, self.rounds // 2 - 1)
         except NotGated as reason:
             warnings.warn(
                 f"{reason}; path_marginals measures attention alone, and LRP the rest.",

@@ -4,11 +4,12 @@ Each coalition takes one forward and one backward pass. They give every node a m
 is present or absent (see `adapters.presence`). The coalitions are
 
 1. the whole graph. Its marginals give a first order.
-2. every second node of that order, and the nodes in between.
+2. every second node of that order, and the nodes in between. Their marginals give a better order,
+   with which the same is done again.
 3. in round k, the first `u_k N` nodes of the current order, and all but its first `(1 - u_k) N`
    nodes, with `u_k = frac(1/2 + 0.618 k)`. So both ends of the order count alike.
 
-Scores are `z(mean over both halves) + z(mean over prefixes) + z(mean over complements)`, with
+Scores are `z(mean over the halves) + z(mean over prefixes) + z(mean over complements)`, with
 `z(x) = x / mean |x|`. Each round sorts the nodes again.
 """
 
@@ -55,9 +56,12 @@ def two_sided(run: PresencePass, target: ResolvedTarget, rounds: int) -> PathSco
         return measured[key]
 
     token = torch.zeros_like(run.whole[:, 0])
-    half = alternate_nodes(relative(token, marginals(mask), mask), mask)
-    halves = torch.stack([marginals(half), marginals(mask & ~half)])
-    start = scores = relative(token, halves.mean(0), mask)
+    order, halves = relative(token, marginals(mask), mask), list[Tensor]()
+    for _ in range(2):
+        half = alternate_nodes(order, mask)
+        halves += [marginals(half), marginals(mask & ~half)]
+        order = relative(token, torch.stack(halves).mean(0), mask)
+    start = scores = order
     prefixes, complements = [], []
     for k in range(rounds):
         share = (0.5 + GOLDEN * k) % 1
