@@ -289,6 +289,8 @@ def _print(report: Any, folder: Path) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
+    for line in report.robustness_sentences():
+        echo(line)
     frame = report.table()
     shown = list(frame.columns)[:2]
     console = Console()

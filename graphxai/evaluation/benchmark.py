@@ -32,8 +32,8 @@ from graphxai.runtime.workers import LostItem, map_in_processes
 from .measure import Item, MeasurementPlan, measure, unmeasured
 from .metrics import choose_metrics
 from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
+from .removal_scores import measure_robustness
 from .report import Report
-from .robustness import measure_robustness
 from .store import Key, Store, Unit
 from .targets import Labels, in_words, targets_by_graph, tracked_output
 
