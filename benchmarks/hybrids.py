@@ -67,7 +67,8 @@ def registration() -> dict[str, Any]:
         " convolution, sparse attention on an expander graph, GIN), three seeds of each and 60"
         " graphs. One kind and one seed are tested, on as many graphs as there is time for; the"
         " script trains the other kinds.",
-        "seen before": "Eight validation digits, on which the first coalitions were chosen. An earlier trial with other code had seen test"
+        "seen before": "Eight validation digits, on which the first coalitions were chosen."
+        " An earlier trial with other code had seen test"
         " graphs of GPS models of this kind.",
         "published": "whatever comes",
     }

@@ -21,10 +21,8 @@ class Counts(nn.Module):
         return self.weight * out - self.bound
 
 
-GRAPHS = [
-    Data(x=torch.rand(nodes, 1), edge_index=torch.tensor([[0, 1], [1, 0]]))
-    for nodes in (8, 2, 8, 2)
-]
+EDGE = torch.tensor([[0, 1], [1, 0]])
+GRAPHS = [Data(x=torch.rand(nodes, 1), edge_index=EDGE) for nodes in (8, 2, 8, 2)]
 
 
 def test_a_model_that_counts_nodes_loses_its_classes_without_half_of_them():
