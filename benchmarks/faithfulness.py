@@ -33,7 +33,7 @@ from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.sources import Source
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.explainers.base import SEARCHES
+from graphxai.explainers.traits import SEARCHES
 from reproduce import train_bace, train_digits
 from tested_models import DRAWN, TESTED_MODELS, graphs_of
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from graphxai.evaluation.metrics import METRICS, Metric
 from graphxai.explainers import REGISTRY, Explainer
-from graphxai.explainers.base import SEARCHES
 from graphxai.models.graphormer import load_checkpoint, locate, only_starts, pretrained_names
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def gives(cls: type[Explainer]) -> str:
         kind += " in units of the output"
     if cls.traits.large_score_means:
         kind += f" without a sign ({cls.traits.large_score_means})"
-    remarks = (cls.traits.caveat, f"**{SEARCHES}**" if cls.traits.searches_curve else "")
+    remarks = (cls.traits.caveat, f"**{cls.traits.note}**" if cls.traits.note else "")
     return "; ".join(filter(None, (kind, *remarks)))
 
 

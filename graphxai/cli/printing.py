@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from graphxai.explainers import REGISTRY
-from graphxai.explainers.base import SEARCHES
 from graphxai.explainers.registry import BEST
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
@@ -119,6 +118,6 @@ def print_methods() -> None:
         caption_justify="left",
     )
     for name, cls in REGISTRY.items():
-        note = f" ({SEARCHES})" if cls.traits.searches_curve else ""
+        note = f" ({cls.traits.note})" if cls.traits.note else ""
         table.add_row(name, f"{cls.title}{note}", cls.source, cls.traits.cost)
     Console().print(table)

@@ -188,8 +188,9 @@ def evaluate(
             )
             for operator in plan.operators
         }  # fmt: skip
-    searching = [explainer.name for explainer in explainers if explainer.traits.searches_curve]
-    settings |= {"methods": names, "searches_curve": searching, "checkpoints": [checkpoint]}
+    notes = {explainer.name: explainer.traits.note for explainer in explainers}
+    notes = {name: note for name, note in notes.items() if note}
+    settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
     report = Report(tuple(units), settings, tuple(rejected + unlabelled))
     _raise_if_nothing_is_measured(report)
     _warn_of_failures(report)

@@ -60,6 +60,8 @@ class Series:
         logits_pruned: the logits of all but the k nodes of smallest |relevance| (K, C).
         explained: the class that the curves track. It is None for a regression, which has its value
             in its unit as the only column.
+        coalitions: random choices of nodes, True in (S, N), if they were asked for.
+        logits_of_coalitions: for only the nodes of each of these, (S, C).
     """
 
     relevance: Tensor
@@ -69,6 +71,8 @@ class Series:
     logits_without_top: Tensor
     logits_pruned: Tensor
     explained: int | None
+    coalitions: Tensor | None = None
+    logits_of_coalitions: Tensor | None = None
 
     @property
     def with_top(self) -> Tensor:
@@ -163,41 +167,68 @@ def several_series(
     operator: Operator = "mask",
     steps: int | None = None,
     resampling: Resampling | None = None,
+    coalitions: int = 0,
 ) -> list[list[Series]]:
     """Return a list of `node_series` for each graph, with one series for each method's scores.
 
     Each graph is embedded once, and parts that several curves share are computed once.
+
+    Args:
+        coalitions: how many random coalitions of nodes are measured, too. They are the same for all
+            methods.
     """
-    keeps, places, counts = [], [], []
+    keeps, places, counts, drawn = [], [], [], []
     for data, scores in zip(graphs, relevances, strict=True):
         n = int(data.num_nodes or 0)
         for relevance in scores:
             check_scores(relevance, n)
         counts.append(node_counts(n, steps))
-        wanted = torch.cat([_parts(relevance, counts[-1]) for relevance in scores])  # (3 K M, N)
+        drawn.append(random_coalitions(n, coalitions))
+        parts = [_parts(relevance, counts[-1]) for relevance in scores]
+        wanted = torch.cat([*parts, drawn[-1]])  # (3 K M + S, N)
         keep, where = torch.unique(wanted, dim=0, return_inverse=True)
         keeps.append(keep)
         places.append(where)
     outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
     return [
-        _series_of(model.config, target, scores, count, of_graph.cpu()[where])
-        for scores, count, of_graph, where in zip(relevances, counts, outputs, places, strict=True)
+        _series_of(model.config, target, scores, count, of_graph.cpu()[where], parts)
+        for scores, count, of_graph, where, parts in zip(
+            relevances, counts, outputs, places, drawn, strict=True
+        )
     ]
 
 
+def random_coalitions(n: int, count: int) -> Tensor:
+    """Draw coalitions (count, n) of n nodes, whose sizes from 0 to n are equally likely.
+
+    The draws depend on n alone.
+    """
+    generator = torch.Generator().manual_seed(n)
+    sizes = torch.randint(n + 1, (count, 1), generator=generator)
+    places = torch.rand(count, n, generator=generator).argsort(-1)
+    return places < sizes
+
+
 def _series_of(
-    config: TaskSet, target: Target, scores: Sequence[Tensor], counts: Tensor, outputs: Tensor
+    config: TaskSet,
+    target: Target,
+    scores: Sequence[Tensor],
+    counts: Tensor,
+    outputs: Tensor,
+    coalitions: Tensor,
 ) -> list[Series]:
-    """Make the series of all M methods from the outputs (3 K M, num_outputs) of one graph."""
+    """Return the series of all M methods from the outputs (3 K M + S, num_outputs) of one graph."""
     steps = len(counts)
     n = int(counts[-1])
     whole = torch.equal(counts, torch.arange(n + 1))
     fractions = counts / n if whole else torch.linspace(0, 1, steps)
     explained = explained_class(config, target, outputs[steps - 1][None])
     logits = class_logits(config, target, outputs)
+    of_curves, of_coalitions = logits.split([3 * steps * len(scores), len(coalitions)])
+    measured = (coalitions, of_coalitions) if len(coalitions) else ()
     return [
-        Series(relevance, counts, fractions, *_three(of_method), explained)
-        for relevance, of_method in zip(scores, logits.split(3 * steps), strict=True)
+        Series(relevance, counts, fractions, *_three(of_method), explained, *measured)
+        for relevance, of_method in zip(scores, of_curves.split(3 * steps), strict=True)
     ]
 
 

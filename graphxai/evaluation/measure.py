@@ -23,6 +23,7 @@ from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
 from .store import Key, Unit
 from .truth_metrics import rank_correlation
 
+COALITIONS = 64  # drawn for each graph
 NO_REMOVAL = "none"  # the operator of values that do not depend on removal
 Item = tuple[Key, Input]
 
@@ -145,6 +146,8 @@ def _series(
     for name, operator, steps in wanted if items else ():
         judge = plan.judges.get(name, model)
         options: dict[str, Any] = {"operator": operator, "resampling": plan.resampling}
+        if any(metric.coalitions for metric in plan.metrics):
+            options["coalitions"] = COALITIONS
         curves = several_series(judge, graphs, scores, target, steps=steps, **options)
         for (key, _), of_graph in zip(items, curves, strict=True):
             series[key][name] = dict(zip(good[key], of_graph, strict=True))

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.explainers.base import SEARCHES
-
 from .conservation import Conservation
 from .metrics import METRICS
 from .robustness import Robustness
@@ -64,10 +62,10 @@ class MethodValues:
     def labelled(self, method: str) -> str:
         """Return a method's name for a table, with a note if it searches curves.
 
-        See `Traits.searches_curve`.
+        See `Traits.note`.
         """
-        searching = method in self.settings.get("searches_curve", ())
-        return f"{method} ({SEARCHES})" if searching else method
+        note = self.settings.get("notes", {}).get(method)
+        return f"{method} ({note})" if note else method
 
     @cached_property
     def rows(self) -> "pd.DataFrame":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .curves import Curve, Series
 
@@ -32,6 +33,7 @@ class Metric:
             see `sanity_checks`.
         classes_only: whether it needs probabilities, so that it does not apply to a regression.
         removal: whether it depends on how nodes are removed.
+        coalitions: whether it needs the outputs for random coalitions of nodes.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Metric:
     measure: Callable[[Series], float] | None
     classes_only: bool = False
     removal: bool = True
+    coalitions: bool = False
 
     @property
     def direction(self) -> str:
@@ -52,7 +55,12 @@ METRICS: dict[str, Metric] = {}
 
 
 def metric(
-    higher_is_better: bool, source: str, *, classes_only: bool = False, removal: bool = True
+    higher_is_better: bool,
+    source: str,
+    *,
+    classes_only: bool = False,
+    removal: bool = True,
+    coalitions: bool = False,
 ) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
     """Register a function of a graph's `Series` as a metric under the function's name.
 
@@ -62,7 +70,7 @@ def metric(
     def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
         name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
         METRICS[name] = Metric(
-            name, higher_is_better, source, summary, measure, classes_only, removal
+            name, higher_is_better, source, summary, measure, classes_only, removal, coalitions
         )
         return measure
 
@@ -157,6 +165,45 @@ def unfaithfulness(series: Series) -> float:
     part = series.logits_with_top[series.step(EXPLANATION)].double().log_softmax(-1)
     divergence = float((full.exp() * (full - part)).sum())
     return 1 - math.exp(-max(divergence, 0.0))
+
+
+@metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
+def partial_sums(series: Series) -> float:
+    """Squared error of the sums of relevance over random coalitions, relative to the variance."""
+    return _error_of_sums(series, scaled=False)
+
+
+@metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
+def partial_sums_scaled(series: Series) -> float:
+    """`partial_sums` of relevance that the best factor scales, for scores without a unit."""
+    return _error_of_sums(series, scaled=True)
+
+
+def _error_of_sums(series: Series, scaled: bool) -> float:
+    """Compute the mean of (v(S) - v(none) - sum of R over S)^2 over coalitions, over v's variance.
+
+    v is the explained logit, the difference of two if they are one logit's, or the value. The error
+    is 0 for the terms of an additive model, and NaN if v is constant.
+    """
+    if series.coalitions is None or series.logits_of_coalitions is None:
+        return float("nan")
+    value = _explained_value(series, series.logits_of_coalitions)
+    gain = value - _explained_value(series, series.logits_with_top[:1])
+    sums = series.coalitions.double() @ series.relevance.double()
+    if scaled:
+        sums = sums * float(sums @ gain) / max(float(sums @ sums), 1e-300)
+    variance = float(value.var(correction=0))
+    return float((gain - sums).square().mean()) / variance if variance else float("nan")
+
+
+def _explained_value(series: Series, logits: Tensor) -> Tensor:
+    """Return what is explained, (K,), from logits (K, C) of the classes or values (K, 1)."""
+    logits = logits.double()
+    if series.explained is None:
+        return logits[:, 0]
+    explained = logits[:, series.explained]
+    is_single_logit = logits.shape[1] == 2 and torch.equal(logits[:, 0], -logits[:, 1])
+    return 2 * explained if is_single_logit else explained
 
 
 @metric(True, "Chalasani 2020, Gini index", removal=False)

@@ -27,8 +27,6 @@ from .wrapped import (
     with_leaves,
 )
 
-SEARCHES = "searches the curve"  # a note in tables, for methods that optimise the curve itself
-
 
 @dataclass(frozen=True, eq=False)
 class Attribution:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+SEARCHES = "searches the curve"  # of methods that optimise the curve itself
+TRAINED = "trained on the activation curve"
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -19,6 +22,7 @@ class Traits:
             nodes.
         searches_curve: whether the method evaluates the curve that AUAC integrates, so that its
             AUAC is no independent test.
+        trained_on_curve: whether the method was trained on the activation curves of other graphs.
         needs_fitting: whether the method needs a fitted file beside the checkpoint.
         needs_gradients: whether the method needs gradients from the outputs back to the nodes.
         reports_cut_gradients: whether the method's passes notice where a wrapped model cuts these
@@ -35,8 +39,16 @@ class Traits:
     cost: str = "1 forward, 1 backward"
     draws_random_numbers: bool = False
     searches_curve: bool = False
+    trained_on_curve: bool = False
     needs_fitting: bool = False
     needs_gradients: bool = False
     reports_cut_gradients: bool = False
     explains_other_inputs: bool = False
     explains_integer_inputs: bool = False
+
+    @property
+    def note(self) -> str:
+        """What tables say of a method whose AUAC is no independent test, or ""."""
+        if self.searches_curve:
+            return SEARCHES
+        return TRAINED if self.trained_on_curve else ""

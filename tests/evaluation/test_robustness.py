@@ -57,3 +57,13 @@ def test_the_summary_starts_with_it(tmp_path):
     table = "| `mask` | agreement | 1.000 | 1.000 | 0.500 | 0.500 |"
     assert table in text
     assert text.index(table) < text.index("| method |")
+
+
+def test_tables_say_which_methods_know_the_curve():
+    from graphxai.explainers.registry import REGISTRY
+
+    notes = {name: cls.traits.note for name, cls in REGISTRY.items() if cls.traits.note}
+    assert notes == {
+        "learned": "trained on the activation curve",
+        "order_marginals": "searches the curve",
+    }

@@ -49,7 +49,12 @@ class Learned(Explainer):
     name = "learned"
     title = "Learned order of the nodes"
     source = "this project; Ali 2022, section 5"
-    traits = Traits(in_output_units=True, cost="4 forward, 4 backward", needs_fitting=True)
+    traits = Traits(
+        in_output_units=True,
+        cost="4 forward, 4 backward",
+        needs_fitting=True,
+        trained_on_curve=True,
+    )
 
     def __init__(self, fitted: FittedExplainer | str | Path | None = None) -> None:
         self.fitted = FittedExplainer.load(fitted) if isinstance(fitted, str | Path) else fitted
