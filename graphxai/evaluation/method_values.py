@@ -60,7 +60,7 @@ class MethodValues:
         return [of.sentence(operator) for operator, of in self.robustness.items()]
 
     def labelled(self, method: str) -> str:
-        """Return a method's name for a table, with a note if it searches curves.
+        """Return a method's name for a table, with a note if its AUAC is no independent test.
 
         See `Traits.note`.
         """
