@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.adapters.engine.presence import PresencePlan
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
@@ -217,3 +218,26 @@ def test_a_model_that_cannot_leave_nodes_out_is_named():
     model = gx.wrap(Sorted().eval().double(), kind="regression", inputs="tokens")
     with pytest.warns(UserWarning, match="sort; path_marginals measures attention alone"):
         gx.explain(model, torch.randn(5, 16, dtype=torch.float64), "path_marginals")
+
+
+def test_by_presence_gates_it_takes_at_most_forty_passes(monkeypatch):
+    """Count the pass that is recorded, one to compare with, and 19 forward and backward."""
+    torch.manual_seed(0)
+    model = gx.wrap(GpsModel().eval(), kind="regression")
+    graph = molecule_to_data("CC(=O)Oc1ccccc1C(=O)O")
+    graph.update({"x": graph.x.float(), "edge_attr": graph.edge_attr.float()})
+    batch = model.collate([model.prepare(graph).data])
+    explainer = get_explainer("path_marginals")
+    with explaining(model):  # the first time, whether graphs may share a pass is found out
+        explainer._attribute(model, batch, Target())
+    calls, backward = [], []
+    model.module.register_forward_hook(lambda *_: calls.append("model"))
+    outputs, gradients = PresencePlan.outputs, torch.autograd.grad
+    monkeypatch.setattr(PresencePlan, "outputs", lambda *a: calls.append("run") or outputs(*a))
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **o: backward.append(1) or gradients(*a, **o)
+    )
+    with explaining(model):
+        explainer._attribute(model, batch, Target())
+    assert calls.count("model") == 2
+    assert 17 <= calls.count("run") == len(backward) <= 19  # a coalition may come again
