@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
+from .as_given import AS_DRAWN, AsGiven, Standardisation
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
 from .molecule_reading import MoleculeError, ReadMolecule, read_molecules, shortened
 
@@ -26,13 +27,17 @@ _CHIRALITY = ATOM_FEATURE_NAMES.index("chirality")
 
 
 class Featurised(NamedTuple):
-    """A molecule's SMILES, its features in OGB's codes, and the RDKit molecule if one was given."""
+    """A molecule's SMILES and its features in OGB's codes.
+
+    There is the RDKit molecule if one was given, and the molecule as given if this is its parent.
+    """
 
     text: str
     mol: Chem.Mol | None
     atoms: NDArray[np.int64]  # (N, 9)
     ends: NDArray[np.int64]  # (2, E), both directions of every bond
     bonds: NDArray[np.int64]  # (E, 3)
+    as_given: AsGiven | None = None
 
 
 class Packed(NamedTuple):
@@ -47,26 +52,34 @@ class Packed(NamedTuple):
     ends: NDArray[np.unsignedinteger]  # (all bonds, 2)
     bonds: NDArray[np.unsignedinteger]  # (all bonds, 3)
     refused: dict[int, str]  # reasons by position among all molecules, which do not count in M
+    parents: dict[int, tuple[str, AsGiven]]  # SMILES of those that were changed, by position
 
 
 def featurise(
-    molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
+    molecules: Sequence[str | Chem.Mol],
+    max_atoms: int,
+    canonical: bool,
+    standardisation: Standardisation = AS_DRAWN,
 ) -> list[Featurised | MoleculeError]:
     """Return the features of each molecule, or an error if it cannot become a graph."""
     try:
-        return _featurised(molecules, max_atoms, canonical)
+        return _featurised(molecules, max_atoms, canonical, standardisation)
     except Exception as error:  # RDKit raises errors of any type; one molecule must not stop others
         if len(molecules) > 1:
-            return [featurise([mol], max_atoms, canonical)[0] for mol in molecules]
+            alone = ([mol] for mol in molecules)
+            return [featurise(mol, max_atoms, canonical, standardisation)[0] for mol in alone]
         reason = " ".join(str(error).split()) or type(error).__name__
         return [MoleculeError(f"RDKit cannot read this molecule: {shortened(reason, 300)}")]
 
 
 def _featurised(
-    molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
+    molecules: Sequence[str | Chem.Mol],
+    max_atoms: int,
+    canonical: bool,
+    standardisation: Standardisation,
 ) -> list[Featurised | MoleculeError]:
     with rdBase.BlockLogs():
-        read = read_molecules(molecules, max_atoms)
+        read = read_molecules(molecules, max_atoms, standardisation)
         readable = [molecule for molecule in read if isinstance(molecule, ReadMolecule)]
         arrays = [
             (atom_features(molecule.mol), *bond_features(molecule.mol)) for molecule in readable
@@ -78,19 +91,29 @@ def _featurised(
                     features[:, _CHIRALITY] = chirality
     featurised = iter(
         [
-            Featurised(molecule.text, molecule.mol if molecule.is_given else None, *features)
+            Featurised(
+                molecule.text,
+                molecule.mol if molecule.is_given else None,
+                *features,
+                molecule.as_given,
+            )
             for molecule, features in zip(readable, arrays, strict=True)
         ]
     )
     return [item if isinstance(item, MoleculeError) else next(featurised) for item in read]
 
 
-def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> Packed:
+def featurise_packed(
+    smiles: Sequence[str],
+    max_atoms: int,
+    canonical: bool,
+    standardisation: Standardisation = AS_DRAWN,
+) -> Packed:
     """Featurise SMILES into a few small arrays, which a worker process sends back."""
     results = [
         result
         for first in range(0, len(smiles), TURN)
-        for result in featurise(smiles[first : first + TURN], max_atoms, canonical)
+        for result in featurise(smiles[first : first + TURN], max_atoms, canonical, standardisation)
     ]
     usable = [result for result in results if isinstance(result, Featurised)]
     empty = np.zeros((0, 9), np.int64)
@@ -102,6 +125,11 @@ def featurise_packed(smiles: Sequence[str], max_atoms: int, canonical: bool) -> 
         _narrow(np.concatenate([empty[:, :2], *(item.ends[0].reshape(-1, 2) for item in usable)])),
         _narrow(np.concatenate([empty[:, :3], *(item.bonds[::2] for item in usable)])),
         {k: str(item) for k, item in enumerate(results) if isinstance(item, MoleculeError)},
+        {
+            k: (item.text, item.as_given)
+            for k, item in enumerate(results)
+            if isinstance(item, Featurised) and item.as_given is not None
+        },
     )
 
 
@@ -120,13 +148,15 @@ def unpack(smiles: Sequence[str], packed: Packed) -> list[Featurised | MoleculeE
             results.append(MoleculeError(packed.refused[k]))
             continue
         atom_stop, edge_stop = next(stops)
+        parent, as_given = packed.parents.get(k, (text.strip(), None))
         results.append(
             Featurised(
-                text.strip(),
+                parent,
                 None,
                 atoms[atom:atom_stop].astype(np.int64),
                 both[:, edge:edge_stop].astype(np.int64),
                 bonds[edge:edge_stop].astype(np.int64),
+                as_given,
             )
         )
         atom, edge = atom_stop, edge_stop

@@ -15,6 +15,7 @@ from rdkit import Chem
 
 from graphxai.runtime.workers import LostItem, in_workers
 
+from .as_given import AS_DRAWN, Standardisation
 from .featurising import TURN, Featurised, featurise, featurise_packed, unpack
 from .molecule_reading import MoleculeError
 
@@ -26,7 +27,11 @@ _Result = Featurised | MoleculeError
 
 
 def featurise_in_workers(
-    molecules: Iterable[str | Chem.Mol], max_atoms: int, canonical: bool, workers: int
+    molecules: Iterable[str | Chem.Mol],
+    max_atoms: int,
+    canonical: bool,
+    workers: int,
+    standardisation: Standardisation = AS_DRAWN,
 ) -> Generator[_Result, None, None]:
     """Yield features or errors in the order of the source, using `workers` processes for SMILES.
 
@@ -38,11 +43,16 @@ def featurise_in_workers(
     def pieces() -> Iterator[list[str]]:
         for chunk in _chunks(molecules):
             rdkit_molecules = [m for m in chunk if not isinstance(m, str)]
-            made_here = iter(featurise(rdkit_molecules, max_atoms, canonical))
+            made_here = iter(featurise(rdkit_molecules, max_atoms, canonical, standardisation))
             waiting.append([None if isinstance(m, str) else next(made_here) for m in chunk])
             yield [m for m in chunk if isinstance(m, str)]
 
-    work = partial(featurise_packed, max_atoms=max_atoms, canonical=canonical)
+    work = partial(
+        featurise_packed,
+        max_atoms=max_atoms,
+        canonical=canonical,
+        standardisation=standardisation,
+    )
     with closing(in_workers(work, pieces(), workers)) as results_by_piece:
         for piece_results in results_by_piece:
             by_position: dict[int, _Result] = {}

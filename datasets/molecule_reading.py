@@ -10,7 +10,19 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-__all__ = ["AS_WRITTEN", "MoleculeError", "ReadMolecule", "is_inchi", "read_molecules", "shortened"]
+from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .molecule_errors import MixtureError, MoleculeError
+from .standardise import may_change, parent_of
+
+__all__ = [
+    "AS_WRITTEN",
+    "MoleculeError",
+    "ReadMolecule",
+    "is_inchi",
+    "read_molecules",
+    "shortened",
+    "smiles_of_features",
+]
 
 # RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
 # This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.
@@ -33,16 +45,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
 
 
-class MoleculeError(ValueError):
-    """A molecule cannot become a graph. The message says which, why, and what to do."""
-
-
 class ReadMolecule(NamedTuple):
-    """A sanitised molecule and its SMILES."""
+    """A sanitised molecule and its SMILES.
+
+    Args:
+        mol: the molecule.
+        text: its SMILES, with the atoms in the same order if the input was a SMILES.
+        is_given: whether the input was an RDKit molecule, not a SMILES.
+        as_given: the molecule that was given, if `mol` is its parent.
+    """
 
     mol: Chem.Mol
     text: str
-    is_given: bool  # the input was an RDKit molecule, not a SMILES
+    is_given: bool
+    as_given: AsGiven | None = None
 
 
 def is_inchi(text: str) -> bool:
@@ -51,13 +67,58 @@ def is_inchi(text: str) -> bool:
 
 
 def read_molecules(
-    molecules: Sequence[str | Chem.Mol], max_atoms: int
+    molecules: Sequence[str | Chem.Mol],
+    max_atoms: int,
+    standardisation: Standardisation = AS_DRAWN,
 ) -> list[ReadMolecule | MoleculeError]:
     """Parse SMILES and copy RDKit molecules, sanitised and with stereo assigned.
 
-    A molecule that cannot be read, has no atoms, or has more than `max_atoms` gives an error in
-    its place.
+    A molecule that cannot be read, has no atoms, has more than `max_atoms`, or is a mixture while
+    parents are wanted, gives an error in its place.
     """
+    read = _read_as_drawn(molecules, max_atoms)
+    if standardisation == AS_DRAWN:
+        return read
+    always = standardisation == "tautomers"
+    return [
+        _parent_or_error(item, standardisation)
+        if isinstance(item, ReadMolecule) and (always or item.is_given or may_change(item.text))
+        else item
+        for item in read
+    ]
+
+
+def _parent_or_error(
+    read: ReadMolecule, standardisation: Standardisation
+) -> ReadMolecule | MoleculeError:
+    """Return the parent of a molecule; the molecule itself if RDKit cannot standardise it."""
+    try:
+        parent = parent_of(read.mol, standardisation)
+    except MixtureError as error:
+        return MixtureError(
+            f"{_shown(read.text)} is {error}: give one of them, or take the mixture as it is drawn"
+            " (--as-drawn; in Python graphxai.load(..., as_drawn=True))."
+        )
+    except (ValueError, RuntimeError):
+        return read
+    if parent is None:
+        return read
+    smiles, size = Chem.MolToSmiles(parent.mol), read.mol.GetNumAtoms()
+    if read.is_given:
+        given = AsGiven(read.text, parent.atoms, size, parent.changes)
+        return ReadMolecule(parent.mol, smiles, True, given)
+    order = list(parent.mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    mol = Chem.MolFromSmiles(smiles)
+    if mol is None or mol.GetNumAtoms() != len(order):
+        return read
+    atoms = tuple(parent.atoms[index] for index in order)
+    return ReadMolecule(mol, smiles, False, AsGiven(read.text, atoms, size, parent.changes))
+
+
+def _read_as_drawn(
+    molecules: Sequence[str | Chem.Mol], max_atoms: int
+) -> list[ReadMolecule | MoleculeError]:
+    """Read molecules without changing any."""
     # Each step runs over all molecules before the next: the steps evict each other from the
     # processor's caches.
     texts = [item.strip() if isinstance(item, str) else "" for item in molecules]
@@ -227,6 +288,18 @@ def _syntax_problem(smiles: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(shortened(text))
+
+
+def smiles_of_features(mol: Chem.Mol) -> str:
+    """Return the canonical SMILES of what the features of atoms and bonds tell apart.
+
+    They leave out isotopes, atom map numbers and the labels of attachment points.
+    """
+    copy = Chem.Mol(mol)
+    for atom in copy.GetAtoms():
+        atom.SetIsotope(0)
+        atom.SetAtomMapNum(0)
+    return str(Chem.MolToSmiles(copy))
 
 
 def shortened(text: str, length: int = 80) -> str:

@@ -16,6 +16,7 @@ from rdkit import Chem
 from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
+from .as_given import AS_DRAWN, Standardisation
 from .featurising import TURN, Featurised, featurise
 from .featurising_workers import featurise_in_workers
 from .graph import Graph
@@ -63,12 +64,16 @@ class RejectedRow:
 
 
 def molecule_to_data(
-    molecule: str | Chem.Mol, *, max_atoms: int = MAX_ATOMS, canonical: bool = False
+    molecule: str | Chem.Mol,
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
 ) -> Data:
     """Make the graph of a molecule, whose nodes are the atoms in the order of the input.
 
-    Hydrogens are nodes only if they are explicit atoms in the input. Salts stay whole: their parts
-    are not connected.
+    Hydrogens are nodes only if they are explicit atoms in the input. Salts stay whole unless they
+    are standardised: their parts are not connected.
 
     Args:
         molecule: a SMILES string or an RDKit molecule.
@@ -76,6 +81,10 @@ def molecule_to_data(
         canonical: whether to take chirality from the canonical SMILES, so that every SMILES of a
             molecule gives the same features (see `canonical_chirality`). If not, the features are
             exactly OGB's.
+        standardise: "parent" makes the graph of the molecule without counter-ions and solvents,
+            neutral where it can be. "tautomers" also takes its canonical tautomer. The graph of a
+            molecule that this changes has the atoms in the order of its own `smiles`, and
+            `as_given` leads back to the molecule given (see `datasets.as_given.AsGiven`).
 
     Returns:
         `x` (N, 9) and `edge_attr` (E, 3), OGB's codes (see `graphxai.datasets.features`);
@@ -84,16 +93,23 @@ def molecule_to_data(
         and `mol` keeps the order of the atoms.
 
     Raises:
-        MoleculeError: the molecule cannot be read, has no atoms, or has more than `max_atoms`.
+        MoleculeError: the molecule cannot be read, has no atoms, has more than `max_atoms`, or is a
+            mixture of compounds that has no parent.
     """
-    return molecule_graph(molecule, max_atoms=max_atoms, canonical=canonical).to_data()
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    return molecule_graph(molecule, max_atoms=max_atoms, **options).to_data()
 
 
 def molecule_graph(
-    molecule: str | Chem.Mol, *, max_atoms: int = MAX_ATOMS, canonical: bool = False
+    molecule: str | Chem.Mol,
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
 ) -> Graph:
     """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
-    (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, canonical=canonical)
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, **options)
     if isinstance(graph, MoleculeError):
         raise graph
     return graph
@@ -104,7 +120,7 @@ def molecule_graphs(
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
-    standardise: bool = False,
+    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
 ) -> Generator[Graph | MoleculeError, None, None]:
     """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
@@ -113,19 +129,16 @@ def molecule_graphs(
         molecules: as for `molecules_to_data`.
         max_atoms: as for `molecules_to_data`.
         canonical: as for `molecules_to_data`.
-        standardise: whether to make the graphs of the molecules' parents, see `standardised`.
+        standardise: as for `molecule_to_data`.
         workers: as for `molecules_to_data`.
     """
-    if standardise:
-        from .standardise import standardised
-
-        molecules = map(standardised, molecules)
     if workers == 1:
         remaining = iter(molecules)
         while group := list(islice(remaining, TURN)):
-            yield from map(_graph, featurise(group, max_atoms, canonical))
+            yield from map(_graph, featurise(group, max_atoms, canonical, standardise))
         return
-    with closing(featurise_in_workers(molecules, max_atoms, canonical, workers)) as featurised:
+    in_workers = featurise_in_workers(molecules, max_atoms, canonical, workers, standardise)
+    with closing(in_workers) as featurised:
         yield from map(_graph, featurised)
 
 
@@ -134,6 +147,7 @@ def molecules_to_data(
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
 ) -> Generator[Data | MoleculeError, None, None]:
     """Make the graphs of many molecules one by one, as `molecule_to_data` does, but faster.
@@ -145,6 +159,7 @@ def molecules_to_data(
         molecules: SMILES strings or RDKit molecules.
         max_atoms: as for `molecule_to_data`.
         canonical: as for `molecule_to_data`.
+        standardise: as for `molecule_to_data`.
         workers: 1, or the number of extra processes that read and featurise SMILES, with the same
             result. It takes a few thousand molecules to make up for their start. RDKit molecules
             are featurised in this process. The workers import neither the script nor torch, so
@@ -155,12 +170,17 @@ def molecules_to_data(
     Raises:
         ValueError: `workers` is not a whole number of at least 1.
     """
-    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
-    return _as_data(molecule_graphs(molecules, workers=checked_workers(workers), **options))
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    workers = checked_workers(workers)
+    return _as_data(molecule_graphs(molecules, max_atoms=max_atoms, workers=workers, **options))
 
 
 def require_graphs(
-    molecules: Iterable[str | Chem.Mol], *, max_atoms: int = MAX_ATOMS, canonical: bool = False
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
 ) -> list[Data]:
     """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
 
@@ -168,7 +188,8 @@ def require_graphs(
         MoleculeError: the error of the first molecule that cannot become a graph.
     """
     graphs: list[Data] = []
-    for data in molecules_to_data(molecules, max_atoms=max_atoms, canonical=canonical):
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    for data in molecules_to_data(molecules, max_atoms=max_atoms, **options):
         if isinstance(data, MoleculeError):
             raise data
         graphs.append(data)
@@ -182,6 +203,7 @@ def iter_table(
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
 ) -> Iterator[Data | RejectedRow]:
     """Read the rows of a table one by one, as graphs or rejected rows, in the file's order.
@@ -192,7 +214,7 @@ def iter_table(
     `smiles_column`, the structures are in the column with a usual name, or in the only one whose
     cells can be read as SMILES. A rejected row keeps at most 1,000 characters of its SMILES.
 
-    `max_atoms` and `canonical` are as for `molecule_to_data`, `workers` is as for
+    `max_atoms`, `canonical` and `standardise` are as for `molecule_to_data`, `workers` is as for
     `molecules_to_data`.
 
     Raises:
@@ -201,6 +223,7 @@ def iter_table(
             quote is not closed, or `workers` is not a whole number of at least 1.
     """
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
+    options["standardise"] = standardise
     yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
 
 
@@ -211,6 +234,7 @@ def table_graphs(
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
 ) -> Generator[Graph | RejectedRow, None, None]:
     """Read the rows of a table as `iter_table` does, without PyG."""
@@ -219,6 +243,7 @@ def table_graphs(
     records, again = tee(table.records((structures, *label_columns)))
     texts = (record.cells[structures] for record in again)
     options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
+    options["standardise"] = standardise
     graphs = molecule_graphs(texts, workers=checked_workers(workers), **options)
     with closing(graphs):
         for graph, (number, cells, problem) in zip(graphs, records, strict=True):
@@ -244,6 +269,7 @@ def read_table(
     *,
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
 ) -> tuple[list[Data], list[RejectedRow]]:
     """Read all rows of a table as `iter_table` does, into graphs and rows that were left out."""
@@ -255,6 +281,7 @@ def read_table(
         label_columns,
         max_atoms=max_atoms,
         canonical=canonical,
+        standardise=standardise,
         workers=workers,
     ):
         if isinstance(item, RejectedRow):
@@ -265,7 +292,11 @@ def read_table(
 
 
 def load_bace(
-    root: str | os.PathLike[str] | None = None, download: bool = True, *, canonical: bool = False
+    root: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    *,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
 ) -> list[Data]:
     """Load MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 inhibitors of beta-secretase 1.
 
@@ -276,7 +307,7 @@ def load_bace(
     Args:
         root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
         download: fetch the official file if it is missing.
-        canonical: as for `molecule_to_data`.
+        canonical, standardise: as for `molecule_to_data`.
 
     Raises:
         DownloadError: the file cannot be downloaded, or the one there is not the official one.
@@ -289,9 +320,12 @@ def load_bace(
             f"give the folder that contains bace/raw/bace.csv ({ROOT_ARGUMENT} or GRAPHXAI_DATA)."
         )
     fetch(BACE_URL, path, md5=BACE_MD5)
-    graphs, rejected = read_table(path, "mol", BACE_LABELS, canonical=canonical)
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    graphs, rejected = read_table(path, "mol", BACE_LABELS, **options)
     if rejected:
         raise MoleculeError(f"{path}, {rejected[0]}")
+    for graph in graphs:
+        graph.pop("as_given", None)  # PyG puts only graphs with the same attributes into a batch
     return graphs
 
 
@@ -308,11 +342,13 @@ def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
     """Return the graph of a featurised molecule, or the error in its place."""
     if isinstance(featurised, MoleculeError):
         return featurised
-    text, mol, *arrays = featurised
+    text, mol, *arrays, as_given = featurised
     x, edge_index, edge_attr = map(torch.from_numpy, arrays)
     graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
     if mol is not None:
         graph.mol = mol
+    if as_given is not None:
+        graph.as_given = as_given
     return graph
 
 

@@ -1,54 +1,258 @@
-"""Standardise molecules with RDKit's MolStandardize: salts, charges and tautomers."""
+"""Bring a molecule to its parent: without counter-ions and solvents, neutral where it can be.
+
+The steps are RDKit's MolStandardize, with three settings of its own: only salts of alkali and
+alkaline earth metals are split, so that complexes stay whole; charges are removed wherever a proton
+can do it, so that a base and its protonated form are one molecule; and S=O and P=O are written
+without charges, as they are in a base that nobody has to change. Tautomers are a further step.
+"""
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from typing import Any
+import re
+from collections import Counter
+from functools import cache
+from typing import Any, NamedTuple
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 from rdkit.Chem.MolStandardize import rdMolStandardize
 
-from .molecule_reading import MAX_CHARACTERS
+from .as_given import Standardisation
+from .counter_ions import counter_ions, ion_name, solvents
+from .molecule_errors import MixtureError
 
-__all__ = ["STEPS", "standardised"]
+__all__ = ["Parent", "may_change", "parent_of"]
 
-STEPS = ("Cleanup", "FragmentParent", "Uncharger", "TautomerEnumerator.Canonicalize")
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
+MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
+PROTON = "salt removed: hydrogen"
+SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's atoms is no counter-ion
+
+# A dot, a charge in brackets, or a metal that may be bonded to its counter-ion.
+_MAY_CHANGE = re.compile(r"[.+]|-\d*(?::\d+)?\]|\[\d*(?:Li|Na|K|Rb|Cs|Mg|Ca|Sr|Ba)")
+_SALT_METALS = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]"
+# Charges that stand alone, or that S and P need not have
+_CHARGE = "[+,-;!$([+;!S;!P]~[-]);!$([-]~[+;!S;!P])]"
+
+_DATIVE = """//	Name	SMIRKS
+Sulfone	[S+2:1]([O-:2])([O-:3])>>[S+0:1](=[O-0:2])(=[O-0:3])
+Sulfoxide	[S+;X3:1][O-:2]>>[S+0:1]=[O-0:2]
+Oxidised sulfur	[S+;X4:1][O-:2]>>[S+0:1]=[O-0:2]
+Phosphine oxide	[P+;X4:1][O-,S-:2]>>[P+0:1]=[*-0:2]
+"""
 
 
-def standardised(molecule: str | Chem.Mol) -> str | Chem.Mol:
-    """Return the parent of a molecule: clean, neutral, without counter-ions, as one tautomer.
+class Parent(NamedTuple):
+    """The parent of a molecule.
 
-    The steps are those of `STEPS`, in this order. A SMILES gives a canonical SMILES. A molecule
-    that RDKit cannot read or standardise is returned unchanged, so that reading it later says what
-    is wrong.
+    Args:
+        mol: the parent, sanitised.
+        atoms: for each of its atoms, the number of the same atom in the molecule.
+        changes: what was done, in words; not empty.
     """
-    if isinstance(molecule, str):
-        return _standardised(molecule) if len(molecule) <= MAX_CHARACTERS else molecule
-    return _parent(molecule) or molecule
+
+    mol: Chem.Mol
+    atoms: tuple[int, ...]
+    changes: tuple[str, ...]
 
 
-@lru_cache(maxsize=100_000)
-def _standardised(smiles: str) -> str:
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-        parent = None if mol is None or not mol.GetNumAtoms() else _parent(mol)
-    return smiles if parent is None else Chem.MolToSmiles(parent)
+class _Component(NamedTuple):
+    """A connected part of a molecule.
+
+    Args:
+        atoms: their numbers.
+        smiles: canonical, neutral where it can be.
+        name: what is removed with it, in words.
+        listed: whether it is a counter-ion or a solvent.
+        organic: whether it has carbon.
+    """
+
+    atoms: tuple[int, ...]
+    smiles: str
+    name: str
+    listed: bool
+    organic: bool
 
 
-def _parent(mol: Chem.Mol) -> Chem.Mol | None:
-    """Return the parent of a molecule, or None if RDKit cannot standardise it."""
-    uncharger, tautomers = _tools()
-    try:
-        with rdBase.BlockLogs():
-            parent = rdMolStandardize.FragmentParent(rdMolStandardize.Cleanup(mol))
-            return tautomers.Canonicalize(uncharger.uncharge(parent))
-    except (ValueError, RuntimeError):
+def may_change(smiles: str) -> bool:
+    """Whether a SMILES has a charge, several parts or a metal; anything else is its own parent."""
+    return _MAY_CHANGE.search(smiles) is not None
+
+
+def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
+    """Return the parent of a molecule, or None if the molecule is its own parent.
+
+    Args:
+        mol: sanitised; it is not changed.
+        standardisation: "parent", or "tautomers" for a canonical tautomer of the parent.
+
+    Raises:
+        MixtureError: the molecule is a mixture of several compounds.
+        ValueError, RuntimeError: RDKit cannot standardise it.
+    """
+    atoms = tuple(range(mol.GetNumAtoms()))
+    changes: list[str] = []
+    parent = mol
+    if _needs_a_parent(mol):
+        neutral, charges = _neutral(mol)
+        compound = _compound_in(neutral, mol)
+        if compound is not None:
+            parent, atoms, changes = compound
+            if any(charges[atom] for atom in atoms):
+                changes.append("charges neutralised")
+    if standardisation == "tautomers":
+        tautomer = _canonical_tautomer(parent)
+        if tautomer is not None:
+            parent = tautomer
+            changes.append("tautomer changed")
+    return Parent(parent, atoms, tuple(changes)) if changes else None
+
+
+def _needs_a_parent(mol: Chem.Mol) -> bool:
+    """Whether a molecule has several parts, or a charge or a metal salt that can be changed."""
+    charge, metal = _patterns()
+    return (
+        len(Chem.GetMolFrags(mol)) > 1
+        or mol.HasSubstructMatch(charge)
+        or mol.HasSubstructMatch(metal)
+    )
+
+
+def _neutral(mol: Chem.Mol) -> tuple[Chem.RWMol, list[bool]]:
+    """Return a copy with the same atoms, neutral where it can be, and which atoms have changed."""
+    copy = Chem.RWMol(mol)
+    metals, dative, uncharger, balanced = _tools()
+    if copy.HasSubstructMatch(_patterns()[1]):
+        metals.DisconnectInPlace(copy)
+        Chem.SanitizeMol(copy)
+    if copy.HasSubstructMatch(_dative_bond()):
+        dative.normalizeInPlace(copy)
+    (balanced if copy.HasSubstructMatch(_mesoionic()) else uncharger).unchargeInPlace(copy)
+    Chem.SanitizeMol(copy)
+    pairs = zip(mol.GetAtoms(), copy.GetAtoms(), strict=True)
+    return copy, [a.GetFormalCharge() != b.GetFormalCharge() for a, b in pairs]
+
+
+def _compound_in(
+    neutral: Chem.RWMol, mol: Chem.Mol
+) -> tuple[Chem.Mol, tuple[int, ...], list[str]] | None:
+    """Return the part that is the compound, its atoms, and which counter-ions were removed.
+
+    An inorganic salt has no such part: the result is None.
+
+    Args:
+        neutral: the whole molecule, neutral where it can be.
+        mol: the molecule as it was.
+
+    Raises:
+        MixtureError: several parts can be the compound.
+    """
+    parts = Chem.GetMolFrags(neutral)
+    if len(parts) == 1:
+        return _cleaned(neutral), parts[0], []
+    components = [_component(neutral, mol, part) for part in parts]
+    kept = _compound(components)
+    if kept is None:
         return None
+    removed = Counter(each.name for each in components if each.smiles != kept.smiles)
+    if len(removed) > 1:
+        removed.pop(PROTON, None)  # drawn as a part of its own, it belongs to the anion
+    copies = sum(each.smiles == kept.smiles for each in components)
+    changes = [f"{name} x {n}" if n > 1 else name for name, n in removed.items()]
+    if copies > 1:
+        changes.append(f"one of {copies} copies kept")
+    gone = set(range(neutral.GetNumAtoms())) - set(kept.atoms)
+    neutral.BeginBatchEdit()
+    for atom in gone:
+        neutral.RemoveAtom(atom)
+    neutral.CommitBatchEdit()
+    return _cleaned(neutral), kept.atoms, changes
+
+
+def _component(neutral: Chem.Mol, mol: Chem.Mol, atoms: tuple[int, ...]) -> _Component:
+    """Look up one connected part of a molecule among the counter-ions and solvents."""
+    smiles = str(Chem.MolFragmentToSmiles(neutral, atoms))
+    flat = str(Chem.MolFragmentToSmiles(neutral, atoms, isomericSmiles=False))
+    organic = any(neutral.GetAtomWithIdx(i).GetAtomicNum() == 6 for i in atoms)
+    if solvent := solvents().get(flat):
+        return _Component(atoms, smiles, f"solvent removed: {solvent}", True, organic)
+    given = mol.GetAtomWithIdx(atoms[0])
+    name = counter_ions().get(smiles) or counter_ions().get(flat)
+    if len(atoms) == 1 and not organic and (given.GetFormalCharge() or name is None):
+        name = ion_name(given.GetSymbol()) or name
+    return _Component(atoms, smiles, f"salt removed: {name or smiles}", name is not None, organic)
+
+
+def _compound(components: list[_Component]) -> _Component | None:
+    """Return the part that is the compound; None if no part is organic, and for a complex.
+
+    Counter-ions and solvents are one only if nothing else is there: of sodium acetate the parent is
+    acetic acid.
+    """
+    if any(len(c.atoms) == 1 and not c.listed for c in components):
+        return None  # of a transition metal, as ferrocene is
+    chosen = [each for each in components if not each.listed]
+    chosen = chosen or [c for c in components if c.organic and c.smiles not in solvents()]
+    chosen = chosen or [c for c in components if c.organic]
+    different = {each.smiles: each for each in chosen}
+    ranked = sorted(different.values(), key=lambda c: (c.organic, len(c.atoms)), reverse=True)
+    if not ranked or not ranked[0].organic:
+        return None
+    first, *others = ranked
+    if others and others[0].organic and len(others[0].atoms) >= SHARE_OF_MIXTURE * len(first.atoms):
+        raise MixtureError(f"a mixture of {first.smiles} and {others[0].smiles}")
+    return first
+
+
+def _cleaned(mol: Chem.Mol) -> Chem.Mol:
+    """Return the molecule with its stereocentres assigned anew: a charge may have made one."""
+    Chem.SanitizeMol(mol)
+    Chem.AssignStereochemistry(mol, cleanIt=True, force=True)
+    return Chem.Mol(mol)
+
+
+def _canonical_tautomer(mol: Chem.Mol) -> Chem.Mol | None:
+    """Return the canonical tautomer, whose atoms are in the same order; None if it is the same."""
+    if mol.GetNumAtoms() > MAX_TAUTOMER_ATOMS:
+        return None
+    tautomer = tautomers().Canonicalize(mol)
+    return None if Chem.MolToSmiles(tautomer) == Chem.MolToSmiles(mol) else tautomer
 
 
 @cache
-def _tools() -> tuple[Any, Any]:
-    tautomers = rdMolStandardize.TautomerEnumerator()
-    tautomers.SetMaxTransforms(MAX_TRANSFORMS)
-    return rdMolStandardize.Uncharger(), tautomers
+def tautomers() -> Any:
+    """Return RDKit's enumerator of tautomers, whose time is bounded."""
+    enumerator = rdMolStandardize.TautomerEnumerator()
+    enumerator.SetMaxTransforms(MAX_TRANSFORMS)
+    return enumerator
+
+
+@cache
+def _patterns() -> tuple[Chem.Mol, Chem.Mol]:
+    return Chem.MolFromSmarts(_CHARGE), Chem.MolFromSmarts(f"{_SALT_METALS}~[#7,#8,#9,#16,#17]")
+
+
+@cache
+def _dative_bond() -> Chem.Mol:
+    return Chem.MolFromSmarts("[#15,#16;+,+2]~[O-,S-]")
+
+
+@cache
+def _mesoionic() -> Chem.Mol:
+    """Match charges of one aromatic ring that no proton can remove, as in sydnones."""
+    cation, rings = "[n+;X3;H0]", []
+    for size in (5, 6):
+        for place in range(1, size // 2 + 1):
+            ring = [":*"] * (size - 1)
+            ring[place - 1] = f":{cation}"
+            rings.append(f"$([-]-c1{''.join(ring)}:1)")
+    return Chem.MolFromSmarts(f"[{','.join(rings)}]")
+
+
+@cache
+def _tools() -> tuple[Any, Any, Any, Any]:
+    metals = rdMolStandardize.MetalDisconnector()
+    metals.SetMetalNof(Chem.MolFromSmarts(f"{_SALT_METALS}~[#7,#8,#9,#16,#17]"))
+    metals.SetMetalNon(Chem.MolFromSmarts("[#0;#1]~[#0]"))  # matches nothing
+    dative = rdMolStandardize.NormalizerFromData(_DATIVE, rdMolStandardize.CleanupParameters())
+    uncharger = rdMolStandardize.Uncharger(canonicalOrder=True, force=True)
+    return metals, dative, uncharger, rdMolStandardize.Uncharger(canonicalOrder=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
+from .as_given import AS_DRAWN, AsGiven, Standardisation
 from .labels import is_missing
-from .molecule_reading import is_inchi, shortened
+from .molecule_errors import MixtureError
+from .molecule_reading import is_inchi, shortened, smiles_of_features
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_to_data
-from .standardise import standardised
 from .tables.table import Table
 
 __all__ = ["TableMolecule", "TableRows", "read_rows"]
@@ -29,6 +31,7 @@ class TableMolecule:
     canonical: str  # SMILES
     flat: str  # SMILES without stereochemistry
     parts: int
+    mol: Chem.Mol
     rows: list[int] = field(default_factory=list)
 
 
@@ -41,6 +44,8 @@ class TableRows:
         numbers, smiles, cells: those of the usable rows.
         molecules: each once.
         standardised: rows whose molecule was replaced by its parent.
+        alike: positions of usable rows with another molecule than the first row of theirs, which
+            the features of a model cannot tell apart from it.
         left_out: unusable rows, by the check that they failed.
     """
 
@@ -50,6 +55,7 @@ class TableRows:
     cells: list[tuple[str, ...]] = field(default_factory=list)
     molecules: list[TableMolecule] = field(default_factory=list)
     standardised: list[RejectedRow] = field(default_factory=list)
+    alike: list[int] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
     def row(self, k: int, reason: str) -> RejectedRow:
@@ -62,12 +68,14 @@ def read_rows(
     target_columns: Sequence[str],
     max_atoms: int,
     progress: Callable[[int], None],
-    standardise: bool = False,
+    standardise: Standardisation = AS_DRAWN,
 ) -> TableRows:
     """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
+    Molecules that differ only in what the features of a model leave out count as one.
+
     Args:
-        standardise: keep the parent of each molecule instead, see `standardised`.
+        standardise: what is kept instead of each molecule, see `molecule_to_data`.
     """
     rows = TableRows()
     index: dict[str, TableMolecule] = {}
@@ -96,7 +104,7 @@ def _add_row(
     text: str,
     cells: tuple[str, ...],
     max_atoms: int,
-    standardise: bool,
+    standardise: Standardisation,
 ) -> tuple[str, str] | None:
     """Add a usable row to its molecule. For any other row, return the check it fails, and why."""
     if not text:
@@ -104,24 +112,33 @@ def _add_row(
     if all(is_missing(cell) for cell in cells):
         return "no label", "no target column has a label"
     try:
-        graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
-        if standardise and (parent := str(standardised(text))) != Chem.CanonSmiles(text):
-            rows.standardised.append(RejectedRow(number, shortened(text, MAX_QUOTED), parent))
-            text = parent
-            graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), canonical=True)
+        options: dict[str, Any] = {"canonical": True, "standardise": standardise}
+        graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), **options)
+    except MixtureError as error:
+        return "mixture of compounds", str(error)
     except MoleculeError as error:
         return "SMILES unreadable", str(error) + _other_separator(text)
     if (size := int(graph.num_nodes or 0)) > max_atoms:
         return f"more than {max_atoms} atoms", f"{size} atoms"
+    as_given: AsGiven | None = graph.get("as_given")
+    if as_given is not None:
+        rows.standardised.append(
+            RejectedRow(number, shortened(text, MAX_QUOTED), f"{as_given.sentence}: {graph.smiles}")
+        )
+        text = graph.smiles
+        del graph.as_given
     mol = Chem.MolFromSmiles(text)
     canonical = Chem.MolToSmiles(mol)
-    molecule = index.get(canonical)
+    seen = smiles_of_features(mol)
+    molecule = index.get(seen)
     if molecule is None:
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
-        molecule = TableMolecule(graph, canonical, flat, canonical.count(".") + 1)
-        index[canonical] = molecule
+        molecule = TableMolecule(graph, canonical, flat, canonical.count(".") + 1, mol)
+        index[seen] = molecule
         rows.molecules.append(molecule)
+    elif canonical != molecule.canonical:
+        rows.alike.append(len(rows.numbers))
     molecule.rows.append(len(rows.numbers))
     rows.numbers.append(number)
     rows.smiles.append(text)

@@ -31,8 +31,13 @@ from graphxai.runtime.device import on_device
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
-def load(name_or_folder: str | Path) -> LoadedModel:
+def load(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedModel:
     """Load a model by name (see `pretrained_models()`), or from the folder of a checkpoint.
+
+
+    Models of molecules that were trained here bring each molecule to its parent, without
+    counter-ions and solvents and neutral where it can be, and say what they changed.
+    `as_drawn=True` turns that off.
 
     A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
     converted. `graphxai.models.graphormer.load_huggingface` has options for this.
@@ -43,7 +48,7 @@ def load(name_or_folder: str | Path) -> LoadedModel:
     Raises:
         CheckpointError: a checkpoint cannot be read. The message names the file and the key.
     """
-    return load_model(name_or_folder)
+    return load_model(name_or_folder, as_drawn=as_drawn)
 
 
 def pretrained_models() -> tuple[str, ...]:

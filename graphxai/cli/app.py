@@ -15,6 +15,14 @@ def app(
             " [default: bace]."
         ),
     ] = None,
+    as_drawn: Annotated[
+        bool,
+        typer.Option(
+            "--as-drawn",
+            help="Read molecules as they are drawn, with counter-ions and charges, instead of their"
+            " parents.",
+        ),
+    ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
     ] = 0,
@@ -36,10 +44,13 @@ def app(
     """
     from contextlib import suppress
 
+    from graphxai.api import load
     from graphxai.tables.app.server import serve
 
     with suppress(KeyboardInterrupt):
-        serve(model or ["bace"], port, open_browser=browser, log=_print_address)
+        names = model or ["bace"]
+        models = [load(name, as_drawn=True) for name in names] if as_drawn else names
+        serve(models, port, open_browser=browser, log=_print_address)
 
 
 def _print_address(address: str) -> None:

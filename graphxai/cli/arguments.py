@@ -27,6 +27,15 @@ ModelOption = Annotated[
 MoleculeModelOption = Annotated[
     str, typer.Option(help="Name of a bundled model, or a checkpoint folder."), APPLIES_ALWAYS
 ]
+AsDrawnOption = Annotated[
+    bool,
+    typer.Option(
+        "--as-drawn",
+        help="Read molecules as they are drawn, with counter-ions and charges, instead of their"
+        " parents.",
+    ),
+    applies_to("smiles", "table", "ray", "bace", "checkpoint", "training"),
+]
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
@@ -43,14 +52,16 @@ def share_imports() -> None:
         multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
 
-def load_with_warning(name_or_folder: str | Path, device: str | None = None) -> "LoadedModel":
+def load_with_warning(
+    name_or_folder: str | Path, device: str | None = None, *, as_drawn: bool = False
+) -> "LoadedModel":
     """Load a model to a device, and warn on standard error if its test scores are of no use."""
     from graphxai.api import load
     from graphxai.learning.scores import useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 
-    model = on_device(require_purpose(load(name_or_folder)), device)
+    model = on_device(require_purpose(load(name_or_folder, as_drawn=as_drawn)), device)
     useless = useless_tasks(model.origin.metadata.get("scores"))
     if useless:
         text = "; ".join(useless)

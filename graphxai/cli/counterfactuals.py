@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .arguments import (
+    AsDrawnOption,
     MoleculeModelOption,
     SeedOption,
     kind_of,
@@ -40,6 +41,7 @@ def counterfactuals(
         str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
     ] = "",
     model: MoleculeModelOption = "bace",
+    as_drawn: AsDrawnOption = False,
     sources: Annotated[
         str,
         typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
@@ -116,7 +118,7 @@ def counterfactuals(
     from graphxai.chemistry.goal import Goal
 
     require_out(out, source)
-    loaded = load_with_warning(model)
+    loaded = load_with_warning(model, as_drawn=as_drawn)
     options: dict[str, Any] = {
         "keep": keep or (),
         "predictions": predictions,

@@ -11,6 +11,7 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
 
 from .arguments import (
+    AsDrawnOption,
     DeviceOption,
     ModelOption,
     check_level,
@@ -64,6 +65,7 @@ def explain(
     ],
     *,
     model: ModelOption = None,
+    as_drawn: AsDrawnOption = False,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -160,19 +162,20 @@ def explain(
             options={"scale": limit, "palette": drawing.palette},
         )
     elif kind == "ray":
-        _explain_on_ray(source, model, methods[0], place or "results", settings, cluster)
+        on_ray = load_with_warning(model, as_drawn=as_drawn)
+        _explain_on_ray(source, on_ray, methods[0], place or "results", settings, cluster)
     elif kind == "table":
         if pictures is not PictureFormat.none:
             look = replace(drawing, suffix=f".{pictures.value}", limit=limit)
             settings = replace(settings, pictures=look)
         folder = _folder(place)
-        loaded = load_with_warning(model, device)
+        loaded = load_with_warning(model, device, as_drawn=as_drawn)
         check_level(context, loaded, settings.level)
         _explain_table(loaded, source, methods[0], folder, settings, scale == "shared")
     else:
         out = None if place is None else Path(place)
         _require_writable(out, methods)
-        loaded = load_with_warning(model, device)
+        loaded = load_with_warning(model, device, as_drawn=as_drawn)
         require_kind(loaded, source, kind)
         if out is not None:
             require_out(out, source if kind == "image" else "")
@@ -308,7 +311,7 @@ def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str
 
 def _explain_on_ray(
     source: str,
-    model: str,
+    model: "LoadedModel",
     method: str,
     folder: str,
     settings: ExplanationSettings,
@@ -325,5 +328,5 @@ def _explain_on_ray(
         workers=settings.workers,
         **vars(cluster),
     )
-    counts = explain_on_ray(load_with_warning(model), source, folder, method, settings=chosen)
+    counts = explain_on_ray(model, source, folder, method, settings=chosen)
     _print_counts(counts, folder, "column `reason`")

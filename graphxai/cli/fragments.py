@@ -14,6 +14,7 @@ from graphxai.runtime.settings import as_in
 from graphxai.tables.settings import PredictionSettings, RowSettings
 
 from .arguments import (
+    AsDrawnOption,
     MoleculeModelOption,
     kind_of,
     load_with_warning,
@@ -63,6 +64,7 @@ def fragments(
         APPLIES_ALWAYS,
     ] = None,
     model: MoleculeModelOption = "bace",
+    as_drawn: AsDrawnOption = False,
     method: Annotated[
         str,
         typer.Option(
@@ -118,7 +120,7 @@ def fragments(
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     division = _patterns(smarts) if smarts else scheme
-    loaded = load_with_warning(model)
+    loaded = load_with_warning(model, as_drawn=as_drawn)
     share_imports()
     with exclusive_lock(out):
         if kind == "smiles":

@@ -11,6 +11,7 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.tables.settings import PredictionSettings
 
 from .arguments import (
+    AsDrawnOption,
     ModelOption,
     check_level,
     kind_of,
@@ -40,6 +41,7 @@ def predict(
     ],
     *,
     model: ModelOption = None,
+    as_drawn: AsDrawnOption = False,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV file to write, for a table [default: print]."),
@@ -61,7 +63,8 @@ def predict(
     """
     kind = kind_of(source)
     refuse_inapplicable(context, kind)
-    loaded = load_with_warning(model or ("mnist-superpixels" if kind == "image" else "bace"))
+    name = model or ("mnist-superpixels" if kind == "image" else "bace")
+    loaded = load_with_warning(name, as_drawn=as_drawn)
     require_kind(loaded, source, kind)
     check_level(context, loaded, settings.level)
     if kind == "table":
@@ -72,9 +75,9 @@ def predict(
 
 def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> None:
     from graphxai.api import predict as predict_one
-    from graphxai.tables.batches import teacher_cells
+    from graphxai.tables.cells import teacher_cells
 
-    from .printing import print_nearness
+    from .printing import print_nearness, print_note
 
     for prediction in predict_one(model, value_of(source, kind)).values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
@@ -82,6 +85,7 @@ def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> 
         for cells in teacher_cells(model, [model.prepare(source)]):
             for name, text in cells.items():
                 echo(f"{name}: {text}")
+    print_note(prediction.note)
     print_nearness(prediction)
 
 

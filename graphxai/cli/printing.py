@@ -33,6 +33,7 @@ def print_explanation(explanation: Explanation) -> None:
     for other in explanation.predictions:
         if other.task != explanation.prediction.task:
             echo(f"{other.task}: {other.in_full}")
+    print_note(explanation.note)
     print_nearness(explanation.prediction)
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
     echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
@@ -47,6 +48,12 @@ def print_explanation(explanation: Explanation) -> None:
     for node in order[:SHOWN_NODES].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
         echo(f"    {f'{symbol}{node}':6s} {explanation.format_node(node)}")
+
+
+def print_note(note: str) -> None:
+    """Print what was done to the molecule that was given, and nothing if it was left as it is."""
+    if note:
+        echo(f"molecule: {note}")
 
 
 def print_nearness(prediction: Prediction) -> None:

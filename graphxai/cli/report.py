@@ -8,6 +8,7 @@ import typer
 from graphxai.tables.settings import ReportSettings
 
 from .arguments import (
+    AsDrawnOption,
     MoleculeModelOption,
     check_level,
     load_with_warning,
@@ -28,6 +29,7 @@ def report(
     ],
     *,
     model: MoleculeModelOption = "bace",
+    as_drawn: AsDrawnOption = False,
     out: Annotated[Path, typer.Option(help="HTML file to write."), APPLIES_ALWAYS] = Path(
         "report.html"
     ),
@@ -56,7 +58,7 @@ def report(
     require_out(out, table)
     share_imports()
     with exclusive_lock(out):
-        loaded = load_with_warning(model)
+        loaded = load_with_warning(model, as_drawn=as_drawn)
         check_level(context, loaded, settings.level)
         path = write_report(loaded, table, out, method, settings=settings)
     echo(f"written: {path}")

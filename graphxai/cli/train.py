@@ -4,11 +4,13 @@ import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.table_settings import TableSettings
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 NAMED = ("bace", "mnist-superpixels")
 HARDWARE = ("accelerator", "devices", "precision")
 SHOWN_ROWS = 4
+
+
+class Standardise(StrEnum):
+    """How molecules are brought to one form."""
+
+    parent = "parent"
+    tautomers = "tautomers"
 
 
 @options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
@@ -67,10 +76,17 @@ def train(
         applies_to("table"),
     ] = None,
     standardise: Annotated[
+        Standardise,
+        typer.Option(
+            help="Table: what is learned from, here and in predictions: each molecule's parent,"
+            " without counter-ions and neutral, or its canonical tautomer too."
+        ),
+        applies_to("table"),
+    ] = Standardise.parent,
+    as_drawn: Annotated[
         bool,
         typer.Option(
-            "--standardise",
-            help="Table: standardise salts, charges and tautomers, here and in predictions.",
+            "--as-drawn", help="Table: learn from molecules as they are drawn, and predict them so."
         ),
         applies_to("table"),
     ] = False,
@@ -113,7 +129,7 @@ def train(
     `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
     --kind pIC50=regression --split random --learning-curve --out runs/mine`
 
-    `graphxai train tox21.csv --target-column "NR-*" --standardise --out runs/tox21`
+    `graphxai train tox21.csv --target-column "NR-*" --standardise tautomers --out runs/tox21`
 
     `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3 --keep-teacher
     --out runs/mine`
@@ -161,8 +177,9 @@ def train(
     from graphxai.learning.fit import require_hardware
 
     require_hardware(*(getattr(settings, name) for name in HARDWARE))
+    way: Standardisation = AS_DRAWN if as_drawn else standardise.value
     table = _read_table(
-        Path(source), smiles_column, target_column, kind or [], units or [], standardise, settings
+        Path(source), smiles_column, target_column, kind or [], units or [], way, settings
     )
     _print_hygiene(table)
     _train_table(table, out, replicates, settings)
@@ -198,7 +215,7 @@ def _read_table(
     patterns: list[str],
     kinds: list[str],
     units: list[str],
-    standardise: bool,
+    standardise: Standardisation,
     settings: TableSettings,
 ) -> "CleanTable":
     """Read and check the columns that are named, with kinds and units as typed."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
+    from graphxai.datasets.as_given import AsGiven
+
 
 TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may hold many structures
 GROUP = 64  # how many inputs a model encodes at a time
@@ -41,6 +43,7 @@ class Input:
         molecule: the molecule whose atoms are the nodes.
         image: the picture that the graph was made from.
         segments: the number of the node that each pixel of the picture belongs to.
+        as_given: the molecule that was given, if the graph is that of its parent.
     """
 
     graph: "Data | Graph"
@@ -48,11 +51,17 @@ class Input:
     molecule: "Mol | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
+    as_given: "AsGiven | None" = None
 
     @cached_property
     def data(self) -> "Data":
         """The encoded graph as PyG's `Data`."""
         return self.graph.to_data() if isinstance(self.graph, Graph) else self.graph
+
+    @property
+    def note(self) -> str:
+        """What was done to the molecule that was given, in words; empty if nothing was."""
+        return "" if self.as_given is None else self.as_given.sentence
 
     @cached_property
     def num_nodes(self) -> int:

@@ -18,6 +18,7 @@ from .prediction import NotFiniteError, Prediction
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
+    from graphxai.datasets.as_given import AsGiven
     from graphxai.datasets.training_set import Nearness
     from graphxai.visualization import PlainGraph
 
@@ -53,6 +54,8 @@ class ExplainedGraph:
             method splits by feature.
         smiles: the SMILES of the molecule, or None.
         mol: the RDKit molecule, if the input was one.
+        as_given: the molecule that was given, if its parent was explained (see
+            `datasets.as_given.AsGiven`). Its `atoms` lead from the atoms explained back to it.
         image: the grey levels (H, W) of a picture with superpixels as nodes, or None.
         segments: the number of the superpixel that each pixel belongs to (H, W), or None.
         graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, if it has them. It is empty
@@ -84,6 +87,7 @@ class ExplainedGraph:
     features_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     smiles: str | None = None
     mol: "Mol | None" = None
+    as_given: "AsGiven | None" = None
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -108,7 +112,8 @@ class ExplainedGraph:
         output = f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f}"
         if self.additive:
             output += f", unexplained {self.ledger.unexplained:+.1e}"
-        parts = [f"{graph}: {self.prediction.in_full}", output, self.prediction.warning]
+        prediction = self.prediction
+        parts = [f"{graph}: {prediction.in_full}", output, self.note, prediction.warning]
         return f"Explanation({'; '.join(filter(None, parts))})"
 
     def at(self, level: float) -> Self:
@@ -116,6 +121,22 @@ class ExplainedGraph:
         predictions = tuple(p.at(level) for p in self.predictions)
         prediction = next(p for p in predictions if p.task == self.prediction.task)
         return replace(self, prediction=prediction, predictions=predictions)
+
+    @property
+    def note(self) -> str:
+        """What was done to the molecule that was given, such as "salt removed: besylate"."""
+        return "" if self.as_given is None else self.as_given.sentence
+
+    def by_atom_given(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return values of the atoms explained (N,) for the atoms of the molecule given.
+
+        Atoms that were removed have zero. Without `as_given` the values are returned as they are.
+        """
+        if self.as_given is None:
+            return values
+        given = np.zeros(self.as_given.size, dtype=values.dtype)
+        given[list(self.as_given.atoms)] = values
+        return given
 
     @property
     def nearness(self) -> "Nearness | None":

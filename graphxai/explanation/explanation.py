@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.visualization.layout import layout_note
 from graphxai.visualization.resonance import averaged, equivalent_atoms
 
 from . import files
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.explain import Explanation as PygExplanation
 
+    from graphxai.datasets.as_given import AsGiven
     from graphxai.visualization import Scale
 
 TOP = 5  # how many of the strongest nodes a page lists
@@ -86,7 +88,8 @@ class Explanation(ExplainedGraph, Result):
         molecule = self.molecule
         if molecule is not None:
             groups = [] if as_drawn else equivalent_atoms(molecule)
-            options.setdefault("note", _note(molecule, groups))
+            notes = (self.note, layout_note(molecule), _note(molecule, groups))
+            options.setdefault("note", "; ".join(note for note in notes if note))
             return draw.molecule_svg(molecule, averaged(relevance, groups), **options)
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, relevance, **options)
@@ -126,6 +129,7 @@ class Explanation(ExplainedGraph, Result):
         prediction = self.prediction
         if prediction.range:
             shown += f"<p>{escape(f'{prediction.task}: {prediction.in_full}')}</p>"
+        shown += f"<p>{escape(self.note)}</p>" if self.note else ""
         warning = prediction.warning
         shown += f"<p><b>{escape(warning)}</b></p>" if warning else ""
         return (
@@ -148,7 +152,8 @@ class Explanation(ExplainedGraph, Result):
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per node.
 
-        Its columns are symbol (for molecules), relevance, spread (if there is one), contested
+        Its columns are symbol (for molecules), given_atom (the number of the atom in the molecule
+        given, if its parent was explained), relevance, spread (if there is one), contested
         (whether the models of an ensemble disagree on the sign), and the parts by feature.
         """
         import pandas as pd
@@ -157,6 +162,8 @@ class Explanation(ExplainedGraph, Result):
         molecule = self.molecule
         if molecule is not None:
             columns["symbol"] = [atom.GetSymbol() for atom in molecule.GetAtoms()]
+        if self.as_given is not None:
+            columns["given_atom"] = list(self.as_given.atoms)
         columns["relevance"] = self.relevance
         if self.spread is not None:
             columns["spread"] = self.spread
@@ -183,6 +190,7 @@ class Explanation(ExplainedGraph, Result):
         return {
             "smiles": self.smiles,
             "molblock": None if self.mol is None else _molblock(self.mol),
+            **({} if self.as_given is None else {"as_given": self.as_given._asdict()}),
             "method": self.method,
             "target": self.target,
             "predictions": [p.to_dict() for p in self.predictions],
@@ -258,6 +266,7 @@ class Explanation(ExplainedGraph, Result):
         """Return the properties of the molecule as a whole, for an SD file."""
         text: dict[str, object] = {
             "SMILES": self.smiles or "",
+            **({} if self.as_given is None else _given(self.as_given)),
             "Method": self.method,
             "Target": self.target,
         }
@@ -305,6 +314,12 @@ def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
     """Say which atoms a picture shows with their mean. Return "" if there are none."""
     listed = [", ".join(f"{mol.GetAtomWithIdx(i).GetSymbol()}{i}" for i in g) for g in groups]
     return f"mean over atoms equivalent by resonance: {'; '.join(listed)}" if listed else ""
+
+
+def _given(as_given: "AsGiven") -> dict[str, object]:
+    """Return the properties of an SD file about the molecule that was given."""
+    atoms = " ".join(map(str, as_given.atoms))
+    return {"Given": as_given.smiles, "Given atoms": atoms, "Note": as_given.sentence}
 
 
 def _molblock(mol: "Mol") -> str:

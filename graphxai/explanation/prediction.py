@@ -51,6 +51,8 @@ class Prediction:
         conformal: how wrong the model was on molecules it did not learn from, or None if that was
             not stored. `interval` and `classes` follow from it.
         level: the share of cases in which `interval` or `classes` should be right, see `at`.
+        note: what was done to the molecule before it was predicted, such as "salt removed:
+            besylate". It is empty if nothing was.
     """
 
     task: str
@@ -61,6 +63,7 @@ class Prediction:
     nearness: "Nearness | None" = _LazyField()  # type: ignore[assignment]
     conformal: Conformal | None = field(default=None, repr=False, compare=False)
     level: float = LEVEL
+    note: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a copy or another process, which may lack the training set."""
@@ -172,6 +175,8 @@ class Prediction:
         """Return all fields but the nearness as JSON values, with None for an infinite end."""
         names = ("task", "label", "probabilities", "value", "unit")
         content = {name: getattr(self, name) for name in names}
+        if self.note:
+            content["note"] = self.note
         if self.conformal is None:
             return content
         ends = [end if math.isfinite(end) else None for end in self.interval or ()]
@@ -179,7 +184,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         stated = f"{self.task}: {self.in_full}"
-        return f"Prediction({'; '.join(filter(None, (stated, self.warning)))})"
+        return f"Prediction({'; '.join(filter(None, (stated, self.note, self.warning)))})"
 
     def __str__(self) -> str:
         if self.label is None:
@@ -196,6 +201,7 @@ class Prediction:
         text = f"<div>{escape(self.task)}: <b>{escape(str(self))}</b>"
         text += f" ({escape(self.range)})</div>" if self.range else "</div>"
         text += f"<table>{rows}</table>" if rows else ""
+        text += f"<div>{escape(self.note)}</div>" if self.note else ""
         return text + (f"<div>{escape(self.warning)}</div>" if self.warning else "")
 
 
@@ -204,6 +210,7 @@ def read_outputs(
     outputs: Sequence[float],
     nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
     conformal: Mapping[str, Conformal] | None = None,
+    note: str = "",
 ) -> tuple[Prediction, ...]:
     """Read the predictions of every task from one graph's outputs (num_outputs,).
 
@@ -212,6 +219,7 @@ def read_outputs(
         outputs: the model's outputs.
         nearness: how near the graph is to the training set, or a function that returns this.
         conformal: the model's conformal scores by task.
+        note: what was done to the molecule before it was predicted.
 
     Raises:
         NotFiniteError: an output, or a value computed from it, is not a finite number.
@@ -222,6 +230,7 @@ def read_outputs(
         about: dict[str, Any] = {
             "nearness": nearness,
             "conformal": (conformal or {}).get(task.name),
+            "note": note,
         }
         predictions.append(_read_task(task, values, about))
         start += task.num_outputs

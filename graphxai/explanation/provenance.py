@@ -12,12 +12,14 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
         for name, value in vars(explainer).items()
         if isinstance(value, str | int | float | bool | None)
     }
+    standardise = getattr(model.config, "standardise", "")
     return {
         "model": model.origin.name,
         "sha256": model.origin.sha256,
         "method": explainer.name,
         "options": options,
         "versions": versions(),
+        **({"standardise": standardise} if standardise else {}),
     }
 
 

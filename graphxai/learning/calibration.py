@@ -18,7 +18,13 @@ from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_ta
 from graphxai.learning.predicting import task_outputs, task_readings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.training import TaughtModel
-from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
+from graphxai.models.graphormer import (
+    Graphormer,
+    LoadedModel,
+    measure_mean_node,
+    members_of,
+    set_standardisation,
+)
 
 __all__ = [
     "Calibration",
@@ -53,8 +59,8 @@ class Calibration:
 def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
     """Calibrate a model in place on the validation part, and measure its intervals.
 
-    The model also stores the mean node of the training part. If it learned from standardised
-    molecules, it will standardise the molecules that it predicts.
+    The model also stores the mean node of the training part, and how the molecules that it learned
+    from were standardised.
     """
     model, train, valid, test = taught.model, split.train, split.valid, split.test
     teacher_errors = _errors_of_teacher(taught, split)
@@ -69,9 +75,8 @@ def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
             unseen_by_task(test_readings, test.y, test.smiles, train.smiles),
             teacher_errors,
         )
+    set_standardisation(model, split.table.standardise)
     for member in members_of(model):
-        if split.table.standardise:
-            member.config.extra["standardise"] = True
         measure_mean_node(member, train.graphs)
     return Calibration(temperatures, coverage, valid_readings, test_readings)
 

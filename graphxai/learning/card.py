@@ -7,7 +7,6 @@ from typing import Any
 
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
-from graphxai.datasets.standardise import STEPS
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
@@ -34,6 +33,17 @@ PREDICTORS = {
     "feature_forest": "forest, mean features",
     "neighbour_forest": "forest, node and neighbours",
     "dummy": "dummy",
+}
+_PARENT = (
+    "**Molecules.** Each one is brought to its parent, in training and in predictions: counter-ions"
+    " and solvents are removed, and charges are neutralised where a proton can do it. A mixture of"
+    " compounds is refused. `--as-drawn` turns this off."
+)
+STANDARDISED = {
+    "as drawn": "**Molecules.** They are read as they are drawn, in training and in predictions."
+    " So a salt, or a protonated form, is another molecule than the free base.",
+    "parent": f"{_PARENT} Tautomers are read as they are drawn.",
+    "tautomers": f"{_PARENT} Of the parent, RDKit's canonical tautomer is taken.",
 }
 MANY = 3  # targets; more are listed in one table
 
@@ -64,10 +74,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
         f"**Split.** {sizes} molecules to train, calibrate and test, {_split_text(parts)}. The row"
         " numbers are in `config.json`.",
-        "**Standardised.** Salts, charges and tautomers were standardised with RDKit's"
-        f" MolStandardize ({', '.join(STEPS)}), and so is every molecule to predict."
-        if table.standardise
-        else "",
+        STANDARDISED[table.standardise],
         f"**Training.** {metadata['epochs']} epochs "
         + (f"from the weights `{init_weights}`" if init_weights else "from scratch")
         + f", seed {metadata['seed']}. {_teaching_text(metadata)}The weights of the last epoch were"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.runtime.writing import atomic_write, write_whole
@@ -131,7 +132,7 @@ class CleanTable:
             `bounds` (1, targets, 2), see the property.
         canonical: the molecules' canonical SMILES.
         findings: what the checks found.
-        standardise: whether salts, charges and tautomers were standardised.
+        standardise: how molecules were brought to their parents, see `clean_table`.
     """
 
     path: Path
@@ -142,7 +143,7 @@ class CleanTable:
     graphs: tuple[Data, ...]
     canonical: tuple[str, ...]
     findings: Findings
-    standardise: bool = False
+    standardise: Standardisation = "as drawn"
 
     def __repr__(self) -> str:
         names = ", ".join(target.name for target in self.targets)

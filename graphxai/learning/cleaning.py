@@ -7,8 +7,7 @@ reason. Rows that are merely suspicious are kept and reported.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,12 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
-from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
+from graphxai.datasets.table_rows import TableRows, read_rows
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.bounds import merged_bounds, unbounded
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
+from graphxai.learning.suspicions import suspicions
 
 __all__ = ["clean_table", "matching_columns"]
 
@@ -31,6 +32,12 @@ FloatArray = NDArray[np.float64]
 MIN_MOLECULES = 20
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
+UNSEEN = "differs from the first row only in isotopes or labels of atoms"
+STANDARDISED = {
+    "as drawn": "",
+    "parent": "counter-ions and solvents removed, charges neutralised",
+    "tautomers": "counter-ions and solvents removed, charges neutralised, one tautomer taken",
+}
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 
 
@@ -42,7 +49,7 @@ def clean_table(
     kinds: Mapping[str, LabelsKind] | None = None,
     units: Mapping[str, str] | None = None,
     max_atoms: int = MAX_ATOMS,
-    standardise: bool = False,
+    standardise: Standardisation = "parent",
     progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
     """Read a table row by row into distinct molecules with labels.
@@ -59,8 +66,9 @@ def clean_table(
         units: unit of a column, by name; without one, the header of a regression
             `freesolv (kcal/mol)` is read as name and unit.
         max_atoms: larger molecules are left out.
-        standardise: whether to learn from the parent of each molecule, see
-            `datasets.standardise.standardised`.
+        standardise: learn from the "parent" of each molecule, without counter-ions and neutral;
+            from its canonical tautomer too ("tautomers"); or from the molecule "as drawn". See
+            `datasets.standardise`.
         progress: called with the number of rows read since the last call.
 
     Raises:
@@ -83,7 +91,7 @@ def clean_table(
         for check, rows in raw.left_out.items()
     ]
     changed = tuple(raw.standardised)
-    done = "salts, charges or tautomers changed"
+    done = STANDARDISED[standardise]
     findings.append(Finding("standardised", len(changed), done, "", changed))
     merged, all_bounds, merge_findings = _merge(raw, columns)
     _require_values(path, raw, columns, merged)
@@ -111,7 +119,7 @@ def clean_table(
             molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings += [*merge_findings, *column_findings]
     findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
-    findings += _suspicions(molecules, targets, values)
+    findings += suspicions(molecules, targets, values, standardise)
     return CleanTable(
         path,
         smiles_column,
@@ -212,7 +220,11 @@ def _merge(
         for molecule in raw.molecules
         for k in molecule.rows[1:]
     )
-    findings = [Finding("duplicate molecules", len(duplicates), "merged", "", duplicates)]
+    alike = tuple(raw.row(k, UNSEEN) for k in raw.alike)
+    findings = [
+        Finding("duplicate molecules", len(duplicates), "merged", "", duplicates),
+        Finding("differences that no model sees", len(alike), "merged", "", alike),
+    ]
     for column, labels in enumerate(columns):
         differing: list[RejectedRow] = []
         largest = 0.0
@@ -341,60 +353,7 @@ def _with_units(
     return tuple(with_unit)
 
 
-def _suspicions(
-    molecules: Sequence[TableMolecule], targets: Sequence[TargetColumn], y: FloatArray
-) -> list[Finding]:
-    """Report molecules and labels that are kept, but that a user should know about."""
-
-    def rows(chosen: Iterable[tuple[int, str]]) -> tuple[RejectedRow, ...]:
-        return tuple(
-            RejectedRow(int(molecules[m].graph.row), molecules[m].graph.smiles, reason)
-            for m, reason in chosen
-        )
-
-    mixtures = rows(
-        (m, f"{molecule.parts} parts") for m, molecule in enumerate(molecules) if molecule.parts > 1
-    )
-    by_flat = defaultdict(list)
-    for m, molecule in enumerate(molecules):
-        by_flat[molecule.flat].append(m)
-    isomers = rows(
-        (m, f"differs from row {molecules[group[0]].graph.row} only in stereochemistry")
-        for group in by_flat.values()
-        for m in group[1:]
-    )
-    suspicions = [
-        Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
-        Finding("stereoisomers of another row", len(isomers), "kept", "", isomers),
-    ]
-    for target, column in zip(targets, y.T, strict=True):
-        if target.kind == "classification":
-            each = zip(target.classes, target.counts, strict=True)
-            rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
-            done = f"kept; {', '.join(rare)}"
-            suspicions.append(Finding("class with few molecules", len(rare), done, target.name))
-            continue
-        far = rows((m, f"value {column[m]:g}") for m in _outliers(column))
-        suspicions.append(Finding("values far from the rest", len(far), "kept", target.name, far))
-        low, high = target.limits
-        if low > 0 and high / low > SKEWED:
-            done = "kept; their logarithm is easier to learn"
-            check = "values span orders of magnitude"
-            suspicions.append(Finding(check, target.measured, done, target.name))
-    return suspicions
-
-
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _outliers(values: FloatArray) -> list[int]:
-    """Return the positions of values (n,) far from the median.
-
-    They are more than `OUTLIER` robust standard deviations (1.4826 MAD) away.
-    """
-    distance = np.abs(values - np.nanmedian(values))
-    scale = 1.4826 * np.nanmedian(distance)
-    return [] if scale == 0 else np.flatnonzero(distance > OUTLIER * scale).tolist()

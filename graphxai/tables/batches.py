@@ -15,14 +15,13 @@ from graphxai.api import load
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.graph import Graph
-from graphxai.datasets.labels import with_unit
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, molecule_graphs
-from graphxai.datasets.training_set import UNKNOWN, training_set_of
+from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.models import LoadedModel, Model, conformal_of
+from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
@@ -30,11 +29,13 @@ from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import locate, reading_of
 from graphxai.runtime.threads import one_thread
+from graphxai.visualization.layout import layout_note
 
+from .cells import PARENT, parent_cells, predicted_columns, prediction_cells, teacher_cells
 from .settings import Pictures
 
 if TYPE_CHECKING:
-    from graphxai.learning.teachers.stacking import Teacher
+    pass
 
 PROBE = "CC"
 LEDGER = (
@@ -111,6 +112,7 @@ class ExplainBatch:
             **dict.fromkeys(LEDGER, float),
             "relevance": list,
             "picture": str,
+            **dict.fromkeys(PARENT, str),
         }
 
     def __call__(
@@ -118,10 +120,11 @@ class ExplainBatch:
     ) -> list[dict[str, Any]]:
         """Explain molecules, and return a row for each of them in the order of the numbers.
 
-        A row has the cells of `columns`, with numbers as text. `picture` is the path for the
-        picture, and a further cell, `drawing`, is its SVG or PNG. A record of an SD file is in
-        `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
-        `reason`. If the table has names, every row has a `name`.
+        A row has the cells of `columns`, with numbers as text. `relevance` has a number for each
+        atom of `smiles`, which is 0 for the atoms of a counter-ion that was removed. `picture` is
+        the path for the picture, and a further cell, `drawing`, is its SVG or PNG. A record of an
+        SD file is in `record`. A molecule that cannot be read, explained or drawn has only `row`,
+        `smiles` and `reason`. If the table has names, every row has a `name`.
         """
         training = training_set_of(loaded(self.model))
         explained = self.explanations(smiles, numbers, names)
@@ -169,18 +172,23 @@ class ExplainBatch:
             "structure": sum(explanation.ledger.structure.values()),
             "unexplained": explanation.ledger.unexplained,
         }
+        as_given = explanation.as_given
+        relevance = explanation.by_atom_given(explanation.relevance)
         cells = {
             "row": row.row,
-            "smiles": one_line(explanation.smiles or ""),
+            "smiles": one_line((as_given.smiles if as_given else explanation.smiles) or ""),
             **prediction_cells(explanation.predictions),
             "target": explanation.target,
             **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},
-            "relevance": " ".join(f"{value:.7g}" for value in explanation.relevance),
+            "relevance": " ".join(f"{value:.7g}" for value in relevance),
             "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
+            **parent_cells(explanation.smiles, as_given),
         }
         if self.sdf:
             cells["record"] = explanation.to_sdf(title=row.name, Row=row.row)
         if pictures:
+            layout = layout_note(explanation.atoms())
+            cells["note"] = "; ".join(filter(None, (explanation.note, layout)))
             draw = explanation.png if pictures.suffix == ".png" else explanation.svg
             cells["drawing"] = draw(
                 scale=pictures.limit,
@@ -205,7 +213,8 @@ class PredictBatch:
     def columns(self, named: bool = False) -> dict[str, type]:
         """Return the columns of a row with their types."""
         columns = _with_name({"row": int}, str, named)
-        return columns | {"smiles": str} | predicted_columns(loaded(self.model))
+        columns |= {"smiles": str} | predicted_columns(loaded(self.model))
+        return columns | dict.fromkeys(PARENT, str)
 
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
@@ -221,11 +230,12 @@ class PredictBatch:
             encoded, rejected = _encoded(model, smiles, numbers)
             predicted, failed = _all_that_work(work, encoded)
             from_teacher = _teacher_cells_by_row(model, encoded)
-        text = {row: one_line(item.smiles or "") for row, item in encoded}
+        items = dict(encoded)
         cells = {
-            row: {"row": row, "smiles": text[row]}
+            row: {"row": row, "smiles": one_line(_given(items[row]))}
             | prediction_cells([p.at(self.level) for p in predictions])
             | from_teacher.get(row, {})
+            | parent_cells(items[row].smiles, items[row].as_given)
             for row, predictions in predicted
         }
         cells |= {
@@ -257,6 +267,11 @@ def require_molecules(model: LoadedModel) -> None:
             f"model {model.origin.name!r} reads {model.config.reads}, not molecules: for a table"
             " of SMILES, choose a model that reads molecules, such as 'bace'."
         )
+
+
+def _given(item: Input) -> str:
+    """The SMILES of a molecule as it was given."""
+    return (item.smiles if item.as_given is None else item.as_given.smiles) or ""
 
 
 def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
@@ -315,67 +330,7 @@ def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> Re
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def predicted_columns(model: Model) -> dict[str, type]:
-    """Return the columns of a model's predictions with their types."""
-    columns: dict[str, type] = {}
-    for task in model.config.tasks:
-        columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
-        columns |= {f"{task.name}: {name}": float for name in task.classes}
-        if task.name in conformal_of(model):
-            names = _range_columns(task.name, task.unit, bool(task.classes))
-            columns |= dict.fromkeys(names, str if task.classes else float)
-    columns |= {"nearest_similarity": float, "training_set": str}
-    teacher = teacher_of(model)
-    return columns | dict.fromkeys(teacher.headings if teacher else (), float)
-
-
-def teacher_of(model: Model) -> "Teacher | None":
-    """Return the teacher stored beside a model, or None if there is none."""
-    folder = getattr(model.origin, "folder", None)
-    if folder is None or not (folder / "teacher.safetensors").is_file():
-        return None
-    from graphxai.learning.teachers.saved_teacher import saved_teacher
-
-    return saved_teacher(folder, model.origin.sha256)
-
-
 def _teacher_cells_by_row(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
     """Return the cells that the teacher beside a model predicts for each row, if there is one."""
     cells = teacher_cells(model, [item for _, item in rows]) if rows else []
     return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))
-
-
-def teacher_cells(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
-    """Return what the teacher beside a model predicts, as cells, or [] without a teacher."""
-    teacher = teacher_of(model)
-    if teacher is None:
-        return []
-    columns = teacher.columns([item.smiles or "" for item in items])
-    return [
-        {name: f"{values[k]:z.6g}" for name, values in columns.items()} for k in range(len(items))
-    ]
-
-
-def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
-    """Return the columns of a task's interval, or of its set of classes."""
-    if classes:
-        return [f"{task}_set"]
-    return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
-
-
-def prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Return the cells of a row's predictions, and of how near it is to the training set."""
-    record: dict[str, Any] = {}
-    for prediction in predictions:
-        if prediction.label is None:
-            record[prediction.heading] = f"{prediction.value:z.6g}"
-        else:
-            record[prediction.task] = prediction.label
-        for name, probability in prediction.probabilities.items():
-            record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
-        cells = [f"{end:z.6g}" for end in prediction.interval or ()]
-        if prediction.classes is not None:
-            cells = [" or ".join(prediction.classes)]
-        names = _range_columns(prediction.task, prediction.unit, prediction.value is None)
-        record |= dict(zip(names, cells, strict=False))  # models without intervals have no cells
-    return record | (predictions[0].nearness or UNKNOWN).columns

@@ -275,4 +275,5 @@ def _description(
         "method": origin["method"],
         "options": origin["options"],  # which include seeds
         "target": None if batch.target is None else str(batch.target),
+        "standardise": batch.model.config.standardise,
     }

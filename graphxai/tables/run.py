@@ -287,6 +287,7 @@ def _description(
         "sdf": True if "sdf" in settings.formats else None,
         "level": None if settings.level == LEVEL else settings.level,
         "excel_safe": settings.excel_safe or None,
+        "standardise": model.config.standardise,
     }
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Bond, Mol
 
+MAX_RING = 28  # atoms; CoordGen takes .1 s for a ring of 30, 3 s for 34, minutes for 37
+MAX_UNTANGLED = 200  # atoms; CoordGen takes seconds for larger molecules
 _CLOSE = 0.65  # below this part of a bond length, unbonded atoms look like one
 
 
@@ -40,7 +42,7 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     rdDepictor.Compute2DCoords(
         copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
     )
-    crowding = flaws(copy)
+    crowding = 0 if layout_note(copy) else flaws(copy)
     if crowding:
         # CoordGen takes ten times as long but untangles macrocycles and crowded chains.
         untangled = Chem.Mol(copy)
@@ -50,6 +52,20 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     rdDepictor.NormalizeDepiction(copy)
     rdDepictor.StraightenDepiction(copy)
     return copy
+
+
+def layout_note(mol: Mol) -> str:
+    """Say why a molecule is drawn with RDKit's own layout alone; empty if it need not be.
+
+    CoordGen untangles a layout better, but it cannot be stopped, and for a large ring it may never
+    end.
+    """
+    if mol.GetNumAtoms() > MAX_UNTANGLED:
+        return f"drawn with a plain layout, as it has more than {MAX_UNTANGLED} atoms"
+    largest = max(map(len, mol.GetRingInfo().AtomRings()), default=0)
+    if largest > MAX_RING:
+        return f"drawn with a plain layout, because of a ring of {largest} atoms"
+    return ""
 
 
 def atoms_of(mol: Mol) -> Iterator[Atom]:

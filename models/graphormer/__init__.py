@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the list of public names
     from .ensemble import load_ensemble as load_ensemble
     from .ensemble import members_of as members_of
     from .ensemble import save_ensemble as save_ensemble
+    from .ensemble import set_standardisation as set_standardisation
     from .inputs import prepare as prepare
     from .inputs import reading_of as reading_of
     from .loading import load_model as load_model

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.datasets.as_given import Standardisation
 
 MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
 OGB_ATOMS, OGB_BONDS = (119, 5, 12, 12, 10, 6, 6, 2, 2), (5, 6, 2)  # sizes of OGB's vocabularies
@@ -33,6 +34,8 @@ class GraphormerConfig(TaskSet):
         head: "linear" is one linear map of the graph token. "transform" is a linear map, GELU,
             LayerNorm and a linear map with one shared bias, as in the published models of fairseq
             and Hugging Face.
+        standardise: how molecules are brought to their parents before they are read, as those
+            were that the model learned from; see `datasets.molecules.molecule_to_data`.
     """
 
     level: Literal["graph", "node"] = "graph"
@@ -63,6 +66,7 @@ class GraphormerConfig(TaskSet):
     dropout: float = 0.1
     attention_dropout: float = 0.1
     layernorm_eps: float = 1e-5
+    standardise: Standardisation = "as drawn"
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,6 +97,9 @@ class GraphormerConfig(TaskSet):
             raise ValueError(f"level must be 'graph' or 'node', not {self.level!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
+        if self.standardise not in get_args(Standardisation):
+            ways = ", ".join(map(repr, get_args(Standardisation)))
+            raise ValueError(f"standardise must be one of {ways}, not {self.standardise!r}.")
 
     @property
     def reads(self) -> Literal["molecules", "digits", "graphs"]:

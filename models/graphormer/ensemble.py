@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
+from graphxai.datasets.as_given import Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
@@ -29,6 +31,7 @@ from .checkpoint import (
     save_conformal,
     weights_digest,
 )
+from .config import GraphormerConfig
 from .encoding import collate
 from .model import Graphormer
 
@@ -40,6 +43,7 @@ __all__ = [
     "load_ensemble",
     "members_of",
     "save_ensemble",
+    "set_standardisation",
 ]
 
 MEMBERS = "members"
@@ -66,7 +70,6 @@ class Ensemble(nn.Module):
         kinds = [member.config.to_dict() for member in members]
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError("the members of an ensemble must have one configuration.")
-        self.config = members[0].config
         self._members = nn.ModuleList(members)
         self.origin = Origin()
         self.conformal: dict[str, Conformal] = {}
@@ -75,6 +78,11 @@ class Ensemble(nn.Module):
     def members(self) -> list[Graphormer]:
         """The members."""
         return [cast(Graphormer, member) for member in self._members]
+
+    @property
+    def config(self) -> GraphormerConfig:
+        """The configuration of its members."""
+        return self.members[0].config
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -126,6 +134,12 @@ LoadedModel = Graphormer | Ensemble
 def members_of(model: LoadedModel) -> list[Graphormer]:
     """Return the members of an ensemble. A single model is its own only member."""
     return model.members if isinstance(model, Ensemble) else [model]
+
+
+def set_standardisation(model: LoadedModel, standardise: Standardisation) -> None:
+    """Change how a model brings molecules to their parents, in all its members."""
+    for member in members_of(model):
+        member.config = replace(member.config, standardise=standardise)
 
 
 def save_ensemble(

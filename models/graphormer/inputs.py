@@ -75,9 +75,9 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     if isinstance(graph, Exception):
         raise graph
     if graph is not None:
-        return Input(encode.forward(graph), graph.smiles, graph.get("mol"))
+        return _molecule(encode.forward(graph))
     if isinstance(value, Graph):
-        return Input(encode(value), value.smiles, value.get("mol"))
+        return _molecule(encode(value))
     if is_data(value):
         return _from_data(config, value, encode)
     if config.reads == "digits":
@@ -86,6 +86,12 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
         "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
     )
     raise InputError(f"this model takes {inputs_text}, not {type(value).__name__}.")
+
+
+def _molecule(graph: Graph) -> Input:
+    """Return the input of a molecule's encoded graph."""
+    as_given = vars(graph).pop("as_given", None)  # what lies on a graph must be alike on all
+    return Input(graph, graph.smiles, graph.get("mol"), as_given=as_given)
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:
@@ -97,10 +103,9 @@ def writes_canonically(config: GraphormerConfig) -> bool:
     return config.ties == "average"
 
 
-def reading_of(config: GraphormerConfig) -> dict[str, bool]:
+def reading_of(config: GraphormerConfig) -> dict[str, Any]:
     """Return the options of `molecule_graphs` with which a model learned its molecules."""
-    standardise = bool(config.extra.get("standardise"))
-    return {"canonical": writes_canonically(config), "standardise": standardise}
+    return {"canonical": writes_canonically(config), "standardise": config.standardise}
 
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:

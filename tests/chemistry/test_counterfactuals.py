@@ -159,8 +159,9 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
 
 
 @pytest.mark.parametrize("goal", ["inactive", "pIC50: <6.9"])
-def test_only_those_that_the_model_is_sure_of(model, goal):
+def test_only_those_that_the_model_is_sure_of(goal):
     """The set has one class alone, or the whole interval of a value is beyond the limit."""
+    model = gx.load("bace", as_drawn=True)
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     options = {"n": 1, "predictions": 64, "steps": 1}
     any_, counterfactuals = (

@@ -135,6 +135,8 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
         "pIC50",
         "nearest_similarity",
         "training_set",
+        "parent",
+        "note",
     ]
     assert "training set: unknown" in text
     code, text, _ = run("predict", table, "--model", checkpoint)
@@ -461,7 +463,7 @@ def test_predictions_have_a_column_with_the_unit(run, tmp_path):
     source.write_text("smiles\nCCO\n")
     _, text, _ = run("predict", source, "--model", folder)
     assert text.splitlines()[0] == (
-        "row,smiles,solvation (kcal/mol),logS,nearest_similarity,training_set"
+        "row,smiles,solvation (kcal/mol),logS,nearest_similarity,training_set,parent,note"
     )
     _, text, _ = run("explain", source, "--model", folder, "--out", tmp_path / "out")
     (row,) = read(tmp_path / "out" / "explanations.csv")

@@ -78,7 +78,7 @@ def test_packing_loses_nothing(canonical: bool) -> None:
             assert str(result) == str(other)
             continue
         assert (result.text, result.mol) == (other.text, None)
-        for array, right in zip(result[2:], other[2:], strict=True):
+        for array, right in zip(result[2:5], other[2:5], strict=True):
             assert array.dtype == right.dtype == np.int64
             assert np.array_equal(array, right)
 
@@ -87,8 +87,8 @@ def test_what_is_packed_is_a_tenth_of_its_graphs() -> None:
     smiles = [text for text in ODD if len(text) < 100] * 20
     packed = featurise_packed(smiles, 500, False)
     graphs = [graph for graph in featurise(smiles, 500, False) if not isinstance(graph, Exception)]
-    sent = sum(array.nbytes for array in packed[:-1])
-    assert sent * 10 < sum(array.nbytes for graph in graphs for array in graph[2:])
+    sent = sum(array.nbytes for array in packed[:-2])
+    assert sent * 10 < sum(array.nbytes for graph in graphs for array in graph[2:5])
 
 
 @pytest.mark.parametrize("smiles", [[], [""], ["C1CC", ""], ["C"]])

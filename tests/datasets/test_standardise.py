@@ -3,35 +3,104 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.datasets.standardise import standardised
+from graphxai.datasets.molecule_errors import MixtureError
+from graphxai.datasets.molecules import molecule_graph, molecules_to_data
+from graphxai.datasets.standardise import may_change, parent_of
 from graphxai.learning.cleaning import clean_table
 
-
-@pytest.mark.parametrize(
-    ("written", "parent"),
-    [
-        ("CC(=O)[O-].[Na+]", "CC(=O)O"),
-        ("C[NH3+].[Cl-]", "CN"),
-        ("Oc1ccccn1", "O=c1cccc[nH]1"),
-        ("C[N+](=O)[O-]", "C[N+](=O)[O-]"),
-        ("C1CC", "C1CC"),
-        ("", ""),
-    ],
+BESYLATE = (
+    "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F.OS(=O)(=O)c1ccccc1"  # verubecestat
 )
-def test_the_parent_of_a_molecule(written, parent):
-    assert standardised(written) == parent
-    mol = Chem.MolFromSmiles(written)
-    if mol is not None and written:
-        assert Chem.MolToSmiles(standardised(mol)) == parent
+PARENTS = [
+    ("CC(=O)[O-].[Na+]", "CC(=O)O", ("salt removed: sodium", "charges neutralised")),
+    ("[Na]OC(C)=O", "CC(=O)O", ("salt removed: sodium",)),
+    ("C[NH3+].[Cl-]", "CN", ("salt removed: chloride", "charges neutralised")),
+    ("CCCCN.Cl.O.O", "CCCCN", ("salt removed: hydrochloride", "solvent removed: water x 2")),
+    ("[H+].[Cl-].CCCCN", "CCCCN", ("salt removed: chloride",)),
+    ("[NH3+]CC(=O)[O-]", "NCC(=O)O", ("charges neutralised",)),
+    ("C[S+]([O-])CCC", "CCCS(C)=O", ("charges neutralised",)),
+    ("CN.CN.OS(=O)(=O)O", "CN", ("salt removed: sulfate", "one of 2 copies kept")),
+    ("CCCCCCN.OC(=O)/C=C/C(=O)O", "CCCCCCN", ("salt removed: fumarate",)),
+    ("CCCCCCN.OC(=O)/C=C\\C(=O)O", "CCCCCCN", ("salt removed: maleate",)),
+    # metformin pamoate: the counter-ion is larger than the drug
+    (
+        "CN(C)C(=N)NC(=N)N.OC(=O)c1cc2ccccc2c(Cc2c(O)c(C(=O)O)cc3ccccc23)c1O",
+        "CN(C)C(=N)NC(=N)N",
+        ("salt removed: pamoate",),
+    ),
+]
+THEMSELVES = (
+    "C[N+](=O)[O-]",
+    "c1cc[n+]([O-])cc1",
+    "CN=[N+]=[N-]",
+    "C[N+](C)(C)C",
+    "[Na+].[Cl-]",
+    "Cl[Pt](Cl)(N)N",
+    "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
+    "CS(C)=O",
+    "CCOC(=O)[N-]c1c[n+](N2CCOCC2)no1",  # molsidomine: no proton can take its charges away
+)
+
+
+@pytest.mark.parametrize(("drawn", "parent", "changes"), PARENTS)
+def test_the_parent_of_a_salt_and_what_was_done(drawn, parent, changes):
+    mol = Chem.MolFromSmiles(drawn)
+    found = parent_of(mol, "parent")
+    assert Chem.MolToSmiles(found.mol) == Chem.CanonSmiles(parent)
+    assert found.changes == changes
+    assert may_change(drawn)
+    assert parent_of(found.mol, "parent") is None
+
+
+@pytest.mark.parametrize("drawn", THEMSELVES)
+def test_what_is_its_own_parent(drawn):
+    assert parent_of(Chem.MolFromSmiles(drawn), "parent") is None
+
+
+@pytest.mark.parametrize("given", [BESYLATE, Chem.MolFromSmiles(BESYLATE)], ids=["text", "mol"])
+def test_the_atoms_of_a_parent_lead_back_to_the_molecule_given(given):
+    graph = molecule_graph(given, standardise="parent")
+    drawn = Chem.MolFromSmiles(BESYLATE) if isinstance(given, str) else given
+    parent = graph.get("mol") or Chem.MolFromSmiles(graph.smiles)
+    atoms = graph.as_given.atoms
+    assert graph.as_given.size == drawn.GetNumAtoms() == 38
+    assert parent.GetNumAtoms() == len(atoms) == 28
+    for atom in parent.GetAtoms():
+        before = drawn.GetAtomWithIdx(atoms[atom.GetIdx()])
+        assert before.GetSymbol() == atom.GetSymbol()
+        neighbours = {atoms[other.GetIdx()] for other in atom.GetNeighbors()}
+        assert neighbours == {other.GetIdx() for other in before.GetNeighbors()}
+
+
+def test_a_mixture_of_two_compounds_is_refused_by_name():
+    with pytest.raises(MixtureError, match=r"a mixture of .*CN1CCC.* and .*CCCc1ccccc1"):
+        molecule_graph("CN1CCC(c2ccccc2)CC1.CCCc1ccccc1C(C)(C)C", standardise="parent")
+
+
+def test_worker_processes_give_the_same_parents():
+    drawn = [smiles for smiles, _, _ in PARENTS] * 3
+    here, there = (list(molecules_to_data(drawn, standardise="parent", workers=n)) for n in (1, 2))
+    for one, other in zip(here, there, strict=True):
+        assert (one.smiles, one.as_given) == (other.smiles, other.as_given)
+        assert bool((one.x == other.x).all())
+
+
+def test_tautomers_are_one_molecule_if_that_is_wanted():
+    pyridone, pyridinol = "O=c1cccc[nH]1", "Oc1ccccn1"
+    same = {molecule_graph(s, standardise="tautomers").smiles for s in (pyridone, pyridinol)}
+    assert len(same) == 1
+    assert molecule_graph(pyridinol, standardise="parent").smiles == pyridinol
 
 
 def test_salts_of_one_molecule_are_merged_and_reported(tmp_path):
     path = tmp_path / "salts.csv"
     rows = [f"{'C' * n}C(=O)O,{n}" for n in range(1, 21)] + ["CC(=O)[O-].[Na+],3"]
+    rows += ["CCCCCc1ccccc1.CCCCCCC1CCCC1,5"]
     path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
-    assert len(clean_table(path, "smiles", ["y"]).graphs) == 21
-    table = clean_table(path, "smiles", ["y"], standardise=True)
+    assert len(clean_table(path, "smiles", ["y"], standardise="as drawn").graphs) == 22
+    table = clean_table(path, "smiles", ["y"])
     assert len(table.graphs) == 20
     assert table.y[0, 0] == 2  # the median of 1 and 3
-    changed = next(finding for finding in table.findings if finding.check == "standardised")
-    assert [row.row for row in changed.rows] == [21]
+    found = {finding.check: finding for finding in table.findings}
+    assert [row.row for row in found["standardised"].rows] == [21]
+    assert [row.row for row in found["mixture of compounds"].rows] == [22]

@@ -369,7 +369,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     path.write_text("\n".join(lines) + "\n")
     code, text, error = run(
         "train", path, "--target-column", "a-*", "--time-column", "year", "--epochs", 1,
-        "--standardise", "--keep-teacher", "--replicates", 2, "--out", out,
+        "--keep-teacher", "--replicates", 2, "--out", out,
     )  # fmt: skip
     assert code == 0, error
     assert "a-3: only 7.7% of the training molecules (3) are '1'" in text
@@ -387,7 +387,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     values = [scores[name]["scores"]["graphormer"]["R2"][0] for name in ("a-1", "a-4")]
     card = (out / "model" / "README.md").read_text()
     assert f"| mean of 2 targets |  | R2 | {np.mean(values):.3f} |" in card
-    assert "and so is every molecule to predict" in card
+    assert "brought to its parent, in training and in predictions" in card
     for name in names:
         weights = metadata["teacher"][name]["weights"]
         assert sum(weights.values()) == pytest.approx(1)
@@ -415,7 +415,9 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     assert code == 0, error
     assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
     salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
-    assert predicted[salted]["smiles"] == Chem.CanonSmiles(MOLECULES[salted])
+    assert predicted[salted]["smiles"] == f"{MOLECULES[salted]}.Cl"
+    assert predicted[salted]["parent"] == Chem.CanonSmiles(MOLECULES[salted])
+    assert predicted[salted]["note"] == "salt removed: hydrochloride"
 
 
 def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,6 +20,7 @@ from rdkit.Chem import AllChem, rdDepictor
 from graphxai.visualization import PALETTES, Scale, grid_svg, molecule_svg, save_picture, svg_to_png
 from graphxai.visualization.color import signed, signed_alike
 from graphxai.visualization.frame import BAR_ROOM, color_bar, document
+from graphxai.visualization.layout import layout_note
 from graphxai.visualization.text import (
     draw_text,
     fit_text,
@@ -338,6 +340,21 @@ def test_crowded_macrocycles_get_the_layout_with_fewer_overlaps() -> None:
     length = np.median(distance[bonded])
     distance[bonded | np.eye(len(points), dtype=bool)] = np.inf
     assert distance.min() > 0.6 * length
+
+
+ENDLESS = (  # CoordGen does not return for it
+    "CC(C)(C)C1=CC2=C(C(=C1)C(C)(C)C)OCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCOC3=C(C=C(C=C3C(C)(C)C)"
+    "C(C)(C)C)C#CC#CC#CC#CC#CC#C2"
+)
+
+
+def test_a_ring_too_large_for_coordgen_has_a_plain_layout_and_says_so() -> None:
+    mol = Chem.MolFromSmiles(ENDLESS)
+    begun = time.process_time()
+    assert len(elements(molecule_svg(mol, relevance_of(mol)), "data-atom")) == mol.GetNumAtoms()
+    assert time.process_time() - begun < 10
+    assert "a ring of 58 atoms" in layout_note(mol)
+    assert not layout_note(Chem.MolFromSmiles("c1ccccc1CCCCCCCCCCCCCCCCCCCCCCCC"))
 
 
 def test_the_bar_has_numbers_and_words(mol: Chem.Mol) -> None:

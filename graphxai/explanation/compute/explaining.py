@@ -246,7 +246,7 @@ class _ExplainedBatch:
         outputs = numbers.outputs[row]
         relevance = numbers.relevance[row, nodes].copy()
         features = None if numbers.features is None else numbers.features[row, nodes].copy()
-        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model))
+        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model), item.note)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
         return Explanation(
@@ -274,6 +274,7 @@ class _ExplainedBatch:
             features_of=features_of,
             smiles=item.smiles,
             mol=item.molecule,
+            as_given=item.as_given,
             image=item.image,
             segments=item.segments,
             graph=_arrays_of(item),

@@ -112,8 +112,7 @@ def _read_or_error(
 ) -> Predictions | NotFiniteError:
     """Read one graph's outputs, or return the error if they are not finite."""
     try:
-        return read_outputs(
-            model.config, outputs, nearness_when_read(item, training), conformal_of(model)
-        )
+        near = nearness_when_read(item, training)
+        return read_outputs(model.config, outputs, near, conformal_of(model), item.note)
     except NotFiniteError as error:
         return error

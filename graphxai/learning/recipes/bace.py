@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.datasets.training_set import HELD_OUT, held_out_csv
 from graphxai.learning.calibration import fit_temperature, scale_logits
+from graphxai.learning.card import STANDARDISED as MOLECULES
 from graphxai.learning.card import coverage_text
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.finetuning import FINETUNING, molecule_config
@@ -29,12 +32,18 @@ from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.linked import Link
-from graphxai.models.graphormer import Graphormer, measure_mean_node, save_checkpoint
+from graphxai.models.graphormer import (
+    Graphormer,
+    measure_mean_node,
+    save_checkpoint,
+    set_standardisation,
+)
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
 __all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_training_compounds"]
 
+STANDARDISED: Standardisation = "parent"
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
 LINK = Link(ACTIVITY, POTENCY, threshold=7.0)
 # On unseen scaffolds, the class overfits sooner than pIC50.
@@ -99,7 +108,7 @@ def train_bace(
     settings = with_options(settings or RunSettings(), options, "train_bace")
     require_hardware(settings.accelerator, settings.devices, settings.precision)
     out, seed = Path(out), settings.seed
-    graphs = load_bace(root, canonical=True)
+    graphs = load_bace(root, canonical=True, standardise=STANDARDISED)
     parts = bace_split(graphs, split, seed)
     tasks = bace_tasks(graphs, parts)
     graphs = encode_all(graphs, molecule_config(tasks))
@@ -135,6 +144,7 @@ def train_bace(
     }
     command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
     card = _card(parts, scores, temperature, command, coverage)
+    set_standardisation(model, STANDARDISED)
     measure_mean_node(model, [graphs[k] for k in parts.train])
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_training_compounds(folder, graphs, parts)
@@ -204,6 +214,7 @@ def _card(
         if split.kind == "scaffold"
         else f"at random with seed {split.seed}"
     )
+    molecules = "\n".join(wrap(MOLECULES[STANDARDISED], 100))
     return f"""# BACE-1 inhibition
 
 A Graphormer (4 layers, width 128, 8 heads, 560,000 parameters) that predicts from a SMILES whether
@@ -211,7 +222,10 @@ a compound inhibits human beta-secretase 1 (`inactive`, `active`), and its pIC50
 
 **Data.** MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 compounds, md5
 `{BACE_MD5}`. Active means a pIC50 of 7 or above; 17 ligands of crystal
-structures are labelled active in the file despite a lower value, and were left as they are.
+structures are labelled active in the file despite a lower value, and were left as they are. The
+file draws 838 compounds with a charge.
+
+{molecules}
 
 **Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} compounds, {kind}. Their row
 positions are in `config.json`.

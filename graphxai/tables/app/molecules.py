@@ -20,6 +20,8 @@ from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.target import Target
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import trust
 from graphxai.explanation.compute.models import Model
@@ -59,6 +61,20 @@ def read(smiles: str) -> Chem.Mol:
     return mol
 
 
+def parent(model: Model, smiles: str) -> str:
+    """The SMILES of the molecule that a model reads, whose atoms are in the order of its card.
+
+    Errors are as for `read`. ValueError is also raised for a mixture.
+    """
+    read(smiles)
+    return _parent(smiles, getattr(model.config, "standardise", AS_DRAWN))
+
+
+@lru_cache(maxsize=512)
+def _parent(smiles: str, standardise: Standardisation) -> str:
+    return str(molecule_graph(smiles, standardise=standardise).smiles)
+
+
 def card(
     model: Model, smiles: str, method: str, target: Target, like: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -79,7 +95,7 @@ def card(
     read(smiles)
     explanation = explain(model, smiles, method, target=target, progress=False)
     mol = explanation.atoms()
-    drawn, origin = _drawn_like(mol, like)
+    drawn, origin = _drawn_like(model, mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)
     trusted = trust(model, explanation)
     content = record("", 0, explanation, fragments(explanation, "brics"), trusted)
@@ -114,14 +130,15 @@ def changes_at(
         place: the number of an atom, or of both atoms of a bond.
         locked: the atoms that must stay.
     """
-    mol = read(smiles)
+    written = parent(model, smiles)
+    mol = read(written)
     if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
         raise ValueError("place must be the number of an atom, or of both atoms of a bond.")
     kept = frozenset(locked)
-    changes = list(_transformed(smiles, kept))
+    changes = list(_transformed(written, kept))
     if len(place) == 2:
         seen = {change.smiles for change in changes}
-        more = _exchanged(smiles, kept, training_set_of(model))
+        more = _exchanged(written, kept, training_set_of(model))
         changes += [change for change in more if change.smiles not in seen]
     here = [change for change in changes if change.atoms >= set(place)]
     (now, *after) = predicted(model, [smiles, *(c.smiles for c in here)], target)
@@ -276,12 +293,14 @@ def _picture(smiles: str) -> dict[str, Any]:
     return drawing(read(smiles))
 
 
-def _drawn_like(mol: Chem.Mol, like: Mapping[str, Any] | None) -> tuple[Chem.Mol, list[int]]:
+def _drawn_like(
+    model: Model, mol: Chem.Mol, like: Mapping[str, Any] | None
+) -> tuple[Chem.Mol, list[int]]:
     """Lay the molecule out like the earlier molecule, if possible (see `card`)."""
     new = [-1] * mol.GetNumAtoms()
     if like is None:
         return laid_out(mol), new
-    before = read(str(like.get("smiles", "")))
+    before = read(parent(model, str(like.get("smiles", ""))))
     reference = _placed(before, like.get("x"), like.get("y"))
     origin = like.get("origin")
     if not (isinstance(origin, list) and _is_origin(origin, mol, before)):

@@ -18,7 +18,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
-from graphxai.tables.batches import predicted_columns, prediction_cells
+from graphxai.tables.cells import predicted_columns, prediction_cells
 
 from .measured import shown
 from .molecules import ReportRow, ReportSource

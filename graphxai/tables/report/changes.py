@@ -16,7 +16,7 @@ from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
-from graphxai.tables.batches import prediction_cells
+from graphxai.tables.cells import prediction_cells
 from graphxai.visualization.contrast import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs

@@ -16,7 +16,7 @@ from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
 from graphxai.explanation.provenance import versions
 from graphxai.runtime.reading import small_file
-from graphxai.tables.batches import predicted_columns
+from graphxai.tables.cells import predicted_columns
 from graphxai.visualization.color import PALETTES, Scale
 
 from .cards import Cards, MoleculeCard

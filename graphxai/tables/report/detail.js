@@ -136,7 +136,7 @@ function largePicture(molecule) {
 }
 
 function predictions(molecule) {
-  const more = [["Measured", (molecule.measured || molecule.bound)?.[1]], ["Model's data", PARTS[molecule.part]], ["Training set", molecule.near], ["Full card for", molecule.full]];
+  const more = [["Measured", (molecule.measured || molecule.bound)?.[1]], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Training set", molecule.near], ["Full card for", molecule.full]];
   const stated = molecule.predictions.map(([task, text], k) => [task, molecule.ranges[k] ? `${text} (${molecule.ranges[k]})` : text]);
   return element("div", { class: "block" }, facts([...stated, ...more.filter((fact) => fact[1])]));
 }

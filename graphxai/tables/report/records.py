@@ -65,6 +65,8 @@ def record(
         "trust": _trust(trust),
         "draw": drawing(mol),
     }
+    if explanation.note:
+        content["note"] = explanation.note
     if explanation.nearness is not None:
         content["near"] = explanation.nearness.sentence
     if explanation.features is not None:

@@ -1,0 +1,81 @@
+"""One compound gets one answer, in whatever form it is drawn.
+
+The whole of it is in benchmarks/one_compound.py.
+"""
+
+import numpy as np
+import pytest
+from one_compound import chosen_compounds, forms, outputs, tautomers
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.datasets.training_set import training_set_of
+from graphxai.models.graphormer import set_standardisation
+
+BESYLATE = (
+    "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F.OS(=O)(=O)c1ccccc1"  # verubecestat
+)
+BASE = BESYLATE.split(".")[0]
+PRALIDOXIME = "C[n+]1ccccc1C=NO"
+
+
+@pytest.mark.parametrize("name", ["bace", "blood-brain-barrier"])
+def test_salts_hydrates_and_ions_get_the_outputs_of_the_compound(name):
+    model = gx.load(name)
+    for compound in chosen_compounds(8):
+        base, *others = outputs(model, [compound, *forms(compound).values()])
+        assert np.abs(np.array(others) - base).max() < 1e-5
+
+
+def test_tautomers_get_one_output_if_that_is_wanted():
+    model = gx.load("bace")
+    set_standardisation(model, "tautomers")
+    pairs = [(compound, other) for compound in chosen_compounds(3) for other in tautomers(compound)]
+    first, second = (outputs(model, [pair[k] for pair in pairs]) for k in (0, 1))
+    assert len(pairs) > 2
+    assert np.abs(first - second).max() < 1e-5
+
+
+def test_an_explanation_shows_the_parent_and_leads_back_to_the_salt():
+    model = gx.load("bace")
+    salt, base = gx.explain(model, [BESYLATE, BASE])
+    assert salt.prediction.probabilities == pytest.approx(base.prediction.probabilities, abs=1e-6)
+    assert salt.note == "salt removed: besylate"
+    assert "salt removed: besylate" in repr(salt)
+    assert "salt removed: besylate" in salt.svg()
+    assert salt.molecule.GetNumAtoms() == 28
+    of_given = salt.by_atom_given(salt.relevance)
+    assert len(of_given) == Chem.MolFromSmiles(BESYLATE).GetNumAtoms() == 38
+    assert not of_given[28:].any()
+    # the base is written first, so its atoms have the same numbers in both
+    assert of_given[:28] == pytest.approx(base.relevance, abs=1e-5)
+    assert gx.predict(model, BESYLATE)["pIC50"].note == salt.note
+    assert not base.note
+
+
+def test_a_salt_of_a_training_compound_is_recognised():
+    model = gx.load("bace")
+    compound = next(s for s in training_set_of(model).smiles if "N" in s)
+    assert gx.predict(model, f"{compound}.Cl")["pIC50"].nearness.word == "training compound"
+
+
+def test_as_drawn_reads_salts_whole():
+    model = gx.load("bace", as_drawn=True)
+    e = gx.explain(model, BESYLATE)
+    assert len(e) == 38
+    assert not e.note
+    assert e.prediction.label == "inactive"
+    assert gx.predict(gx.load("bace"), BESYLATE)["BACE-1 inhibition"].label == "active"
+
+
+def test_a_mixture_is_refused_unless_it_is_read_as_drawn():
+    mixture = "CN1CCC(c2ccccc2)CC1.CCCc1ccccc1C(C)(C)C"
+    with pytest.raises(ValueError, match="is a mixture of"):
+        gx.predict(gx.load("bace"), mixture)
+    assert gx.predict(gx.load("bace", as_drawn=True), mixture)
+
+
+def test_a_permanent_charge_stays():
+    e = gx.explain(gx.load("bace"), f"{PRALIDOXIME}.[Cl-]")
+    assert e.note == "salt removed: chloride"
+    assert Chem.GetFormalCharge(e.molecule) == 1
