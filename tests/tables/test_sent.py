@@ -50,7 +50,7 @@ def test_a_benchmark_has_the_same_values(model, monkeypatch):
 
 def test_a_report_is_the_same_page(model, monkeypatch, tmp_path):
     monkeypatch.setattr(cards, "CHUNK", 2)
-    monkeypatch.setattr(full_cards, "AT_A_TIME", 2)
+    monkeypatch.setattr(full_cards, "MOLECULES_AT_A_TIME", 2)
     pages = [
         report(model, SMILES, tmp_path / f"{k}.html", compared=("cam",), workers=k) for k in (1, 2)
     ]
