@@ -12,12 +12,14 @@ import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import graphxai as gx
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, kendall_tau, merged
+from graphxai.evaluation.conservation import Conservation, conservation
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import fit
@@ -191,6 +193,21 @@ def orderings(name: str, reports: dict[str, Report]) -> list[str]:
     return lines
 
 
+def sums_of_attention(name: str, checkpoint: str) -> dict[str, Conservation]:
+    """Compare sums of attention with the output of the true class (Ali 2022, Figure 8)."""
+    model = gx.load(checkpoint)
+    source = bace_test(model) if name == "bace" else mnist_test().sample(MNIST_IMAGES)
+    sums = {}
+    for method in ("gae", "rollout", "attention_flow"):
+        parts = []
+        for label, of_class in enumerate(model.config.tasks[0].classes):
+            inputs = [x for key, x in source.inputs.items() if source.labels[key] == label]
+            parts.append(conservation(model, inputs, [method], target=of_class)[method])
+        joined = [np.concatenate([getattr(p, n) for p in parts]) for n in ("outputs", "tokens")]
+        sums[method] = Conservation(method, *joined, biases=np.zeros_like(joined[0]))
+    return sums
+
+
 def holm_tested(report: Report, claims: list[tuple[str, str, str]]) -> list[str]:
     from graphxai.evaluation import holm
 
@@ -242,7 +259,7 @@ def main() -> None:
             "|---|---|---|---|",
             *(
                 f"| `{m}` | {c.slope:.2f} | {c.correlation:.2f} | {c.gap:.2f} |"
-                for m, c in good.conservation().items()
+                for m, c in (good.conservation() | sums_of_attention(name, bundled[name])).items()
             ),
             "",
         ]
