@@ -92,6 +92,7 @@ class ExplainedGraph:
     segments: NDArray[np.integer] | None = None
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: "PlainGraph | None" = None
+    is_sequence: bool = False
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -171,8 +172,9 @@ class ExplainedGraph:
 
     @property
     def has_picture(self) -> bool:
-        """Whether there is a molecule, an image with segments, or a graph to draw."""
-        return any(x is not None for x in (self.molecule, self.segments, self.drawn))
+        """Whether there is a molecule, an image with segments, a graph or a sequence to draw."""
+        pictured = any(x is not None for x in (self.molecule, self.segments, self.drawn))
+        return pictured or self.is_sequence
 
     @property
     def contested(self) -> NDArray[np.bool_]:
@@ -243,6 +245,8 @@ class ExplainedGraph:
         """The word for the nodes, in the plural."""
         if self.smiles is not None:
             return "atoms"
+        if self.is_sequence:
+            return "tokens"
         return "superpixels" if self.segments is not None else "nodes"
 
     @property

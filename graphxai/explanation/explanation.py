@@ -67,8 +67,8 @@ class Explanation(ExplainedGraph, Result):
                 makes equivalent show their mean (see `equivalent`).
             agreed: whether nodes stay without colour if the models of an ensemble disagree on their
                 sign (see `contested`).
-            options: options of `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg` and
-                `graph_svg`.
+            options: options of `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg`,
+                `graph_svg` and `tokens_svg` (such as the `words` of a sentence).
         """
         from graphxai import visualization as draw
 
@@ -98,6 +98,8 @@ class Explanation(ExplainedGraph, Result):
             if scale is None and edges is not None:
                 options["scale"] = replace(options["scale"], limit=self._limit(edges))
             return draw.graph_svg(self.drawn, relevance, edge_relevance=edges, **options)
+        if self.is_sequence:
+            return draw.tokens_svg(relevance, **options)
         raise ValueError(
             "this input cannot be drawn: it has no molecule (a SMILES), no image with segments and"
             " no edges."

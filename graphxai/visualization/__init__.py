@@ -1,4 +1,4 @@
-"""Draw relevance on molecules, other graphs and superpixel images, and in grids, as SVG or PNG.
+"""Draw relevance on molecules, graphs, superpixel images and tokens, and in grids, as SVG or PNG.
 
 Inputs are plain values: RDKit molecules, numpy arrays and strings. RDKit, fontTools, matplotlib and
 the rasteriser are imported only when a picture is drawn.
@@ -10,6 +10,7 @@ from .grid import grid_svg
 from .molecule import molecule_svg
 from .render import displayed, save_picture, svg_to_png
 from .superpixel import superpixel_row_svg, superpixel_svg
+from .tokens import tokens_svg
 
 __all__ = [
     "PALETTES",
@@ -23,4 +24,5 @@ __all__ = [
     "superpixel_row_svg",
     "superpixel_svg",
     "svg_to_png",
+    "tokens_svg",
 ]

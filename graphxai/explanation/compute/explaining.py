@@ -279,6 +279,7 @@ class _ExplainedBatch:
             segments=item.segments,
             graph=_arrays_of(item),
             drawn=plain_graph(item),
+            is_sequence=item.graph.get("dense") is not None,
             provenance=self.origin,
         )
 
