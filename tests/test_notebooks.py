@@ -18,7 +18,11 @@ from nbclient.util import run_sync  # noqa: E402
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LARGEST = 600_000  # bytes
-NEED_TRAINING = {"02_train_on_your_own_table", "04_which_explainer"}
+NEED_TRAINING = {
+    "02_train_on_your_own_table",
+    "04_which_explainer",
+    "07_your_own_graphs",
+}
 # Replacements, by notebook, with which a cell shows the same kind of output after less work.
 LESS_WORK = {
     "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:160]"},
@@ -30,6 +34,7 @@ LESS_WORK = {
         "[160:]": "[30:]",
         "epochs=50": "epochs=5",
     },
+    "07_your_own_graphs": {"1, 250, tree": "1, 20, tree", "epochs=40": "epochs=1"},
 }
 # This runs before a notebook's own cells. It forgets all names, as a new kernel does, and allows no
 # network. Forests have few trees. `%reset` looks for garbage twice, but not among earlier imports.
@@ -94,7 +99,7 @@ def kernel() -> Iterator[AsyncKernelManager]:
 
 
 def test_there_is_a_notebook_for_every_step():
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
 @every_notebook

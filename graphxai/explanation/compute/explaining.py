@@ -279,7 +279,7 @@ class _ExplainedBatch:
             segments=item.segments,
             graph=_arrays_of(item),
             drawn=plain_graph(item),
-            is_sequence=item.graph.get("dense") is not None,
+            is_sequence=_is_sequence(item),
             provenance=self.origin,
         )
 
@@ -323,6 +323,12 @@ def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
         for name, value in tensors.items()
         if isinstance(value, Tensor) and value.layout == torch.strided
     }
+
+
+def _is_sequence(item: Input) -> bool:
+    """Return whether an input is a row of word numbers, and not of vectors such as patches."""
+    tokens = item.graph.get("dense")
+    return isinstance(tokens, Tensor) and not tokens.is_floating_point()
 
 
 def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
