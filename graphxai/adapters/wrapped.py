@@ -220,10 +220,11 @@ class WrappedModel(ModuleView):
 
     @property
     def why_recorded(self) -> str | None:
-        """The reason why LRP records passes of this model, or None if it does not.
+        """The reason why passes of this model were recorded last, or None if none was.
 
-        Passes are recorded if PyTorch's autograd graph does not say everything that the rules need.
-        This takes several times as long.
+        LRP and its variants, AttnLRP and Gradient x Input record passes if PyTorch's autograd graph
+        does not say everything that the rules need. This takes several times as long. The reason
+        names the operation and its module where they are known.
         """
         return why_recorded(self.running)
 

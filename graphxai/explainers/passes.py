@@ -78,10 +78,21 @@ def by_autograd(
         inside = [bias] if bias is not None and bias.requires_grad else []
         passing = tensors_passed(tape, rules) if is_graphormer else []
         leaves: dict[str, Tensor] = getattr(batch, "leaves", {})
-        arriving = [] if tape.deferred_shares is None else tape.deferred_shares.leaves
+        deferred = tape.deferred_shares
+        arriving = [] if deferred is None else deferred.leaves
+        differentiable = deferred is not None and deferred.differentiable
         wanted = [tokens, *tape.biases, *inside, *passing, *leaves.values(), *arriving]
         wanted += tape.attention if held else []
-        gradients = gradients_of((outputs * weights).sum(-1), wanted)
+        of_outputs = weights.detach().requires_grad_() if differentiable else weights
+        try:
+            with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):
+                explained = (outputs * of_outputs).sum(-1)
+                gradients = gradients_of(explained, wanted, differentiable)
+        except RuntimeError as error:  # an operation may have no second derivative
+            if deferred is None or not differentiable:
+                raise
+            deferred.give_up(str(error))
+            return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
         of_structure = gradients[inside[0]] if inside else None
         if held and bias is not None:
             of_structure = _at_logits(tape, gradients, bias)
@@ -93,13 +104,11 @@ def by_autograd(
             biases = biases + (b.detach() * gradients[b]).flatten(1).sum(-1)
         left = remainders(tape, rules, gradients, share) if is_graphormer else {}
         constants: dict[str, Tensor] = {}
-        if tape.deferred_shares is not None:
+        if deferred is not None:
             relevance = (tokens * gradients[tokens]).sum(-1).detach()
             at_leaves = [gradients[leaf] for leaf in arriving]
             try:
-                shares = tape.deferred_shares.shares(
-                    at_leaves, outputs.detach(), weights, relevance
-                )
+                shares = deferred.shares(at_leaves, outputs.detach(), of_outputs, relevance)
             except DoesNotAddUp:  # the next pass records what it needs
                 return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
             constants = _finite(shares)

@@ -93,10 +93,15 @@ class DeferredShares:
         shares: computes the share (B,) of each line of the ledger. It takes the gradients of the
             leaves, the outputs (B, C), the weights (B, C) of the sum over these outputs, and the
             relevance (B, T) of the tokens. It raises DoesNotAddUp if the pass has to run again.
+        differentiable: whether the gradients must be differentiable by the weights, which then
+            require a gradient.
+        give_up: is told why no such gradients could be computed, before the pass runs again.
     """
 
     leaves: list[Any]
     shares: Callable[[list[Tensor], Tensor, Tensor, Tensor], dict[str, Tensor]]
+    differentiable: bool = False
+    give_up: Callable[[str], None] = lambda reason: None
 
 
 @dataclass

@@ -32,13 +32,18 @@ from .conservative import LossyOperation, Rules, Tape
 Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # of f_c, by tensor or edge
 
 
-def gradients_of(f: Tensor, leaves: Sequence[Tensor | GradientEdge]) -> Gradients:
+def gradients_of(
+    f: Tensor, leaves: Sequence[Tensor | GradientEdge], differentiable: bool = False
+) -> Gradients:
     """Return the gradients of f (B,) at tensors, or at the tensors that graph edges lead to.
 
     A gradient is zero if f does not depend on the tensor.
+
+    Args:
+        differentiable: whether the gradients have gradients in turn.
     """
     wrt: Any = leaves  # PyTorch accepts tensors and edges in one list
-    gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True)
+    gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True, create_graph=differentiable)
     return {
         leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
         if gradient is None

@@ -200,7 +200,7 @@ def test_shares_that_are_carried_along_are_the_directional_derivatives(method, m
 def test_one_graph_is_explained_without_recording_it_again(method, monkeypatch):
     model = gx.wrap(Gps().eval(), kind="regression")
     gx.explain(model, ring(6), method)
-    monkeypatch.setattr("graphxai.adapters.engine.session.record_pass", None)
+    monkeypatch.setattr("graphxai.adapters.engine.recorded_pass.record_pass", None)
     followed = gx.explain(model, ring(5, 1), method)
     monkeypatch.undo()
     fresh = gx.explain(gx.wrap(Gps().eval(), kind="regression"), ring(5, 1), method)

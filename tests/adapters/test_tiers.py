@@ -15,14 +15,17 @@ from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 import graphxai as gx
 from graphxai.adapters.engine.autograd_graph import AutogradGraph
 from graphxai.adapters.engine.built_in_rules import BUILT_IN
-from graphxai.adapters.engine.hooked_pass import AFFINE, recorded_only, why_recorded
+from graphxai.adapters.engine.hooked_ledger import AFFINE
+from graphxai.adapters.engine.hooked_pass import recorded_only, why_recorded
 from graphxai.adapters.engine.hooks import hooks_of, install_hooks
 from graphxai.adapters.engine.node_kinds import KINDS
 from graphxai.adapters.engine.recording import recording
 from graphxai.adapters.engine.replay import replay
 from graphxai.adapters.engine.replay_plan import make_plan
 from graphxai.adapters.engine.role_finder import find_roles
-from graphxai.rules.conservative import conservative
+from graphxai.explainers import GradientInput
+from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.operation_rule import OperationRule
 from pooled_models import DIM, Pooled, graph, seeded
 
 # -- every rule ------------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ def random_numbers(model, h):
         (cut_off, "do not sum to the output"),
         (hidden, "DoubledBackward"),
         (written_in_a_view, "CopySlices"),
-        (saturated, "TanhBackward0"),
+        (saturated, "TanhBackward0 in Pooled"),
         (random_numbers, "random numbers"),
     ],
 )
@@ -225,12 +228,12 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
 class Gps(nn.Module):
     """A GPS that has an encoder of edges with a bias."""
 
-    def __init__(self, width: int = 16, layers: int = 2):
+    def __init__(self, width: int = 16, layers: int = 2, norm: str = "layer_norm"):
         super().__init__()
         self.nodes, self.edges = nn.Linear(graph().num_features, width), nn.Linear(2, width)
         mlps = (nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))
         self.layers = nn.ModuleList(
-            GPSConv(width, GINEConv(mlp), heads=4, norm="layer_norm") for mlp in mlps
+            GPSConv(width, GINEConv(mlp), heads=4, norm=norm) for mlp in mlps
         )
         self.head = nn.Linear(width, 1)
 
@@ -282,3 +285,73 @@ def test_attributes_of_a_graph_require_no_gradient_afterwards():
     gx.explain(model, data)
     assert not data.edge_attr.requires_grad
     assert why_recorded(model.running) is None
+
+
+# -- under rules that are not affine ---------------------------------------------------------------
+
+OTHER_METHODS = ["gradient_input", "attn_lrp", "lrp_ah", "lrp_ln", "lrp_ah_ln"]
+
+
+@pytest.mark.parametrize("method", OTHER_METHODS)
+def test_other_methods_say_the_same_in_both_tiers(method):
+    module = seeded(Gps(norm="batch_norm")).double()
+    graphs = [with_bonds(n) for n in (4, 7, 5)]
+    for data in graphs:
+        data.x, data.edge_attr = data.x.double(), data.edge_attr.double()
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graphs[0], method)  # proves the plan for one graph
+    together = gx.explain(model, graphs, method)
+    assert model.why_recorded is None
+    with recorded_only():
+        recorded = gx.explain(model, graphs, method)
+    for first, second, data in zip(together, recorded, graphs, strict=True):
+        for other in (second, gx.explain(model, data, method)):
+            np.testing.assert_allclose(first.relevance, other.relevance, rtol=1e-5, atol=1e-7)
+            assert first.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-7)
+            assert first.ledger.others == pytest.approx(other.ledger.others, abs=1e-7)
+
+
+class Halved(GradientInput):
+    """LRP in which GELU passes half of its gradient back."""
+
+    half = OperationRule("gelu", lambda x, gelu: gelu(x) / 2 + gelu(x).detach() / 2)
+    rules = Rules(attention=True, layernorm=True, custom=(half,))
+
+
+def test_a_number_in_a_norm_by_hand_is_found_by_a_recorded_pass():
+    """PyG's LayerNorm adds an epsilon, whose share only the second tier can tell."""
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
+    first = gx.explain(model, data, "lrp_ah")
+    assert "constants in layers.0.norm1" in model.why_recorded
+    with recorded_only():
+        assert first.ledger.others == gx.explain(model, data, "lrp_ah").ledger.others
+    assert gx.explain(model, data, "attn_lrp").ledger.others.keys() == {"edge_attr"}
+
+
+def test_a_custom_rule_acts_through_hooks_as_in_a_recorded_pass():
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
+    first = gx.explain(model, data, Halved())
+    assert model.why_recorded is None
+    with recorded_only():
+        second = gx.explain(model, data, Halved())
+    np.testing.assert_allclose(first.relevance, second.relevance, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(first.relevance, gx.explain(model, data, "lrp_ah_ln").relevance)
+
+
+def attending_with_an_offset(model, h):
+    scores = h @ h.T + torch.linspace(0, 1, len(h))
+    return scores.softmax(-1) @ h
+
+
+def test_constants_that_affine_rules_do_not_pass_are_found_by_a_recorded_pass():
+    """Numbers that are added to scores matter only where attention passes relevance on."""
+    model = gx.wrap(seeded(Pooled(attending_with_an_offset)), kind="regression")
+    gx.explain(model, graph())
+    assert model.why_recorded is None
+    first = gx.explain(model, graph(), "gradient_input")
+    assert "a constant that autograd does not know (constants" in model.why_recorded
+    with recorded_only():
+        second = gx.explain(model, graph(), "gradient_input")
+    np.testing.assert_array_equal(first.relevance, second.relevance)
+    assert first.ledger.others == second.ledger.others
+    assert "constants" in first.ledger.others

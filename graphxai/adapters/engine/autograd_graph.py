@@ -31,7 +31,15 @@ _NO_MODULE = RunningModule("")
 
 
 class Opaque(Exception):
-    """A pass whose graph does not say enough; the message says where."""
+    """A pass whose graph does not say enough; the message says where.
+
+    Args:
+        node: the name of a node that is not known, if it is that.
+    """
+
+    def __init__(self, reason: str, node: str | None = None) -> None:
+        super().__init__(reason)
+        self.node = node
 
 
 @dataclass(eq=False)
@@ -173,7 +181,8 @@ class _TraceWriter:
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
             else:
-                raise Opaque(name.removeprefix("torch::autograd::"))
+                name = name.removeprefix("torch::autograd::")
+                raise Opaque(name, name)
         value = self._values[graph.output]
         self.trace.output = Ref(value, value)
 

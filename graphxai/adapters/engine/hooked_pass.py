@@ -4,54 +4,55 @@ This is the first of two tiers. The autograd graph of a pass is the list of its 
 are found in it as in a recorded pass, and hooks let relevance pass back by the rules. Nothing is
 recorded and nothing runs again, so that it takes little more than a plain gradient.
 
-Under these rules the output is an affine function of the inputs: relevance and the shares of the
-biases add up to it. That is how a pass proves that its graph had said enough. What the graph does
-not show (numbers in the code, signals past the gradient) is missing in the sum; such passes, and
-those that are `Opaque`, go to the second tier, which records them.
+A pass has to prove that its graph had said enough (see `hooked_ledger`), because the graph does not
+show everything, such as numbers in the code and signals past the gradient. Passes without a proof,
+and those that are `Opaque`, go to the second tier, which records them.
 """
 
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
-from graphxai.rules.conservative import DeferredShares, DoesNotAddUp, Rules
+from graphxai.rules.conservative import DeferredShares, Rules
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
-from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Node, Opaque, shape_of
+from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Opaque, shape_of
+from .hooked_ledger import (
+    AFFINE,
+    AddedConstants,
+    Addition,
+    Proof,
+    RecordedPass,
+    shares_by_gradient,
+    shares_by_sum,
+    shift_of_batch_norm,
+)
 from .hooks import HookAt, can_be_hooked, hooks_of, install_hooks
-from .ledger_lines import BIASES, STRUCTURE
+from .ledger_lines import STRUCTURE
 from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
-from .trace import Op, Ref, refs_in
+from .trace import Op, Ref, Trace, refs_in
 from .vocabulary import ADDITIVE, GATES
 
-AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 TRIES = 3  # passes of a model that may fail before it is always recorded
 KEPT = 8  # plans of a model
-TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 _MOVES = {
     "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze",
     "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "clone", "alias", "repeat",
     "cat", "stack",
 }  # fmt: skip
 _LOOKUPS = {"embedding", "index", "index_select", "gather"}
-
-
-class _Addition(NamedTuple):
-    """A parameter that is added to a signal: the places of its node and of a BatchNorm's."""
-
-    parameter: int
-    batch_norm: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ class HookedPlan:
     hooks: tuple[HookAt, ...]
     places: tuple[int, ...]
     results: Mapping[int, tuple[int, int]]
-    additions: tuple[_Addition, ...]
+    additions: tuple[Addition, ...]
     alike: tuple[tuple[tuple[int, ...], list[int]], ...]
 
     def fits(self, graph: AutogradGraph) -> bool:
@@ -88,12 +89,13 @@ class HookedPlan:
         return shape_of((graph.nodes[place], number))
 
 
+_agreed: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each once with a recorded pass
 _plans: "weakref.WeakKeyDictionary[nn.Module, dict[object, HookedPlan]]" = (
     weakref.WeakKeyDictionary()
 )
-_failures: "weakref.WeakKeyDictionary[nn.Module, list[str]]" = weakref.WeakKeyDictionary()
-
-
+_failures: "weakref.WeakKeyDictionary[nn.Module, dict[Rules, list[Opaque]]]" = (
+    weakref.WeakKeyDictionary()
+)
 _hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
 
 
@@ -104,26 +106,50 @@ def recorded_only() -> AbstractContextManager[bool]:
 
 def may_be_hooked(request: PassRequest, rules: Rules) -> bool:
     """Whether a pass under these rules is worth a try."""
-    if rules != AFFINE or request.leaves or not _hooks_allowed.get():
+    if request.leaves or not _hooks_allowed.get():
         return False
-    return len(_failures.get(request.module, ())) < TRIES
+    return len(_failures.get(request.module, {}).get(rules, ())) < TRIES
 
 
 def why_recorded(module: nn.Module) -> str | None:
-    """Say why passes of a module were recorded, the last time that they were."""
-    reasons = _failures.get(module)
-    return reasons[-1] if reasons else None
+    """Say why passes of a module were recorded, under the rules for which they last were."""
+    by_rules = _failures.get(module)
+    return str(list(by_rules.values())[-1][-1]) if by_rules else None
 
 
-def note_failure(module: nn.Module, reason: str, times: int = 1) -> None:
-    """Remember why a pass had to be recorded."""
-    _failures.setdefault(module, []).extend([reason] * times)
+def note_failure(
+    module: nn.Module, rules: Rules, reason: str, times: int = 1, node: str | None = None
+) -> None:
+    """Remember why a pass under these rules had to be recorded."""
+    by_rules = _failures.setdefault(module, {})
+    by_rules[rules] = [*by_rules.pop(rules, ()), *[Opaque(reason, node)] * times]
 
 
-def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredShares]:
+def locate_failure(module: nn.Module, rules: Rules, trace: Trace) -> None:
+    """Add to the last reason the modules that run the operation of an unknown node.
+
+    Args:
+        trace: the recorded list of the pass.
+    """
+    failures = _failures.get(module, {}).get(rules)
+    if not failures or failures[-1].node is None:
+        return
+    node = failures[-1].node
+    operation = re.sub(r"Backward\d*$", "", node).lower()
+    ops = (op for op in trace.ops if op.name.replace("_", "").lower() == operation)
+    if paths := sorted({op.path or type(module).__name__ for op in ops}):
+        failures[-1] = Opaque(f"{node} in {', '.join(paths)}")
+
+
+def pass_by_hooks(
+    request: PassRequest, rules: Rules, recorded: RecordedPass
+) -> tuple[Tensor, DeferredShares]:
     """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
 
     Raises Opaque if the pass has to be recorded.
+
+    Args:
+        recorded: explains the same pass by a recording, to compare with it.
     """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
@@ -143,7 +169,20 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredS
         raise Opaque("an output that does not depend on the nodes")
     plan = _plan_for(request, graph, rules)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    return outputs, _ledger(request, graph, plan, edges)
+    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
+    added = AddedConstants(
+        [parameter.detach() if a.batch_norm is None
+         else shift_of_batch_norm(parameter.detach(), graph.nodes[a.batch_norm])
+         for parameter, a in zip(parameters, plan.additions, strict=True)],
+        parameters,
+        {name: request.others[name].detach() for name in edges},
+        list(edges.values()),
+    )  # fmt: skip
+    give_up = partial(note_failure, request.module, rules)
+    if rules == AFFINE:
+        return outputs, shares_by_sum(request, added, give_up)
+    proof = None if plan in _agreed else Proof(recorded, leaf, partial(_agreed.add, plan))
+    return outputs, shares_by_gradient(request, added, proof, give_up)
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
@@ -230,7 +269,7 @@ def _refuse_constant_rows(trace: GraphTrace) -> None:
             raise Opaque("a gate, and a product with a constant")
 
 
-def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[_Addition]:
+def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
     """Yield the parameters that are added to signals."""
     for op in plan.passing:
         if op.name == "native_batch_norm":
@@ -240,17 +279,17 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
                     for value in _parameters_behind(request, trace, ref.value):
-                        yield _Addition(trace.results[value][0])
+                        yield Addition(trace.results[value][0])
 
 
-def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> _Addition:
+def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
     """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
     _, weight, bias, mean, _, training = op.args
     if training is not False or mean is None:
         raise Opaque("a BatchNorm with the statistics of the batch")
     if type(bias) is not Ref or type(weight) is not Ref or bias.value not in trace.parameters:
         raise Opaque("a BatchNorm without a bias")
-    return _Addition(trace.results[bias.value][0], trace.places[op.number])
+    return Addition(trace.results[bias.value][0], trace.places[op.number])
 
 
 def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> list[int]:
@@ -277,60 +316,3 @@ def _has_codes(request: PassRequest) -> bool:
         not tensor.is_floating_point() and name not in STRUCTURE
         for name, tensor in request.others.items()
     )
-
-
-# -- the ledger ------------------------------------------------------------------------------------
-
-
-def _ledger(
-    request: PassRequest, graph: AutogradGraph, plan: HookedPlan, edges: Mapping[str, GradientEdge]
-) -> DeferredShares:
-    """Return how the shares of constants follow from the gradients at parameters and inputs.
-
-    The biases of all graphs together have the share `sum b df/db`. How it is divided among the
-    graphs follows from what relevance leaves of each graph's output. Raises DoesNotAddUp if the
-    two ways do not agree.
-    """
-    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
-    constants = [
-        p.detach() if a.batch_norm is None else _shift(p.detach(), graph.nodes[a.batch_norm])
-        for p, a in zip(parameters, plan.additions, strict=True)
-    ]
-    names, layout, module = list(edges), request.layout, request.module
-    inputs = {name: request.others[name].detach() for name in names}
-
-    def shares(
-        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
-    ) -> dict[str, Tensor]:
-        explained = (outputs * weights).sum(-1)  # (B,)
-        lines: dict[str, Tensor] = {}
-        for name, gradient in zip(names, gradients[: len(names)], strict=True):
-            by_entry = inputs[name] * gradient
-            by_row = by_entry.flatten(1).sum(1) if by_entry.dim() > 1 else by_entry
-            graphs = request.graphs_of(name)
-            if graphs is None:
-                graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
-            lines[name] = by_row.new_zeros(len(layout.mask)).index_add(0, graphs, by_row)
-        left = explained - relevance.sum(-1) - sum(lines.values(), torch.zeros_like(explained))
-        of_biases = [
-            (constant * gradient).sum()
-            for constant, gradient in zip(constants, gradients[len(names) :], strict=True)
-        ]
-        total = torch.stack(of_biases).sum() if of_biases else torch.zeros_like(left).sum()
-        size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
-        eps = max(torch.finfo(tensor.dtype).eps for tensor in (outputs, relevance))
-        unexplained = left.sum() - total
-        if not bool(unexplained.abs() <= TOLERANCE * eps * size):
-            note_failure(module, "relevance and biases do not sum to the output", TRIES)
-            raise DoesNotAddUp
-        lines = {name: line for name, line in lines.items() if bool(line.any())}
-        return {BIASES: left - unexplained / len(left)} | lines
-
-    return DeferredShares([*edges.values(), *parameters], shares)
-
-
-def _shift(bias: Tensor, node: Node) -> Tensor:
-    """Return what a BatchNorm with running statistics adds to its scaled input, (C,)."""
-    mean, variance = node._saved_running_mean, node._saved_running_var
-    shift: Tensor = mean * node._saved_weight.detach() * (variance + node._saved_eps).rsqrt()
-    return bias - shift

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from graphxai.rules.operation_rule import OperationRule
 
-from .autograd_graph import Node, bound_operation, saved
+from .autograd_graph import Node, Opaque, bound_operation, saved
 from .built_in_rules import BUILT_IN, ToInput
 from .node_kinds import KINDS
 from .replay_plan import ReplayPlan
 from .rules_in_force import custom_rule, has_rule
 from .trace import Op, Ref, refs_in
 
+ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 
@@ -71,8 +72,15 @@ def _by_rule(backward: Callable[[Node], ToInput], node: Node) -> Hook:
 
 
 def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
-    """Return a hook that passes back the gradient of what a custom rule computes."""
+    """Return a hook that passes back the gradient of what a custom rule computes.
+
+    Raises Opaque if the rule computes other values than the operation, which hooks cannot replace.
+    """
     x, operation = saved(node, "self"), bound_operation(node)
+    with torch.no_grad():
+        allowed = ROUNDING * torch.finfo(x.dtype).eps
+        if not torch.allclose(rule.compute(x, operation), operation(x), allowed, allowed):
+            raise Opaque(f"a rule for {rule.operation} that computes something else")
 
     def to_input(gradient: Tensor) -> Tensor:
         with torch.enable_grad():
