@@ -152,13 +152,16 @@ def rows_of_forms(name: str, compounds: Sequence[str]) -> Iterator[list[str]]:
 
 def rows_of_tautomers(name: str, compounds: Sequence[str]) -> Iterator[list[str]]:
     """Compare the tautomers of each compound, as parents and with canonical tautomers."""
-    found = [(smiles, other) for smiles in compounds for other in tautomers(smiles)]
+    pairs = [(smiles, other) for smiles in compounds for other in tautomers(smiles)]
     for way in ("parent", "tautomers"):
         model = gx.load(name)
         set_standardisation(model, way)
-        one, two = outputs(model, [a for a, _ in found]), outputs(model, [b for _, b in found])
-        change = np.abs(one - two).max(1)
-        yield [name, way, f"{len(found)}", f"{np.mean(change < 1e-4):.0%}", f"{change.mean():.3f}"]
+        outputs_of_first, outputs_of_second = (
+            outputs(model, [a for a, _ in pairs]),
+            outputs(model, [b for _, b in pairs]),
+        )
+        change = np.abs(outputs_of_first - outputs_of_second).max(1)
+        yield [name, way, f"{len(pairs)}", f"{np.mean(change < 1e-4):.0%}", f"{change.mean():.3f}"]
 
 
 def rows_unseen(name: str) -> Iterator[list[str]]:
@@ -169,10 +172,10 @@ def rows_unseen(name: str) -> Iterator[list[str]]:
     smiles = smiles[:: max(1, len(smiles) // COMPOUNDS)]
     mirrored = [(text, mirror) for text in smiles if (mirror := flipped(text))]
     base, heavy = outputs(model, smiles), outputs(model, list(map(labelled, smiles)))
-    one, other = (outputs(model, [pair[k] for pair in mirrored]) for k in (0, 1))
+    drawn, mirrored_outputs = (outputs(model, [pair[k] for pair in mirrored]) for k in (0, 1))
     for k, task in enumerate(model.config.tasks):
         spread = np.nanstd(base[:, k])
-        change = np.abs(one[:, k] - other[:, k])
+        change = np.abs(drawn[:, k] - mirrored_outputs[:, k])
         yield [
             name,
             task.name,

@@ -45,11 +45,11 @@ THEMSELVES = (
 @pytest.mark.parametrize(("drawn", "parent", "changes"), PARENTS)
 def test_the_parent_of_a_salt_and_what_was_done(drawn, parent, changes):
     mol = Chem.MolFromSmiles(drawn)
-    found = parent_of(mol, "parent")
-    assert Chem.MolToSmiles(found.mol) == Chem.CanonSmiles(parent)
-    assert found.changes == changes
+    result = parent_of(mol, "parent")
+    assert Chem.MolToSmiles(result.mol) == Chem.CanonSmiles(parent)
+    assert result.changes == changes
     assert may_change(drawn)
-    assert parent_of(found.mol, "parent") is None
+    assert parent_of(result.mol, "parent") is None
 
 
 @pytest.mark.parametrize("drawn", THEMSELVES)
@@ -80,9 +80,9 @@ def test_a_mixture_of_two_compounds_is_refused_by_name():
 def test_worker_processes_give_the_same_parents():
     drawn = [smiles for smiles, _, _ in PARENTS] * 3
     here, there = (list(molecules_to_data(drawn, standardise="parent", workers=n)) for n in (1, 2))
-    for one, other in zip(here, there, strict=True):
-        assert (one.smiles, one.as_given) == (other.smiles, other.as_given)
-        assert bool((one.x == other.x).all())
+    for graph, other in zip(here, there, strict=True):
+        assert (graph.smiles, graph.as_given) == (other.smiles, other.as_given)
+        assert bool((graph.x == other.x).all())
 
 
 def test_tautomers_are_one_molecule_if_that_is_wanted():
@@ -101,6 +101,6 @@ def test_salts_of_one_molecule_are_merged_and_reported(tmp_path):
     table = clean_table(path, "smiles", ["y"])
     assert len(table.graphs) == 20
     assert table.y[0, 0] == 2  # the median of 1 and 3
-    found = {finding.check: finding for finding in table.findings}
-    assert [row.row for row in found["standardised"].rows] == [21]
-    assert [row.row for row in found["mixture of compounds"].rows] == [22]
+    finding_of = {finding.check: finding for finding in table.findings}
+    assert [row.row for row in finding_of["standardised"].rows] == [21]
+    assert [row.row for row in finding_of["mixture of compounds"].rows] == [22]

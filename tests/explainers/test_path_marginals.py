@@ -199,8 +199,8 @@ def test_messages_and_pooling_count_in_a_model_without_attention():
     graph = Data(x=torch.randn(6, 4), edge_index=torch.tensor([[0, 1], [1, 0]]))
     model = gx.wrap(Sums().eval(), kind="regression")
     e = gx.explain(model, graph, "path_marginals")
-    own = (graph.x @ model.module.head.weight[0]).detach().numpy()
-    assert e.relevance == pytest.approx(3 * own / abs(own).mean(), rel=1e-4)
+    contributions = (graph.x @ model.module.head.weight[0]).detach().numpy()
+    assert e.relevance == pytest.approx(3 * contributions / abs(contributions).mean(), rel=1e-4)
     assert e.spread == pytest.approx(0, abs=1e-5)
 
 

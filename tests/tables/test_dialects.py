@@ -122,8 +122,8 @@ def test_a_single_molecule_has_fragments(tmp_path: Path) -> None:
 def test_a_number_is_a_value_to_cross(model) -> None:
     value = gx.predict(model, "CCO")["pIC50"].value
     for limit, sign in ((value + 1, ">"), (value - 1, "<")):
-        found = gx.counterfactuals(model, "CCO", limit, 1, predictions=5, progress=False)
-        assert str(found.goal).startswith(f"pIC50 {sign} ")
+        counterfactuals = gx.counterfactuals(model, "CCO", limit, 1, predictions=5, progress=False)
+        assert str(counterfactuals.goal).startswith(f"pIC50 {sign} ")
 
 
 def test_what_an_sd_file_cannot_hold_is_one_sentence(model, tmp_path: Path, capfd) -> None:
