@@ -26,7 +26,8 @@ Five ideas, in the order in which they build on each other:
 5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
    `layer_inputs` what enters the layer around it.
 
-`session` puts all of this together for a pass of a wrapped model (`pass_request`), `interception`
+`hooked_pass` with `hooked_ledger` is the first tier, `recorded_pass` the second. `session` chooses
+between them for a pass of a wrapped model (`pass_request`), and `interception` does it all
 for a module that is called in a block of a user's code. `program` and `program_following` run a
 recorded list beside the model. `presence` lets nodes be absent from a recorded pass. `pass_cache`
 keeps what several methods need of the same pass.

@@ -1,7 +1,4 @@
-"""Record passes and replay them under the rules: of wrapped models, and within a block.
-
-Passes of wrapped models also tell the shares of constants.
-"""
+"""Choose how a pass of a wrapped model is explained: by hooks, a recording, or positive rules."""
 
 from functools import partial
 
