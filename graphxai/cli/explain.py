@@ -192,10 +192,12 @@ def explain(
 
 def _kind_of(source: str) -> str:
     """Tell the kind of a source, which may be a folder of graphs."""
-    from graphxai.datasets.graph_folders import holds_graphs
+    if len(source) < 4096 and source.strip() and Path(source).is_dir():
+        from graphxai.datasets.graph_folders import holds_graphs  # brings torch
 
-    is_folder = len(source) < 4096 and bool(source.strip()) and Path(source).is_dir()
-    return "graphs" if is_folder and holds_graphs(source) else kind_of(source)
+        if holds_graphs(source):
+            return "graphs"
+    return kind_of(source)
 
 
 def _limit(scale: str) -> float | None:
