@@ -48,10 +48,12 @@ class ModelChecks:
     Args:
         mixing: the path of the module in which the model mixes the graphs of a batch, "" if the
             module is unclear, or None if the model keeps graphs apart.
+        reads_class_token: whether the model reads its output at a token that it adds to the nodes.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.mixing: str | None = None
+        self.reads_class_token = False
         self._form = _form(module)
         self._looked_for_mixing = False
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained

@@ -132,6 +132,11 @@ class WrappedModel(ModuleView):
         checks.look_for_mixing(self, batch)
         return checks.mixing is None and not self.padding.counts(self, batch)
 
+    @property
+    def reads_class_token(self) -> bool:
+        """Whether recorded attention has shown that the output is read at an added class token."""
+        return self.checks.reads_class_token
+
     def cuts(self, batch: WrappedBatch) -> set[str]:
         """Return the modules that use values of the nodes without their gradient."""
         return self.checks.cuts(self, batch)
@@ -330,17 +335,20 @@ class WrappedModel(ModuleView):
         try:
             request = self.pass_request(rows, batch, shown)
             if state is not None:
-                return pass_by_positive_rules(request, state)
+                outputs = pass_by_positive_rules(request, state)
+                self.checks.reads_class_token |= state.reads_class_token
+                return outputs
             outputs = pass_by_conservative_rules(request, current_rules(), tape)
         except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch) from None
         if tape is not None and not tape.with_biases and not tape.attention:
             raise NoAttentionError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
-                " see: methods that read attention cannot explain it. (They cannot read attention"
-                " without a softmax, or over more rows than the nodes, for example with a class"
-                " token that the model adds.)"
+                " see: methods that read attention cannot explain it. (Attention over more rows than"
+                " the nodes and a class token is not read, nor weights that no kernel makes positive.)"
             )
+        if tape is not None:
+            self.checks.reads_class_token |= tape.reads_class_token
         return outputs
 
     def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:

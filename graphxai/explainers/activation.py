@@ -37,7 +37,7 @@ class Cam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
+        gradient = _at_readout(model, traced.gradients[-1], batch)  # (B, H, T)
         return scored(gradient.mean(1), batch, traced.outputs, traced.target)
 
 
@@ -62,10 +62,10 @@ class GradCam(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        gradient = _at_readout(traced.gradients[-1], batch)  # (B, H, T)
-        attention = _at_readout(traced.attention[-1], batch)
+        gradient = _at_readout(model, traced.gradients[-1], batch)  # (B, H, T)
+        attention = _at_readout(model, traced.attention[-1], batch)
         if self.pooled:
-            real = first_row(batch, attention, "sum")[:, None]  # (B, 1, T)
+            real = first_row(model, batch, attention, "sum")[:, None]  # (B, 1, T)
             weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
             scores = (weight * attention).mean(1).relu()
         else:
@@ -108,7 +108,7 @@ class AttCat(Explainer):
         if others:
             shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
         layers = layers_of(model, tape, lambda: (outputs, tape.attention))
-        real = first_row(batch, outputs, "sum")  # (B, T)
+        real = first_row(model, batch, outputs, "sum")  # (B, T)
         scores = torch.zeros_like(real)
         for heads in _with_one_input(layers, entering):
             mean = layers.merged(heads, [tape.attention[k] for k in heads]).mean(1).to(real)
@@ -126,10 +126,10 @@ def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int
         yield from by_rows.values()
 
 
-def _at_readout(matrix: Tensor, batch: GraphBatch) -> Tensor:
+def _at_readout(model: ExplainableModel, matrix: Tensor, batch: GraphBatch) -> Tensor:
     """Return the graph token's row (B, H, T) of matrices (B, H, Q, T).
 
     Without a graph token, return the weighted mean of the nodes' rows.
     """
-    row = first_row(batch, matrix, "token")[:, : matrix.shape[2]]
+    row = first_row(model, batch, matrix, "token")[:, : matrix.shape[2]]
     return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -45,7 +45,7 @@ class _Readout(Explainer):
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
         means = [weights.mean(1) for weights in by_layer(model, batch, tape)]
-        return outputs, means, first_row(batch, outputs, self.readout)
+        return outputs, means, first_row(model, batch, outputs, self.readout)
 
 
 @register
@@ -98,7 +98,7 @@ class Gae(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        row = first_row(batch, traced.outputs, "token")
+        row = first_row(model, batch, traced.outputs, "token")
         for positive in reversed(traced.positive()):
             row = row + through(row, positive)
         return scored(row, batch, traced.outputs, traced.target)
@@ -119,7 +119,7 @@ class GaeRollout(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
-        row = first_row(batch, traced.outputs, "token")
+        row = first_row(model, batch, traced.outputs, "token")
         for positive in reversed(traced.positive()):  # (B, Q, T)
             row = _per_row_sum(row, positive)
             row = row + through(row, positive)
@@ -187,10 +187,15 @@ def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> 
     return layers.of(recorded.attention)
 
 
-def first_row(batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
-    """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum"."""
+def first_row(model: ExplainableModel, batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
+    """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum".
+
+    The attention of the pass must have been recorded: it shows whether a wrapped model adds a token.
+    """
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
     weights = getattr(batch, "readout", None)  # the nodes' weights if there is no graph token
+    if getattr(model, "reads_class_token", False):
+        weights = None
     if weights is not None:
         row[:, 1:] = batch.mask if readout == "sum" else weights
         return row

@@ -43,7 +43,7 @@ class AttentionFlow(Explainer):
             outputs = model.encode(model.embed(batch), batch)
         attention = by_layer(model, batch, tape)
         means = [weights.mean(1).double().cpu().numpy() for weights in attention]
-        row = first_row(batch, outputs, "token").double().cpu().numpy()
+        row = first_row(model, batch, outputs, "token").double().cpu().numpy()
         pooled = not row[:, 0].any()
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):

@@ -188,7 +188,7 @@ def transformer_attribution(
                 stacklevel=2,
             )
         passed_back = pass_relevance_back(double, batch, target, CHEFER, important=important)
-        row = first_row(batch, passed_back.tokens, "token")
+        row = first_row(model, batch, passed_back.tokens, "token")
         scores = attention_rollout(traced.gradients, traced.layers.of(passed_back.attention), row)
         return in_model_precision(scores, batch, passed_back, model)
 

@@ -119,6 +119,8 @@ class Tape:
             token's row, unless `all_queries` is set.
         chunks: a wrapped model may compute one attention matrix in several parts. For each entry of
             `attention`, this is the index of the first part of its matrix.
+        reads_class_token: of a wrapped model, whether its output is read at a token that the model
+            adds to the nodes of each graph.
         hidden: token states (B, T, D) that enter the first layer and leave each layer.
         biases: every additive parameter as used. Each graph has its own copy (B, 1, D), so that
             each gets its own share.
@@ -136,6 +138,7 @@ class Tape:
     with_operations: bool = False
     attention: list[Tensor] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
+    reads_class_token: bool = False
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
     deferred_shares: "DeferredShares | None" = None

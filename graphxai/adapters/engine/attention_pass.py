@@ -9,6 +9,7 @@ from graphxai.rules.conservative import Rules, current_tape
 
 from ..layout import NodeLayout
 from .attention import attention_between_nodes, attention_replacements, exposing
+from .class_token import reads_class_token
 from .layer_inputs import current_layer_inputs, layer_input_of
 from .linear_attention import insert_attention_matrices
 from .node_ids import NONE, NodeIds
@@ -125,6 +126,7 @@ def replay_reading_attention(
     )
     replayed = replay(plan, {slot: rows}, replacements=replacements)
     if (tape := current_tape()) is not None:
+        tape.reads_class_token = reads_class_token(trace, nodes)
         first = len(tape.attention) - len(attention)  # what the model recorded itself comes first
         tape.chunks += range(len(tape.chunks), first)
         tape.chunks += [first + layer.chunk_of for layer in attention]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .class_token import JOINS, with_class_token
 from .id_arithmetic import IdArithmetic
 from .node_ids import LARGE, NONE, VIEWS, EntryIds, NodeIds, agree, compressed
 from .trace import Op, Ref, Trace
@@ -80,13 +81,43 @@ class NodeTracker:
                 if result is not None:
                     unchanged = any(result is ids for ids in ids_of_reads.values())
                     is_short = op.name in TURNS or unchanged
-                    self.nodes.by_value[ref.value] = result if is_short else result.map(compressed)
+                    ids = result if is_short else result.map(compressed)
+                    self.nodes.by_value[ref.value] = self._with_class_token(op.name, ref, ids)
+
+    def _with_class_token(self, name: str, ref: Ref, ids: EntryIds) -> EntryIds:
+        if name not in JOINS:
+            return ids
+        return with_class_token(ids, self.trace.memory.tensors[ref.slot], self.nodes)
 
     def _ids_of(self, value: int) -> EntryIds | None:
-        """Return the ids of a value. After a write to another view they are those before it."""
-        while value not in self.nodes.by_value and value in self.trace.flow.merged:
-            value, _ = self.trace.flow.merged[value]
+        """Return the ids of a value. After a write to another view they come from both."""
+        if value not in self.nodes.by_value and value in self.trace.flow.merged:
+            before, written = self.trace.flow.merged[value]
+            merged = self._merged(value, self._ids_of(before), written)
+            if merged is not None:
+                merged = with_class_token(merged, self.trace.tensor(value), self.nodes)
+                self.nodes.by_value[value] = merged
         return self.nodes.by_value.get(value)
+
+    def _merged(self, value: int, before: EntryIds | None, written: int) -> EntryIds | None:
+        """Return the ids of a tensor after a write to another view of its memory."""
+        whole, part = self.trace.tensor(value), self.trace.tensor(written)
+        ids_of_part = self._ids_of(written)
+        if ids_of_part is None or whole.dtype != part.dtype or whole.layout != torch.strided:
+            return before
+        before = EntryIds(torch.tensor(NONE, device=whole.device)) if before is None else before
+        pairs = before.key is not None or ids_of_part.key is not None
+        size = whole.untyped_storage().nbytes() // whole.element_size()
+
+        def merged(ids: Tensor, new: Tensor) -> Tensor:
+            memory = ids.new_full((size,), NONE)
+            after = memory.as_strided(whole.shape, whole.stride(), whole.storage_offset())
+            after.copy_(ids)
+            memory.as_strided(part.shape, part.stride(), part.storage_offset()).copy_(new)
+            return compressed(after.contiguous())
+
+        query = merged(before.query, ids_of_part.query)
+        return EntryIds(query, merged(_key(before), _key(ids_of_part)) if pairs else None)
 
     def _result(
         self, op: Op, results: list[Ref], ids_of_reads: dict[int, EntryIds]
@@ -337,3 +368,8 @@ def _split(before: torch.Size, after: torch.Size) -> list[tuple[range, range]]:
 
 def _has_values(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _key(ids: EntryIds) -> Tensor:
+    """Return the second node of each pair; of entries of single nodes, that node again."""
+    return ids.query if ids.key is None else ids.key

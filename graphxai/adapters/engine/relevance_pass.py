@@ -25,7 +25,7 @@ class RelevancePass:
         reads_attention: whether the relevance of attention is needed.
         attention: the probabilities (B, H, T, T) of every layer, whose "gradient" is their
             relevance. They are leaves if the rules do not go into queries and keys.
-        chunks: as on `rules.conservative.Tape`.
+        chunks, reads_class_token: as on `rules.conservative.Tape`.
         head: the input (B, D) and the weights (C, D) of the linear map that makes the outputs,
             if there is one.
     """
@@ -35,6 +35,7 @@ class RelevancePass:
     reads_attention: bool = True
     attention: list[Tensor] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
+    reads_class_token: bool = False
     head: tuple[Tensor, Tensor] | None = None
 
     def explained(self, outputs: Tensor, weights: Tensor) -> Tensor:

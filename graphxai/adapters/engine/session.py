@@ -8,6 +8,7 @@ from graphxai.rules.conservative import Rules, Tape
 
 from .attention import NodeAttention, attention_between_nodes
 from .attention_pass import annotated_trace, replay_reading_attention
+from .class_token import reads_class_token
 from .hooked_pass import may_be_hooked, note_failure, pass_by_hooks
 from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_random_numbers
@@ -51,6 +52,7 @@ def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor
     attention: list[NodeAttention] = []
     if state.reads_attention:
         attention = attention_between_nodes(plan, nodes, size, name)
+        state.reads_class_token = reads_class_token(trace, nodes)
     warn_of_random_numbers(name, trace)
     outputs = run_by_positive_rules(plan, nodes, inputs, size, attention, state, name)
     return connected_to_nodes(outputs, request)

@@ -53,7 +53,10 @@ class PairsComputation:
             batch = collated(model, part)
             relevance = self._relevance(model, batch)  # (B, L, T, T)
             distances = distances_of(batch, [item.graph for _, item in part])
-            has_graph_token = getattr(batch, "has_graph_token", True)
+            of_token = (
+                relevance[..., 0, :].any() or relevance[..., 0].any()
+            )  # or one that was added
+            has_graph_token = getattr(batch, "has_graph_token", True) or bool(of_token)
             for row, (number, item) in enumerate(part):
                 tokens = item.num_nodes + 1
                 of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
