@@ -344,8 +344,9 @@ class WrappedModel(ModuleView):
         if tape is not None and not tape.with_biases and not tape.attention:
             raise NoAttentionError(
                 f"{type(self.module).__name__} has no attention between nodes that graphxai can"
-                " see: methods that read attention cannot explain it. (Attention over more rows than"
-                " the nodes and a class token is not read, nor weights that no kernel makes positive.)"
+                " see: methods that read attention cannot explain it. (Attention over more rows"
+                " than the nodes and a class token is not read, nor are weights that may be"
+                " negative.)"
             )
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token

@@ -190,7 +190,8 @@ def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> 
 def first_row(model: ExplainableModel, batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum".
 
-    The attention of the pass must have been recorded: it shows whether a wrapped model adds a token.
+    The attention of the pass must have been recorded. It shows whether a wrapped model adds a
+    token to the nodes.
     """
     row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
     weights = getattr(batch, "readout", None)  # the nodes' weights if there is no graph token

@@ -122,12 +122,13 @@ def attention_between_nodes(
             raise GraphsNeedOwnPass  # the divisor may contain padding
         elif not _pools(plan.trace, nodes, product):
             left_out.add(product.op.path or "the model")
-    left_out |= {op.path or "the model" for op in products_without_softmax(plan, nodes)}
+    without_kernel = products_without_softmax(plan.trace, plan.passing, plan.roles, nodes)
+    left_out |= {product.op.path or "the model" for product in without_kernel}
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
-            " nodes of the graphs (it involves latents, clusters, experts or an extra token, or it"
-            " has no softmax); methods that read attention leave it out:"
+            " nodes of the graphs (it involves latents, clusters, experts or several extra tokens,"
+            " or no kernel makes its weights positive); methods that read attention leave it out:"
             f" {'; '.join(sorted(left_out))}.",
             stacklevel=8,
         )

@@ -9,6 +9,7 @@ from graphxai.rules.conservative import Rules, current_tape
 
 from ..layout import NodeLayout
 from .attention import attention_between_nodes, attention_replacements, exposing
+from .attention_without_softmax import attention_with_kernels
 from .class_token import reads_class_token
 from .layer_inputs import current_layer_inputs, layer_input_of
 from .linear_attention import insert_attention_matrices
@@ -59,7 +60,9 @@ def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> Annot
         slot: the input that holds the nodes' rows.
     """
     nodes = node_ids_with_matrices(trace, slot, rows, layout)
-    return AnnotatedTrace(trace, nodes, find_roles(trace))
+    roles = find_roles(trace)
+    roles.attention += attention_with_kernels(trace, roles, nodes)
+    return AnnotatedTrace(trace, nodes, roles)
 
 
 def _draws_random_numbers(trace: Trace) -> bool:

@@ -88,5 +88,5 @@ def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: i
     held = {number: dict(values) for number, values in roles.held.items()}
     if rules.into_queries_and_keys:
         for product in roles.attention:
-            held[product.op.number].pop(product.weights, None)
+            held.get(product.op.number, {}).pop(product.weights, None)
     return make_plan(trace, replace(roles, held=held, products=set()), ALL_CONSTANT, bits)
