@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphxai.runtime.scope import Blocks
 
@@ -98,9 +99,11 @@ class _TieMode(TorchFunctionMode):
     def _with_ties(self, func: Any, result: Any, order: "_Order") -> Any:
         """Return the result of an ordering function, with values that share their gradient."""
         self.chooses = True
-        counts = order.counts()
-        if int(counts.max()) <= 1:
+        with _disable_current_modes():  # a recording does not see how ties are looked for
+            tied = bool((order.counts() > 1).any())
+        if not tied:
             return result
+        counts = order.counts()
         indices = result if func in POSITIONS else result[1] if isinstance(result, tuple) else None
         if indices is not None and order.chooses_among_equals(counts, everything=func in SORTS):
             self._tied[id(indices)] = indices

@@ -79,10 +79,7 @@ def _heads_that_talk(q, k, v, mask):
     return out.transpose(1, 2).flatten(2)
 
 
-DENSE = [
-    *(_heads_that_talk, _relu, _gelu, _sparsemax, _linear_einsum, _three_at_once),
-    *(_entrywise, _distances),
-]
+DENSE = [_heads_that_talk, _gelu, _linear_einsum, _three_at_once, _distances]
 
 
 class Mixing(nn.Module):
@@ -129,9 +126,8 @@ class Sparse(Mixing):
         return self.head(global_mean_pool(h + out, batch))
 
 
-MODELS = [*(Dense(mix) for mix in DENSE)] + [
-    Sparse(mix) for mix in (_edges_dot, _edges_einsum, _flat_moments)
-]
+MODELS = [*(Dense(mix) for mix in DENSE)] + [Sparse(mix) for mix in (_edges_einsum, _flat_moments)]
+POSITIVE = [*(Dense(mix) for mix in (_relu, _entrywise, _sparsemax)), Sparse(_edges_dot)]
 
 
 @pytest.mark.parametrize("method", ["rollout", "gae"])
@@ -140,6 +136,30 @@ MODELS = [*(Dense(mix) for mix in DENSE)] + [
 def test_attention_without_a_softmax_is_named(model, sizes, method):
     with pytest.warns(UserWarning, match="has no softmax.*leave it out: the model"):
         gx.explain(wrapped(started(model)), [graph(n) for n in sizes], method)
+
+
+@pytest.mark.parametrize("sizes", [(5,), (7, 4), SIZES])
+@pytest.mark.parametrize("model", POSITIVE, ids=lambda model: model.mix.__name__)
+def test_weights_of_a_positive_kernel_are_read(model, sizes):
+    module = started(model)
+    model, graphs = wrapped(module), [graph(n) for n in sizes]
+    batch = model.collate([item.data for item in prepare_all(model, graphs)])
+    with torch.no_grad(), gx.record() as tape:
+        model.encode(model.embed(batch), batch)
+    assert len(tape.attention) == 2  # the first is of the graph attention
+    for attention, data in zip(tape.attention[1][:, 0], graphs, strict=True):
+        n, (source, target) = len(data.x), data.edge_index
+        with torch.no_grad():
+            h = module.first(module.embed(data.x), data.edge_index)
+            q, k, _ = module.qkv(h).chunk(3, -1)
+            scores = q @ k.T
+        expected = scores.relu() / (5 if module.mix is _relu else 1)
+        if module.mix is _sparsemax:
+            expected = sparsemax(scores)
+        elif module.mix is _edges_dot:
+            linked = torch.zeros(n, n).index_put((target, source), torch.ones(len(source)))
+            expected = expected * linked
+        torch.testing.assert_close(attention[1 : n + 1, 1 : n + 1], expected)
 
 
 def _bilinear(q, k, v, mask):

@@ -128,7 +128,8 @@ def attention_between_nodes(
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
             " nodes of the graphs (it involves latents, clusters, experts or several extra tokens,"
-            " or no kernel makes its weights positive); methods that read attention leave it out:"
+            " or it has no softmax and no other kernel that makes weights positive); methods that"
+            " read attention leave it out:"
             f" {'; '.join(sorted(left_out))}.",
             stacklevel=8,
         )

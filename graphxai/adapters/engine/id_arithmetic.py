@@ -143,7 +143,8 @@ class IdArithmetic:
             swapped = agree(pair.query, other.key) and agree(pair.key, other.query)
             if alike or swapped:
                 return pair
-            if agree(pair.query, other.query):  # one entry for each query, such as a threshold
+            # one entry for each node of one side, such as a threshold of a query
+            if agree(pair.query, other.query) or agree(pair.key, other.key):
                 orders = ((other, pair), (pair, other))
                 return next((wide for narrow, wide in orders if _is_wider(wide, narrow)), None)
             return None

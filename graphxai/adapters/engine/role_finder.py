@@ -19,6 +19,7 @@ from .flow_queries import (
     is_smaller,
 )
 from .roles import AttentionProduct, Roles, Rule
+from .sparse_softmax import is_sparse_softmax
 from .trace import WEIGHTS, Op, Ref, Trace
 from .vocabulary import ADDITIONS, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
 
@@ -173,9 +174,9 @@ class _RoleFinder(FlowQueries):
         """Whether an operation makes weights that sum to one."""
         if op.name in SOFTMAX:
             return True
-        if op.name in ("div", "mul"):
-            return self._is_normalised(op)
-        return op.name == "exp" and self._is_of_logarithms(op)
+        if op.name in ("div", "mul") and self._is_normalised(op):
+            return True
+        return is_sparse_softmax(self, op) or (op.name == "exp" and self._is_of_logarithms(op))
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
