@@ -17,7 +17,7 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 
 from .autograd_graph import Node, bound_operation, saved
-from .vocabulary import RATIO
+from .vocabulary import ABOVE_ZERO, POWERS, RATIO
 
 aten = torch.ops.aten
 Function: TypeAlias = Callable[..., Any]
@@ -175,6 +175,33 @@ def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return rules_of.by_ratio(x, lambda z: func(z, *args, **kwargs))
 
 
+def ratio_above_zero(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute an elementwise function as f(0) and x times the constant `(f(x) - f(0)) / x`.
+
+    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2), from
+    zero on: f(0) is a constant and gets its share of the ledger. In a shifted softplus (Schuett
+    2017), or in `exp(x) - 1`, it cancels.
+    """
+    here = x.detach()
+    point = here.masked_fill(here == 0, 1e-4)
+    zero = func(torch.zeros_like(point), *args, **kwargs)
+    slope = (func(point, *args, **kwargs) - zero) / point
+    change = (x - here).masked_fill(here.isinf(), 0.0)
+    return func(here, *args, **kwargs) + change * slope.masked_fill(~slope.isfinite(), 0.0)
+
+
+def variance(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Compute the variance with half of its gradient.
+
+    It is a mean of squares, and each factor of a square gets half (uniform rule, Achtibat 2024,
+    section 3.2). A standard deviation needs no rule: x times its gradient sums to it.
+    """
+    result = func(rules_of.scale_gradient(x, 1 / 2), *args, **kwargs)
+    if not isinstance(result, tuple):
+        return result
+    return result[0], func(x, *args, **kwargs)[1]  # with the mean
+
+
 def ratio_backward(node: Node) -> ToInput:
     """Return the way back through `ratio`: `g [f(x) / x]`."""
     x, f = saved(node, "self"), bound_operation(node)
@@ -202,4 +229,7 @@ BUILT_IN: dict[str, BuiltInRule] = {
     "_native_batch_norm_legit_no_training": BuiltInRule("layernorm", batch_norm_running),
     "_log_softmax": BuiltInRule("attention", log_softmax),
     **dict.fromkeys(RATIO, BuiltInRule("activation", ratio, ratio_backward)),
+    **dict.fromkeys(POWERS, BuiltInRule("activation", ratio)),
+    **dict.fromkeys(ABOVE_ZERO, BuiltInRule("activation", ratio_above_zero)),
+    **dict.fromkeys(("var", "var_mean"), BuiltInRule("activation", variance)),
 }

@@ -12,11 +12,11 @@ from .built_in_rules import BUILT_IN
 from .ledger_lines import BIASES, LedgerLines
 from .node_ids import NONE, NodeIds
 from .replay_plan import ReplayPlan
-from .rules_in_force import custom_rule
+from .rules_in_force import custom_rule, has_rule
 from .trace import Op, Ref, Trace
-from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME
+from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, POWERS, RATIO, SAME
 
-BY_ENTRY = RATIO | {"relu", "leaky_relu"}  # they are x times a factor
+BY_ENTRY = RATIO | POWERS | {"relu", "leaky_relu"}  # they are x times a factor
 LINEAR = (SAME | MATRIX_PRODUCTS | {
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "scatter_add", "index_add",
 }) - {"masked_scatter", "_addmm_activation", "constant_pad_nd", "scatter", "sort"}  # fmt: skip
@@ -82,6 +82,8 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
     if (custom := custom_rule(plan, op)) is not None:
         return custom.conserves
     if op.name == "masked_fill" and op.args[2] not in (0, -torch.inf):
+        return False
+    if op.name in POWERS and not has_rule(plan, op):
         return False
     if op.name == "native_batch_norm":
         return op.args[5] is False

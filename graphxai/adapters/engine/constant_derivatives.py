@@ -16,7 +16,7 @@ from .replay import by_rule, out_of_place, replay
 from .replay_plan import ReplayPlan
 from .rules_in_force import rule_for
 from .trace import Op, Ref, fill_refs, is_real, pair_refs
-from .vocabulary import ADDITIONS, FILLS, LINEAR_IN, PLUS_PRODUCT, SUMMED
+from .vocabulary import ABOVE_ZERO, ADDITIONS, FILLS, LINEAR_IN, PLUS_PRODUCT, SUMMED
 
 _forward_mode = threading.Lock()  # all threads share one level of forward differentiation
 
@@ -59,8 +59,12 @@ class _ConstantDerivative:
         if op.name in LINEAR_IN and not (rule or op.in_place or kwargs):
             return _linear(op, args)
         out = by_rule(op, args, kwargs, rule)
-        if op.name == "_log_softmax" and rule and self.counts_numbers:
-            constant = (out - args[0]).detach()  # log-probabilities are x and a constant
+        if op.name in ABOVE_ZERO | {"_log_softmax"} and rule and self.counts_numbers:
+            plain = args[0].detach()
+            if op.name == "_log_softmax":
+                constant = (out - args[0]).detach()  # log-probabilities are x and a constant
+            else:
+                constant = op.func(torch.zeros_like(plain), *args[1:], **kwargs)
             out = out + _along_itself(constant) - constant
         return out
 

@@ -136,7 +136,7 @@ class FlowQueries:
 
     def are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """Return the first candidate whose entries are summed in a divisor, or None."""
-        sums = [op for op in self.makers(below, OF_A_SUM) if op.name in SUMS]
+        sums = [op for op in self.makers(below, OF_A_SUM) if op.name in SUMS or is_sum_of_sizes(op)]
         summed = {
             root for op in sums for read in self.live_reads(op) for root in self.roots_of(read)
         }
@@ -226,6 +226,11 @@ def is_smaller(first: torch.Size, second: torch.Size) -> bool:
 def both_ways(pair: list[int]) -> list[tuple[int, int]]:
     """Return two factors in both orders."""
     return [(pair[0], pair[1]), (pair[1], pair[0])]
+
+
+def is_sum_of_sizes(op: Op) -> bool:
+    """Whether an operation sums absolute values, as `F.normalize(p=1)` does."""
+    return op.name in ("linalg_vector_norm", "norm") and op.args[1:2] in ((1,), (1.0,))
 
 
 def is_root(op: Op) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from .replay_plan import ReplayPlan
 from .trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
-from .vocabulary import ADDITIONS, ADDITIVE, FILLS
+from .vocabulary import ABOVE_ZERO, ADDITIONS, ADDITIVE, FILLS
 
 BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
 STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
@@ -54,7 +54,8 @@ class LedgerLines:
                     yield self.of(ref.value), ref
         numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
         adds_number = op.name in FILLS | ADDITIONS | {"scatter"} and any(numbers)
-        if adds_number or (op.name == "_log_softmax" and plan.rules.attention):
+        of_log = op.name == "_log_softmax" and bool(plan.rules.attention)
+        if adds_number or of_log or (op.name in ABOVE_ZERO and plan.rules.activation):
             yield self.of_numbers(), None
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from .flow_queries import factors_of, is_root
 from .replay_plan import ReplayPlan
 from .roles import Rule
-from .rules_in_force import custom_rule, vanishes_at_zero
+from .rules_in_force import custom_rule, has_rule, vanishes_at_zero
 from .trace import Op, refs_in
-from .vocabulary import KNOWN, NORMS, PRODUCTS, RATIO, SOFTMAX
+from .vocabulary import ABOVE_ZERO, HOMOGENEOUS, KNOWN, NORMS, POWERS, PRODUCTS, RATIO, SOFTMAX
 
 
 class Nonlinearity(NamedTuple):
@@ -54,6 +54,10 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
         rules = (held[value] for value in factors if value in held)
         return Nonlinearity(next(rules, "attention"), what, op.path)
     if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
+        return None
+    if op.name in POWERS | ABOVE_ZERO | {"var", "var_mean"} and has_rule(plan, op):
+        return None
+    if op.name in HOMOGENEOUS and plan.rules.activation:
         return None
     if is_root(op):
         return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.path)

@@ -331,7 +331,22 @@ class _RoleFinder(FlowQueries):
                 if fits(factor, x):
                     self.roles.hold(op, factor, rule)
                     return True
+        for above, below in self.pairs(op) if op.name == "div" else ():
+            if self._are_of_one_signal(above, below):
+                self.roles.hold(op, below, "activation")
+                return True
         return False
+
+    def _are_of_one_signal(self, above: int, below: int) -> bool:
+        """Whether both parts of a quotient are made of one signal, entry by entry, as in tanh."""
+        signals = set()
+        for part in (above, below):
+            for value in self.back(part, ENTRYWISE, lambda _: False):
+                if not self.compare_sizes(torch.Size.__eq__, value, part):
+                    return False
+                if self.trace.op_name(value) not in ENTRYWISE:
+                    signals.add(value)
+        return len(signals) == 1
 
     def _is_entrywise(self, g: int, x: int) -> bool:
         """Whether g is made of x and constants, entry by entry, and is no multiple of x."""

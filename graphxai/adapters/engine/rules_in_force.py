@@ -61,7 +61,7 @@ def apply_custom_rule(
 def has_rule(plan: ReplayPlan, op: Op, along: bool = False) -> bool:
     """Whether one of the rules that come with the package is in force for an operation."""
     rule = BUILT_IN.get(op.name)
-    if rule is None or not vanishes_at_zero(op):
+    if rule is None or not vanishes_at_zero(op) or op.number in plan.roles.softmax:
         return False
     if not any(plan.signal[ref.value] for ref in op.reads):
         return False
@@ -72,7 +72,10 @@ def has_rule(plan: ReplayPlan, op: Op, along: bool = False) -> bool:
 
 
 def vanishes_at_zero(op: Op) -> bool:
-    """Whether f(0) = 0, which only depends on the bounds of `hardtanh`."""
+    """Whether f(0) = 0, which depends on the bounds of `hardtanh` and on an exponent."""
+    if op.name == "pow":
+        exponent = op.args[1]
+        return type(op.args[0]) is Ref and isinstance(exponent, int | float) and exponent > 0
     if op.name != "hardtanh":
         return True
     low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]

@@ -27,6 +27,10 @@ RATIO = {  # f(0) = 0, and f is not piecewise linear
     "gelu", "silu", "elu", "celu", "selu", "mish", "hardswish", "tanh", "softshrink", "hardshrink",
     "relu6", "hardtanh",
 }  # fmt: skip
+POWERS = {"pow", "square", "sqrt"}  # f(0) = 0 if the exponent is positive
+# f(0) is not 0, but a constant of the ledger
+ABOVE_ZERO = {"softplus", "exp"}
+HOMOGENEOUS = {"std", "std_mean", "linalg_vector_norm", "norm"}  # x df/dx sums to f(x)
 NORMS = {
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm",
     "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm",
