@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
+
+from graphxai.rules.conservative import Rules
+from graphxai.rules.operation_rule import OperationRule
 
 from .batches import WrappedBatch
 from .calling import (
@@ -39,6 +42,18 @@ class CallSettings:
     featurize: Callable[[Any], Any] | None = None
     transform: Callable[[Data], Data] | None = None
     features: tuple[str, ...] = ()
+    rules: tuple[OperationRule, ...] = ()
+
+    def rules_with(self, rules: Rules) -> Rules:
+        """Add the rules of the model to those of a method, if the method has any.
+
+        Where both have a rule for an operation, that of the model acts.
+        """
+        if not self.rules or rules == Rules():
+            return rules
+        own = {rule.operation for rule in self.rules}
+        others = tuple(rule for rule in rules.custom if rule.operation not in own)
+        return replace(rules, custom=(*self.rules, *others))
 
     def transformed(self, graph: Data) -> Data:
         """Recompute the structure of a graph that has lost some of its nodes or edges."""

@@ -59,6 +59,7 @@ class ModelChecks:
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
         self._cuts: set[str] | None = None
+        self._idle: set[str] = set()  # the operations whose rules were said not to act
         self._warned: set[str] = set()  # the methods with a warning so far
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
@@ -86,6 +87,17 @@ class ModelChecks:
             " batch vector, or a mask).",
             stacklevel=5,
         )
+
+    def warn_of_idle_rules(self, name: str, operations: set[str]) -> None:
+        """Warn, once, of rules for operations that do not act on any signal in a pass."""
+        new = operations - self._idle
+        self._idle |= new
+        if new:
+            warnings.warn(
+                f"rules of wrap(..., rules=...) did not act: no {' or '.join(sorted(new))} of one"
+                f" signal passes relevance in {name}.",
+                stacklevel=5,
+            )
 
     def reads_nodes_apart(self, model: Any, graph: Any) -> bool:
         """Return whether a model without a batch vector reads its answer at separate nodes.

@@ -338,7 +338,8 @@ class WrappedModel(ModuleView):
                 outputs = pass_by_positive_rules(request, state)
                 self.checks.reads_class_token |= state.reads_class_token
                 return outputs
-            outputs = pass_by_conservative_rules(request, current_rules(), tape)
+            rules = self.settings.rules_with(current_rules())
+            outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch) from None
         if tape is not None and not tape.with_biases and not tape.attention:
@@ -350,6 +351,9 @@ class WrappedModel(ModuleView):
             )
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token
+            if rules.custom and tape.with_biases:
+                idle = {rule.operation for rule in self.settings.rules} - tape.acting_rules
+                self.checks.warn_of_idle_rules(type(self.module).__name__, idle)
         return outputs
 
     def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:

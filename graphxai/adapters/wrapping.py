@@ -1,12 +1,14 @@
 """Make a user's PyTorch module explainable by `wrap`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind, TaskSet
+from graphxai.rules.operation_rule import Compute, OperationRule
 
 from .call_settings import CallSettings
 from .calling import Forward, module_named
@@ -30,6 +32,7 @@ def wrap(
     featurize: Callable[[Any], Any] | None = None,
     transform: Callable[[Data], Data] | None = None,
     features: Sequence[str] = (),
+    rules: Mapping[Any, Compute] | None = None,
     name: str | None = None,
 ) -> WrappedModel:
     """Make a PyTorch model explainable by every method of the toolkit.
@@ -84,9 +87,21 @@ def wrap(
     for path in names:
         module_named(module, path)
     settings = CallSettings(
-        names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features)
-    )
+        names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
+        tuple(OperationRule(_operation_name(key), rule) for key, rule in (rules or {}).items()),
+    )  # fmt: skip
     return WrappedModel(module, task_set, settings, name or type(module).__name__)
+
+
+def _operation_name(operation: Any) -> str:
+    """Return PyTorch's name of an operation such as `torch.ops.aten.softplus`."""
+    if isinstance(operation, torch._ops.OpOverload):
+        operation = operation.overloadpacket
+    if not isinstance(operation, torch._ops.OpOverloadPacket):
+        raise TypeError(
+            f"rules= names operations such as torch.ops.aten.softplus, not {operation!r}."
+        )
+    return operation._qualified_op_name.removeprefix("aten::")
 
 
 def _tasks_from(

@@ -119,6 +119,7 @@ class Tape:
             token's row, unless `all_queries` is set.
         chunks: a wrapped model may compute one attention matrix in several parts. For each entry of
             `attention`, this is the index of the first part of its matrix.
+        acting_rules: of a wrapped model, the operations on which custom rules acted.
         reads_class_token: of a wrapped model, whether its output is read at a token that the model
             adds to the nodes of each graph.
         hidden: token states (B, T, D) that enter the first layer and leave each layer.
@@ -138,6 +139,7 @@ class Tape:
     with_operations: bool = False
     attention: list[Tensor] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
+    acting_rules: set[str] = field(default_factory=set)
     reads_class_token: bool = False
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)

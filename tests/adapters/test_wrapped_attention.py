@@ -395,10 +395,10 @@ class Beside(nn.Module):
 
     def forward(self, x, edge_index, batch):
         h = self.gat(x, edge_index)
-        if self.how == "a token of its own":
+        if self.how == "two tokens of its own":
             z, mask = to_dense_batch(h, batch)
-            z = torch.cat([z, self.start.expand(len(z), -1, -1)], 1)
-            return self.head(self.layer(z, src_key_padding_mask=F.pad(~mask, (0, 1)))[:, -1])
+            z = torch.cat([z, *[self.start.expand(len(z), -1, -1)] * 2], 1)
+            return self.head(self.layer(z, src_key_padding_mask=F.pad(~mask, (0, 2)))[:, -1])
         q, k, v = self.qkv(h).chunk(3, -1)
         source, target = edge_index
         scores = torch.exp((q[target] * k[source]).sum(-1, keepdim=True).clamp(-5, 5))
@@ -417,7 +417,7 @@ def test_attention_that_is_summed_before_it_is_divided_is_read():
     np.testing.assert_allclose(attention[:, np.unique(target)].sum(-1), 1.0, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("how", "place"), [("a token of its own", r"layer\.self_attn")])
+@pytest.mark.parametrize(("how", "place"), [("two tokens of its own", r"layer\.self_attn")])
 def test_attention_that_is_not_recorded_is_named(how, place):
     model = wrapped(drawn(Beside(how)))
     for method in READERS:

@@ -40,10 +40,10 @@ PLAIN = {
     "distances": lambda s, pairs: 0.3 * s.softmax(-1).nan_to_num() + 0.7 * _near(pairs),
     "half": lambda s, pairs: 0.5 * s.softmax(-1).nan_to_num() + 0.5 * pairs.float(),
     "logsumexp": lambda s, pairs: (s - s.logsumexp(-1, keepdim=True)).nan_to_num(-1e9).exp(),
+    "sigmoid": lambda s, pairs: s.sigmoid(),
     "renormalised": lambda s, pairs: _renormalised(s.nan_to_num(neginf=0.0).softmax(-1) * pairs),
 }
 OTHER = {
-    "sigmoid": lambda s, pairs: s.sigmoid(),
     "difference": lambda s, pairs: s.softmax(-1).nan_to_num() - 0.1 * s.sigmoid(),
 }
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from graphxai.rules.conservative import DeferredShares, Rules
+from graphxai.rules.conservative import DeferredShares, Rules, current_tape
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled, with_plain_attention
@@ -42,6 +42,7 @@ from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
+from .rules_in_force import acting_rules
 from .trace import Op, Ref, Trace, refs_in
 from .vocabulary import ADDITIVE, GATES
 
@@ -168,6 +169,8 @@ def pass_by_hooks(
     if not graph.reaches(leaf):
         raise Opaque("an output that does not depend on the nodes")
     plan = _plan_for(request, graph, rules)
+    if (tape := current_tape()) is not None:
+        tape.acting_rules |= acting_rules(plan.plan)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
     parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
     added = AddedConstants(

@@ -29,6 +29,7 @@ from .recorded_shares import (
 from .replay import replay
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
+from .rules_in_force import acting_rules
 from .trace import Op, Ref, Trace
 
 FULL = {"full", "new_full", "full_like"}
@@ -58,6 +59,8 @@ def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> 
     if program.has_nonlinearities:
         warn_of_nonlinearities(request.name, program.full_plan)
     outputs = connected_to_nodes(outputs, request)
+    if tape is not None:
+        tape.acting_rules |= acting_rules(program.full_plan)
     if request.leaves:
         of_leaves = outputs_of_leaves(program, request)
         outputs = outputs + of_leaves - of_leaves.detach()
