@@ -60,6 +60,8 @@ class Counterfactual:
             comes without it.
         alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
         measured: what a table of measured values says about the change; None without a table.
+        isomers: if the change makes a stereocentre, the SMILES of each isomer with its prediction;
+            `smiles` and `prediction` are those of the isomer that is farthest from the goal.
     """
 
     smiles: str
@@ -77,6 +79,12 @@ class Counterfactual:
     accessibility: float | None = None
     alerts: tuple[str, ...] = ()
     measured: Measured | None = None
+    isomers: tuple[tuple[str, Prediction], ...] = ()
+
+    @property
+    def isomers_text(self) -> str:
+        """The isomers with their predictions, which `smiles` is the worst of; empty without any."""
+        return "; ".join(f"{smiles} {prediction}" for smiles, prediction in self.isomers)
 
     @property
     def changes(self) -> str:
@@ -115,6 +123,7 @@ class Counterfactual:
             "changes": self.changes,
             "source": self.source,
             "prediction": str(self.prediction),
+            "isomers": self.isomers_text,
             "range": self.prediction.range,
             "reached": self.reached,
             "sure": self.sure,
@@ -340,7 +349,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             (
                 counterfactual.changes,
                 counterfactual.smiles,
-                counterfactual.prediction.in_full + (", sure" if counterfactual.sure else ""),
+                counterfactual.prediction.in_full
+                + (", sure" if counterfactual.sure else "")
+                + (f"; isomers: {text}" if (text := counterfactual.isomers_text) else ""),
                 counterfactual.change_in_full,
                 percent(share),
                 counterfactual.measured.sentence if counterfactual.measured else "",

@@ -10,13 +10,12 @@ similarity to the molecule, and the similarity to the training set.
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
@@ -28,6 +27,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 
 from .contrast import NO_MOLECULE
+from .counterfactual_choice import chosen_from, counts
 from .counterfactual_results import Counterfactual, Counterfactuals, Way
 from .feasibility import accessibility, alerts
 from .fragment_swaps import exchanged, fragments_for, mutated
@@ -35,12 +35,12 @@ from .goal import Goal
 from .measurements import Measurements
 from .transformations import Change, transformed
 
-__all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "pareto_fronts", "search"]
+__all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
 
 SOURCES = ("transformations", "fragments", "selfies")
 BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round
-PER_PLACE = 2  # counterfactuals shown that change the same atoms
+QUICK, FROM = 8, 24  # neighbours of the first batch, and how many they are the best of
 MUTATIONS = 400  # changes of SELFIES tried
 MeasuredValues = Measurements | Mapping[str, float] | str | Path
 
@@ -65,8 +65,8 @@ def counterfactuals(
 
     Neighbours that reach the goal are returned in the order of their Pareto fronts (distance beyond
     the goal, similarity to the molecule, similarity to the training set). If none reaches it, those
-    nearest to it are returned. At most two of them change the same atoms, unless there are no
-    others.
+    nearest to it are returned. The best at each site of the molecule come first. Where a change
+    makes a stereocentre, each isomer is predicted, and the worst of them counts.
 
     Args:
         model: from `load` or `wrap`, or a name.
@@ -170,16 +170,20 @@ def _searched(
     seen = {Chem.MolToSmiles(start)}
     tried: list[Counterfactual] = []
 
-    def so_far() -> Counterfactuals:
+    def so_far(judged: bool = True) -> Counterfactuals:
+        """Return the best so far; accessibility and alerts are left out if they are not judged."""
+        chosen = chosen_from(tried, n, sure)
+        if judged:
+            chosen = [_judged(candidate, start, table) for candidate in chosen]
         hits = [k for k, candidate in enumerate(tried, 1) if candidate.reached]
         return Counterfactuals(
             model,
             explanation,
             goal,
-            tuple(_judged(candidate, start, table) for candidate in _chosen(tried, n, sure)),
+            tuple(chosen),
             len(tried),
             successes=len(hits),
-            sure=sum(_counts(candidate, sure=True) for candidate in tried)
+            sure=sum(counts(candidate, sure=True) for candidate in tried)
             if errors_are_known
             else None,
             first=hits[0] if hits else None,
@@ -187,12 +191,16 @@ def _searched(
 
     yield 0, so_far
     origins: list[tuple[Explanation, Way]] = [(explanation, ())]
+    tried += source.predicted(source.quick(explanation, kept, seen)[:predictions], explanation)
+    yield len(tried), partial(so_far, judged=False)  # within a moment, before all are made
     for step in range(steps):
         queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), seen)
         for part in _in_parts(queue, predictions - len(tried)):
             tried += source.predicted(part, explanation)
             yield len(tried), so_far
-        if sum(_counts(candidate, sure) for candidate in tried) >= n or len(tried) >= predictions:
+        if not queue:
+            yield len(tried), so_far
+        if sum(counts(candidate, sure) for candidate in tried) >= n or len(tried) >= predictions:
             return
         near = sorted(tried, key=lambda candidate: -candidate.distance)[:EXPANDED]
         origins = source.origins(near)
@@ -227,14 +235,31 @@ class _Neighbours:
             kept = keep
             if isinstance(keep, Chem.Mol):
                 kept = set(chain.from_iterable(mol.GetSubstructMatches(keep)[:1]))
-            against = -self.goal.side * np.asarray(explanation.relevance, dtype=np.float64)
             for change in self._changes(mol, kept):
                 if change.smiles not in seen:
                     seen.add(change.smiles)
-                    worth = float(against[list(change.atoms)].sum())
-                    scored.append((worth, self.rng.random(), change, way))
-        scored.sort(key=lambda row: (-row[0], row[1]) if self.guided else row[1])
-        return [(change, way) for _, _, change, way in scored]
+                    scored.append((self._worth(explanation, change), change, way))
+        return self._in_order(scored)
+
+    def quick(
+        self, explanation: Explanation, keep: Collection[int], seen: set[str]
+    ) -> list[tuple[Change, Way]]:
+        """Return the best of the first few neighbours, to be predicted while others are made."""
+        first = islice(self._changes(explanation.atoms(NO_MOLECULE), keep), FROM)
+        chosen = self._in_order([(self._worth(explanation, c), c, ()) for c in first])[:QUICK]
+        seen.update(change.smiles for change, _ in chosen)
+        return chosen
+
+    def _worth(self, explanation: Explanation, change: Change) -> float:
+        """Return how much of what speaks against the goal lies at the atoms of a change."""
+        against = -self.goal.side * np.asarray(explanation.relevance, dtype=np.float64)
+        return float(against[list(change.atoms)].sum())
+
+    def _in_order(self, scored: Sequence[tuple[float, Change, Way]]) -> list[tuple[Change, Way]]:
+        """Return changes in the order in which they are tried."""
+        drawn = [(self.rng.random(), *row) for row in scored]
+        drawn.sort(key=lambda row: (-row[1], row[0]) if self.guided else row[0])
+        return [(change, way) for _, _, change, way in drawn]
 
     def _changes(self, mol: Chem.Mol, keep: Collection[int]) -> Iterator[Change]:
         sources: dict[str, Callable[[], Iterator[Change]]] = {
@@ -248,14 +273,17 @@ class _Neighbours:
         self, part: Sequence[tuple[Change, Way]], start: Explanation
     ) -> Iterator[Counterfactual]:
         """Yield the neighbours with their predictions, without those that the model cannot read."""
-        outcomes = predict(self.model, [change.smiles for change, _ in part], progress=False)
+        drawn = [change.isomers or (change.smiles,) for change, _ in part]
+        outcomes = iter(predict(self.model, list(chain.from_iterable(drawn)), progress=False))
         before, molecule_bits = start.prediction, ecfp4_bits(start.atoms(NO_MOLECULE))
-        for (change, way), outcome in zip(part, outcomes, strict=True):
-            if outcome is not None:
-                prediction = outcome[self.goal.task]
-                neighbour_bits = ecfp4_bits(Chem.MolFromSmiles(change.smiles))
+        for (change, way), isomers in zip(part, drawn, strict=True):
+            each = [(smiles, next(outcomes)) for smiles in isomers]
+            predicted = [(s, found[self.goal.task]) for s, found in each if found is not None]
+            if len(predicted) == len(each):
+                smiles, prediction = min(predicted, key=lambda pair: self.goal.distance(pair[1]))
+                neighbour_bits = ecfp4_bits(Chem.MolFromSmiles(smiles))
                 yield Counterfactual(
-                    change.smiles,
+                    smiles,
                     change.name,
                     change.source,
                     change.atoms,
@@ -266,6 +294,7 @@ class _Neighbours:
                     TanimotoSimilarity(molecule_bits, neighbour_bits),
                     self.goal.sure(prediction) if self.goal.distance(prediction) > 0 else None,
                     way,
+                    isomers=tuple(predicted) if len(predicted) > 1 else (),
                 )
 
     def origins(self, near: Sequence[Counterfactual]) -> list[tuple[Explanation, Way]]:
@@ -303,56 +332,6 @@ def _kept(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
 def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol:
     """Return the kept atoms as a pattern, which finds them again in a neighbour."""
     return Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else ()
-
-
-def _counts(candidate: Counterfactual, sure: bool) -> bool:
-    """Return whether a neighbour is a counterfactual, and with `sure` whether the model is sure."""
-    return candidate.reached and (not sure or bool(candidate.sure))
-
-
-def _chosen(tried: Sequence[Counterfactual], n: int, sure: bool) -> list[Counterfactual]:
-    """Return the best n by Pareto front, or else those nearest to the goal.
-
-    More than `PER_PLACE` at the same atoms come last.
-    """
-    good = [candidate for candidate in tried if _counts(candidate, sure)]
-    if good:
-        values = np.array(
-            [[candidate.distance, candidate.similarity, candidate.trust] for candidate in good]
-        )
-        fronts = pareto_fronts(values).tolist()
-        ranked = [
-            replace(candidate, front=front) for candidate, front in zip(good, fronts, strict=True)
-        ]
-        ranked.sort(
-            key=lambda candidate: (candidate.front, -candidate.similarity, candidate.smiles)
-        )
-    else:
-        ranked = sorted(tried, key=lambda candidate: -candidate.distance)
-    places: dict[tuple[Any, ...], int] = {}
-    first: list[Counterfactual] = []
-    later: list[Counterfactual] = []
-    for candidate in ranked:
-        place = (candidate.way, candidate.atoms)
-        places[place] = places.get(place, 0) + 1
-        (first if places[place] <= PER_PLACE else later).append(candidate)
-    return (first + later)[:n]
-
-
-def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
-    """Return the number of the Pareto front of each row of values (n, criteria), (n,).
-
-    Larger values are better. A row is in front 0 if no other row is at least as good in all
-    criteria and better in one. Front 1 is front 0 of the rows that are left, and so on.
-    """
-    row, rival = values[:, None], values[None]
-    better = np.logical_and((row >= rival).all(-1), (row > rival).any(-1))  # (n, n)
-    fronts = np.full(len(values), -1)
-    front = 0
-    while (left := fronts < 0).any():
-        fronts[left & ~better[left].any(0)] = front
-        front += 1
-    return fronts
 
 
 def _table(measured: MeasuredValues | None, goal: Goal, model: Model) -> Measurements | None:

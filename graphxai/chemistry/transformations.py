@@ -1,6 +1,6 @@
 """Make the neighbours of a molecule by transformations of medicinal chemistry."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
+from .stereo import isomers_of_new_centres, keep_configuration, undrawn_centres
 from .transformation_table import TRANSFORMATIONS
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
@@ -25,6 +26,8 @@ class Change:
             or charge.
         origin: for each atom, in the order of `smiles`, its index in the first molecule, or -1 for
             a new atom; empty if this is unknown.
+        isomers: if the change makes stereocentres, the SMILES of all their isomers, which `smiles`
+            leaves open.
     """
 
     smiles: str
@@ -32,6 +35,7 @@ class Change:
     source: str
     atoms: frozenset[int]
     origin: tuple[int, ...] = ()
+    isomers: tuple[str, ...] = ()
 
 
 def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
@@ -55,10 +59,15 @@ def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
 
 
 class NewMolecules:
-    """Tells what a product changed in a molecule, and passes on every new molecule once."""
+    """Tells what a product changed in a molecule, and passes on every new molecule once.
+
+    Products with too many new stereocentres to list their isomers are left out.
+    """
 
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
+        self.mol = mol
         self.keep = frozenset(keep)
+        self.undrawn = frozenset(undrawn_centres(mol))
         self.states = [_state(atom) for atom in mol.GetAtoms()]
         self.near = [frozenset(a.GetIdx() for a in atom.GetNeighbors()) for atom in mol.GetAtoms()]
         self.seen = {Chem.MolToSmiles(mol)}
@@ -72,15 +81,15 @@ class NewMolecules:
             source: where the change comes from.
             origin: the property of the product's atoms that holds their index before the change.
         """
-        written = _sanitised(product)
-        if written is None or written[0] in self.seen:
-            return
-        smiles, order = written
         came_from = {
             atom.GetIdx(): atom.GetIntProp(origin)
             for atom in _atoms(product)
             if atom.HasProp(origin)
         }
+        written = _sanitised(product, self.mol, came_from)
+        if written is None or written[0] in self.seen:
+            return
+        smiles, order = written
         gone = set(range(len(self.states))) - set(came_from.values())
         atoms, touched = set(gone), gone & self.keep
         for index, old in came_from.items():
@@ -92,10 +101,14 @@ class NewMolecules:
             lost = self.near[old] - gone - near
             if old in self.keep and (state[1:] != self.states[old][1:] or lost):
                 touched.add(old)
-        if not touched:
+        origins = tuple(came_from.get(index, -1) for index in order)
+        isomers: tuple[str, ...] | None = ()
+        if origins and not touched:
+            after = Chem.MolFromSmiles(smiles)
+            isomers = isomers_of_new_centres(after, origins, self.undrawn)
+        if not touched and isomers is not None:
             self.seen.add(smiles)
-            origins = tuple(came_from.get(index, -1) for index in order)
-            yield Change(smiles, name, source, frozenset(atoms), origins)
+            yield Change(smiles, name, source, frozenset(atoms), origins, isomers)
 
 
 @cache
@@ -119,7 +132,9 @@ def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
     return mol
 
 
-def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
+def _sanitised(
+    product: Chem.Mol, before: Chem.Mol, came_from: Mapping[int, int]
+) -> tuple[str, list[int]] | None:
     """Return the canonical SMILES of a product in one piece, and its atoms in that order.
 
     The result is None if the product is not a valid molecule. The order is empty if hydrogens that
@@ -131,6 +146,7 @@ def _sanitised(product: Chem.Mol) -> tuple[str, list[int]] | None:
         return None
     if any(atom.GetNumRadicalElectrons() for atom in _atoms(product)):
         return None
+    product = keep_configuration(product, before, came_from)
     smiles = Chem.MolToSmiles(product)
     if "." in smiles or (parsed := Chem.MolFromSmiles(smiles)) is None:
         return None

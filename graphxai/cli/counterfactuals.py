@@ -287,6 +287,9 @@ def _print(results: "Counterfactuals") -> None:
     )
     for change, share in zip(results, results.at_change, strict=True):
         predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
+        if change.isomers:
+            values = ", ".join(str(prediction) for _, prediction in change.isomers)
+            predicted += f", worst of its isomers ({values})"
         cells = [change.changes, change.smiles, predicted, change.change_in_full, percent(share)]
         cells += [
             f"{change.similarity:.2f}",

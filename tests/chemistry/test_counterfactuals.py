@@ -10,7 +10,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import pareto_fronts, search
+from graphxai.chemistry.counterfactual_choice import pareto_fronts
+from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.feasibility import accessibility, alerts
 from graphxai.chemistry.goal import Goal
 
@@ -158,14 +159,17 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
         assert shown[0] == best
 
 
-@pytest.mark.parametrize("goal", ["inactive", "pIC50: <6.9"])
-def test_only_those_that_the_model_is_sure_of(goal):
+OXANE = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
+QUINOLINE = "Cc1ccccc1-c1ccc2nc(N)c(CC(C)C(=O)NCCC(C)(C)C)cc2c1"
+
+
+@pytest.mark.parametrize(("molecule", "goal"), [(OXANE, "inactive"), (QUINOLINE, "pIC50: <8.17")])
+def test_only_those_that_the_model_is_sure_of(molecule, goal):
     """The set has one class alone, or the whole interval of a value is beyond the limit."""
     model = gx.load("bace", as_drawn=True)
-    oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     options = {"n": 1, "predictions": 64, "steps": 1}
     any_, counterfactuals = (
-        gx.counterfactuals(model, oxane, goal, sure=sure, **options) for sure in (False, True)
+        gx.counterfactuals(model, molecule, goal, sure=sure, **options) for sure in (False, True)
     )
     assert (counterfactuals.successes, counterfactuals.sure) == (any_.successes, any_.sure)
     assert 1 <= counterfactuals.sure < counterfactuals.successes
@@ -177,7 +181,7 @@ def test_only_those_that_the_model_is_sure_of(goal):
         if goal == "inactive":
             assert counterfactual.prediction.classes == ("inactive",)
         else:
-            assert counterfactual.prediction.interval[1] < 6.9
+            assert counterfactual.prediction.interval[1] < 8.17
 
 
 def test_sure_ones_are_refused_where_errors_are_unknown(model):

@@ -249,6 +249,7 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
                 "near": change.prediction.nearness.sentence if change.prediction.nearness else "",
                 "accessibility": change.accessibility and rounded([change.accessibility], 2)[0],
                 "alerts": list(change.alerts),
+                "isomers": change.isomers_text,
                 "within": minus_signs(change.change_range or change.prediction.range),
                 "measured": minus_signs(change.measured.sentence) if change.measured else "",
                 "draw": _picture(change.smiles),

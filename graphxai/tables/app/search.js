@@ -27,7 +27,7 @@ async function suggest(event) {
 function drawSuggestions(step, parent) {
   byId("progress").textContent = `${step.summary} (of at most ${step.most}) …`;
   byId("suggestions").replaceChildren(...step.found.map((change) => {
-    const facts = [`similarity ${change.similarity}`, change.near, change.accessibility && `accessibility ${change.accessibility} of 10`, ...change.alerts.map((name) => `alert: ${name}`), change.measured];
+    const facts = [`similarity ${change.similarity}`, change.near, change.accessibility && `accessibility ${change.accessibility} of 10`, ...change.alerts.map((name) => `alert: ${name}`), change.isomers && `worst of its isomers: ${change.isomers}`, change.measured];
     const delta = change.value - state.nodes[parent].value;
     return element("li", {}, mini(change), element("b", {}, change.name), element("p", {}, `${change.text} `, direction(delta), change.within && ` (${change.within})`, change.reached ? (change.sure ? " · sure" : "") : " not there yet"),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),

@@ -1,0 +1,98 @@
+"""A change keeps the configuration that it leaves alone, and its new stereocentres are listed."""
+
+from itertools import islice
+
+import pytest
+from rdkit import Chem
+
+import graphxai as gx
+from graphxai.chemistry.counterfactuals import search
+from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
+from graphxai.chemistry.stereo import undrawn_centres
+from graphxai.chemistry.transformations import transformed
+
+VERUBECESTAT = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
+RING = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1ccccc1")
+DIPEPTIDE = "C[C@H](N)C(=O)N[C@@H](Cc1ccccc1)C(=O)O"
+ALKENE = "C/C=C/c1ccc(OC)cc1"
+
+
+@pytest.fixture(scope="module", params=[VERUBECESTAT, DIPEPTIDE, ALKENE])
+def changes(request):
+    mol = Chem.MolFromSmiles(request.param)
+    return [*transformed(mol), *exchanged(mol, fragments_for(mol, None))]
+
+
+def test_no_product_has_a_centre_that_is_not_drawn_or_listed(changes):
+    for change in changes:
+        if "bicyclopent" in change.name:
+            continue  # RDKit takes its bridgeheads for centres, but there is only one isomer
+        drawn = change.isomers or (change.smiles,)
+        assert not any(undrawn_centres(Chem.MolFromSmiles(smiles)) for smiles in drawn)
+
+
+def test_an_untouched_ring_has_the_same_configuration_in_every_product():
+    """RDKit's search for substructures compares configurations by itself."""
+    seen = 0
+    for change in transformed(Chem.MolFromSmiles(VERUBECESTAT)):
+        mol = Chem.MolFromSmiles(change.smiles)
+        if mol.HasSubstructMatch(RING):
+            seen += 1
+            assert mol.HasSubstructMatch(RING, useChirality=True), change
+    assert seen > 50
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [
+        # a neighbour of the centre is replaced, and the new one is where the old one was
+        ("C[C@](N)(F)CC", "aliphatic F to H", "C[C@](N)([H])CC"),
+        ("CC[C@H](O)Cl", "aliphatic OH to F", "CC[C@H](F)Cl"),
+        ("C/C=C/COC", "aliphatic OCH3 to OH", "C/C=C/CO"),
+    ],
+)
+def test_the_new_neighbour_of_a_centre_is_where_the_old_one_was(before, name, after):
+    found = [c.smiles for c in transformed(Chem.MolFromSmiles(before)) if c.name == name]
+    assert found == [Chem.CanonSmiles(after)]
+
+
+def test_of_a_new_centre_each_isomer_is_predicted_and_the_worst_counts():
+    model = gx.load("bace")
+    found = gx.counterfactuals(
+        model, "O=C(Nc1ccc(CC)cc1)c1ccccn1", "pIC50: >4.5", n=40, predictions=150, steps=1
+    )
+    several = [change for change in found if change.isomers]
+    assert several
+    for change in several:
+        smiles = [text for text, _ in change.isomers]
+        values = [each["pIC50"].value for each in gx.predict(model, smiles)]
+        assert change.prediction.value == pytest.approx(min(values), abs=1e-4)
+        assert change.smiles == smiles[values.index(min(values))]
+        assert len({Chem.CanonSmiles(text) for text in smiles}) == len(smiles) > 1
+        assert (
+            len({Chem.MolToSmiles(Chem.MolFromSmiles(s), isomericSmiles=False) for s in smiles})
+            == 1
+        )
+        assert all(text in change.columns["isomers"] for text in smiles)
+
+
+def test_the_best_of_each_site_come_before_a_second_of_any():
+    found = gx.counterfactuals(
+        gx.load("bace"), VERUBECESTAT, "pIC50: <6.5", n=12, predictions=300, steps=1
+    )
+    sites = [change.atoms for change in found]
+    repeated = [
+        k
+        for k, site in enumerate(sites)
+        if any(2 * len(site & other) >= len(site | other) for other in sites[:k])
+    ]
+    first = repeated[0] if repeated else len(sites)
+    assert first >= 5
+    assert repeated == list(range(first, len(sites)))
+
+
+def test_the_first_suggestions_come_before_all_neighbours_are_made():
+    steps = search(gx.load("bace"), VERUBECESTAT, "pIC50: <6.5", predictions=100, steps=1)
+    predicted = [step.predicted for step in islice(steps, 3)]
+    assert predicted[:2] == [0, 8]
+    assert predicted[2] > 8
