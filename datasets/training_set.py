@@ -11,6 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -168,10 +169,20 @@ class TrainingSet:
         return frozenset(self.smiles)
 
     def part(self, mol: Mol) -> str:
-        """Return where a molecule was: "training", "validation", "test" or, if nowhere, ""."""
+        """Return which part a molecule, or its parent, was in: "training", "validation" or "test".
+
+        It is "" if the molecule is in none of them.
+        """
         from rdkit import Chem
 
+        from .molecule_errors import MixtureError
+        from .standardise import parent_of
+
         smiles = Chem.MolToSmiles(mol)
+        if smiles not in self._canonical_smiles and smiles not in self.held_out:
+            with suppress(MixtureError):
+                parent = parent_of(mol, "parent")
+                smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
 
 
