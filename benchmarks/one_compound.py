@@ -94,7 +94,7 @@ def outputs(model: LoadedModel, smiles: Sequence[str]) -> NDArray[np.float64]:
         else [_number(task, each[task.name]) for task in model.config.tasks]
         for each in predictions
     ]
-    return np.array(rows)
+    return np.array(rows).reshape(-1, len(model.config.tasks))
 
 
 def _number(task: Task, prediction: gx.Prediction) -> float:
@@ -176,13 +176,15 @@ def rows_unseen(name: str) -> Iterator[list[str]]:
     for k, task in enumerate(model.config.tasks):
         spread = np.nanstd(base[:, k])
         change = np.abs(drawn[:, k] - mirrored_outputs[:, k])
+        of_mirror = ["–", "–"]
+        if len(change):
+            of_mirror = [f"{np.nanmedian(change):.3f}", f"{np.nanquantile(change, 0.95):.3f}"]
         yield [
             name,
             task.name,
             f"{spread:.3f}",
             f"{len(mirrored)}",
-            f"{np.nanmedian(change):.3f}",
-            f"{np.nanquantile(change, 0.95):.3f}",
+            *of_mirror,
             f"{np.nanmax(np.abs(heavy[:, k] - base[:, k])):.6f}",
         ]
 
