@@ -51,8 +51,8 @@ class CallSettings:
         """
         if not self.rules or rules == Rules():
             return rules
-        own = {rule.operation for rule in self.rules}
-        others = tuple(rule for rule in rules.custom if rule.operation not in own)
+        replaced = {rule.operation for rule in self.rules}
+        others = tuple(rule for rule in rules.custom if rule.operation not in replaced)
         return replace(rules, custom=(*self.rules, *others))
 
     def transformed(self, graph: Data) -> Data:

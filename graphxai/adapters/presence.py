@@ -139,9 +139,9 @@ def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds
         role = AttributeRole(NODES) if name == "batch" else roles.get(name)
         if slot is None or role is None:
             continue
-        found = _ids_of(value, role, batch.graphs, of_rows)
-        if found is not None:
-            ids[slot] = found
+        entries = _ids_of(value, role, batch.graphs, of_rows)
+        if entries is not None:
+            ids[slot] = entries
     return ids
 
 

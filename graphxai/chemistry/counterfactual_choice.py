@@ -53,9 +53,9 @@ def _over_sites(ranked: Sequence[Counterfactual]) -> list[Counterfactual]:
     return [candidate for each in rounds for candidate in each if candidate is not None]
 
 
-def _at_same_site(one: Counterfactual, other: Counterfactual) -> bool:
-    same = len(one.atoms & other.atoms)
-    return one.way == other.way and 2 * same >= len(one.atoms | other.atoms) > 0
+def _at_same_site(first: Counterfactual, second: Counterfactual) -> bool:
+    same = len(first.atoms & second.atoms)
+    return first.way == second.way and 2 * same >= len(first.atoms | second.atoms) > 0
 
 
 def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:

@@ -278,7 +278,11 @@ class _Neighbours:
         before, molecule_bits = start.prediction, ecfp4_bits(start.atoms(NO_MOLECULE))
         for (change, way), isomers in zip(part, drawn, strict=True):
             each = [(smiles, next(outcomes)) for smiles in isomers]
-            predicted = [(s, found[self.goal.task]) for s, found in each if found is not None]
+            predicted = [
+                (s, prediction_of[self.goal.task])
+                for s, prediction_of in each
+                if prediction_of is not None
+            ]
             if len(predicted) == len(each):
                 smiles, prediction = min(predicted, key=lambda pair: self.goal.distance(pair[1]))
                 neighbour_bits = ecfp4_bits(Chem.MolFromSmiles(smiles))

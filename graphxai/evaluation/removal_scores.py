@@ -94,8 +94,8 @@ def _given(
         return None
     label_of: Mapping[Key, Any]
     label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
-    found = [number(label_of.get(key)) for key, _ in prepared]
-    return np.array([np.nan if value is None else value for value in found], dtype=float)
+    numbers = [number(label_of.get(key)) for key, _ in prepared]
+    return np.array([np.nan if value is None else value for value in numbers], dtype=float)
 
 
 def _number_of_class(classes: Sequence[str], name: str | None) -> int | None:

@@ -50,12 +50,12 @@ class Robustness:
         )
 
 
-def merged_robustness(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merged_robustness(by_model: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Average what several models keep, by operator."""
     merged: dict[str, Any] = {}
-    for operator in found[0] if found else ():
-        parts = [Robustness(**of[operator]) for of in found if operator in of]
-        if len({part.measure for part in parts}) == 1 and len(parts) == len(found):
+    for operator in by_model[0] if by_model else ():
+        parts = [Robustness(**of[operator]) for of in by_model if operator in of]
+        if len({part.measure for part in parts}) == 1 and len(parts) == len(by_model):
             values = np.mean([part.values for part in parts], axis=0).tolist()
             chance = float(np.mean([part.chance for part in parts]))
             graphs = sum(part.graphs for part in parts)

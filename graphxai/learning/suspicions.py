@@ -43,19 +43,19 @@ def suspicions(
         molecules,
         ((m, f"{mol.parts} parts") for m, mol in enumerate(molecules) if mol.parts > 1),
     )
-    found = [
+    findings = [
         Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
         _undefined(molecules),
         _relatives("stereoisomers", "stereochemistry", molecules, targets, y, lambda m: m.flat),
         _relatives("tautomers", "the place of hydrogens", molecules, targets, y, _tautomer_hash),
     ]
     if standardise == AS_DRAWN:
-        found.append(
+        findings.append(
             _relatives("salts or ions", "salt or charge", molecules, targets, y, _parent_smiles)
         )
     for target, column in zip(targets, y.T, strict=True):
-        found += _of_labels(molecules, target, column)
-    return found
+        findings += _of_labels(molecules, target, column)
+    return findings
 
 
 def _rows(
@@ -161,13 +161,13 @@ def _of_labels(
         done = f"kept; {', '.join(rare)}"
         return [Finding("class with few molecules", len(rare), done, target.name)]
     far = _rows(molecules, ((m, f"value {column[m]:g}") for m in _outliers(column)))
-    found = [Finding("values far from the rest", len(far), "kept", target.name, far)]
+    findings = [Finding("values far from the rest", len(far), "kept", target.name, far)]
     low, high = target.limits
     if low > 0 and high / low > SKEWED:
         done = "kept; their logarithm is easier to learn"
         check = "values span orders of magnitude"
-        found.append(Finding(check, target.measured, done, target.name))
-    return found
+        findings.append(Finding(check, target.measured, done, target.name))
+    return findings
 
 
 def _outliers(values: FloatArray) -> list[int]:

@@ -80,8 +80,8 @@ def _test_scores(
         if len(learned) and task.kind == "regression":
             everything = {"graphormer": readings[k], "teacher": by_teacher[k]}
             everything |= {name: forests[name][k] for name in BASELINES}
-            known = {name: v for name, v in everything.items() if v is not None}
-            if (kept := kept_bounds(known, test.bounds[:, k])) is not None:
+            readings_of = {name: v for name, v in everything.items() if v is not None}
+            if (kept := kept_bounds(readings_of, test.bounds[:, k])) is not None:
                 by_target[task.name]["bounds"] = kept
         if not len(learned) or not tested.any():
             continue

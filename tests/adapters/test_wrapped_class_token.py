@@ -138,9 +138,11 @@ def test_an_added_class_token_is_the_graph_token_of_attention(kernel, padding, m
     )
     rows = [torch.cat([module.token[0].detach(), data.x]) for data in GRAPHS]
     expected = explained(reference, rows, method)
-    for data, found, wanted in zip(GRAPHS, explained(model, GRAPHS, method), expected, strict=True):
+    for data, explanation, wanted in zip(
+        GRAPHS, explained(model, GRAPHS, method), expected, strict=True
+    ):
         size = 1e-5 * max(1.0, float(abs(wanted.relevance).max()))
-        assert found.relevance == pytest.approx(wanted.relevance, abs=size)
+        assert explanation.relevance == pytest.approx(wanted.relevance, abs=size)
         assert explained(model, data, method).relevance == pytest.approx(wanted.relevance, abs=size)
 
 
@@ -155,8 +157,8 @@ def test_the_attention_of_a_class_token_is_that_of_the_model(padding):
         rows = torch.cat([module.token[0], data.x])
         for layer, attention in zip(module.layers, tape.attention, strict=True):
             weights = (layer.q(rows) @ layer.k(rows).T).softmax(-1)
-            own = attention[row, 0, : len(rows), : len(rows)].detach()
-            np.testing.assert_allclose(own, weights.detach(), atol=1e-5)
+            of_graph = attention[row, 0, : len(rows), : len(rows)].detach()
+            np.testing.assert_allclose(of_graph, weights.detach(), atol=1e-5)
             rows = rows + weights @ layer.v(rows)
 
 

@@ -137,9 +137,9 @@ class Normalised(nn.Module):
 
 def test_weights_divided_by_their_norm_of_one_are_attention():
     module = Normalised()
-    found = explained(module)
+    explanations = explained(module)
     module.constant = True
-    for data, explanation in zip(GRAPHS, found, strict=True):
+    for data, explanation in zip(GRAPHS, explanations, strict=True):
         x = data.x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(module(x, None).sum(), x)
         expected = (x * gradient).sum(-1).detach().numpy()

@@ -64,8 +64,8 @@ def test_a_rule_from_outside_precedes_that_built_in(key, method):
         def expected(h, factor=factor):
             return factor * F.silu(h) + constant_ratio(F.elu, h)
 
-        found = gx.explain(model, GRAPH, method)
-        assert found.relevance == pytest.approx(by_hand(module, expected), abs=1e-5)
+        explanation = gx.explain(model, GRAPH, method)
+        assert explanation.relevance == pytest.approx(by_hand(module, expected), abs=1e-5)
         with recorded_only():
             recorded = gx.explain(gx.wrap(module, kind="regression", rules={key: rule}), GRAPH)
         assert recorded.relevance == pytest.approx(by_hand(module, expected), abs=1e-5)
@@ -75,8 +75,8 @@ def test_gradients_without_rules_are_those_of_the_model():
     module = Smooth().eval()
     model = gx.wrap(module, kind="regression", rules={aten.silu: nothing})
     plain = gx.explain(gx.wrap(module, kind="regression"), GRAPH, "gradient_input")
-    found = gx.explain(model, GRAPH, "gradient_input")
-    assert found.relevance == pytest.approx(plain.relevance, abs=1e-7)
+    explanation = gx.explain(model, GRAPH, "gradient_input")
+    assert explanation.relevance == pytest.approx(plain.relevance, abs=1e-7)
 
 
 def test_a_rule_that_never_acts_is_named():

@@ -130,9 +130,9 @@ GRAPHS = [graph(6), graph(4)]
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_sparse_weights_are_constant_under_lrp(spelling):
     module = Sparse(SPELLINGS[spelling]).eval()
-    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, on_error="raise")
+    explanations = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, on_error="raise")
     module.constant = True
-    for data, explanation in zip(GRAPHS, found, strict=True):
+    for data, explanation in zip(GRAPHS, explanations, strict=True):
         x = data.x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(module(x, torch.zeros(len(x)).long()).sum(), x)
         expected = (x * gradient).sum(-1).detach().numpy()
@@ -143,8 +143,8 @@ def test_sparse_weights_are_constant_under_lrp(spelling):
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_sparse_weights_are_read_as_attention(spelling):
     module = Sparse(SPELLINGS[spelling]).eval()
-    found = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, "attention_last")
-    for data, explanation in zip(GRAPHS, found, strict=True):
+    explanations = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, "attention_last")
+    for data, explanation in zip(GRAPHS, explanations, strict=True):
         with torch.no_grad():
             mask = torch.ones(1, len(data.x), dtype=torch.bool)
             expected = module.weights(data.x[None], mask)[0].mean(0)
@@ -154,9 +154,9 @@ def test_sparse_weights_are_read_as_attention(spelling):
 def test_a_threshold_that_makes_no_sum_of_one_is_no_attention():
     module = Sparse(lambda scores: (scores - scores.mean(-1, keepdim=True)).relu()).eval()
     data = graph(5)
-    found = gx.explain(gx.wrap(module, kind="regression"), data)
+    explanation = gx.explain(gx.wrap(module, kind="regression"), data)
     module.constant = True
     x = data.x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(module(x, torch.zeros(5).long()).sum(), x)
     constant = (x * gradient).sum(-1).detach().numpy()
-    assert abs(found.relevance - constant).max() > 1e-3
+    assert abs(explanation.relevance - constant).max() > 1e-3

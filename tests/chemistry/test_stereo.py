@@ -52,16 +52,16 @@ def test_an_untouched_ring_has_the_same_configuration_in_every_product():
     ],
 )
 def test_the_new_neighbour_of_a_centre_is_where_the_old_one_was(before, name, after):
-    found = [c.smiles for c in transformed(Chem.MolFromSmiles(before)) if c.name == name]
-    assert found == [Chem.CanonSmiles(after)]
+    products = [c.smiles for c in transformed(Chem.MolFromSmiles(before)) if c.name == name]
+    assert products == [Chem.CanonSmiles(after)]
 
 
 def test_of_a_new_centre_each_isomer_is_predicted_and_the_worst_counts():
     model = gx.load("bace")
-    found = gx.counterfactuals(
+    changes = gx.counterfactuals(
         model, "O=C(Nc1ccc(CC)cc1)c1ccccn1", "pIC50: >4.5", n=40, predictions=150, steps=1
     )
-    several = [change for change in found if change.isomers]
+    several = [change for change in changes if change.isomers]
     assert several
     for change in several:
         smiles = [text for text, _ in change.isomers]
@@ -77,10 +77,10 @@ def test_of_a_new_centre_each_isomer_is_predicted_and_the_worst_counts():
 
 
 def test_the_best_of_each_site_come_before_a_second_of_any():
-    found = gx.counterfactuals(
+    changes = gx.counterfactuals(
         gx.load("bace"), VERUBECESTAT, "pIC50: <6.5", n=12, predictions=300, steps=1
     )
-    sites = [change.atoms for change in found]
+    sites = [change.atoms for change in changes]
     repeated = [
         k
         for k, site in enumerate(sites)

@@ -84,7 +84,7 @@ class _StructureTracker(NodeTracker):
                 self.nodes.by_value[op.out] = result
 
     def _move_integers(self, op: Op) -> None:
-        ids = {ref.value: found for ref in op.reads if (found := self._ids_of(ref.value))}
+        ids = {ref.value: entries for ref in op.reads if (entries := self._ids_of(ref.value))}
         if not ids or (op.reads[0].value not in ids and op.name not in JOINS):
             return
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
@@ -103,7 +103,7 @@ class _StructureTracker(NodeTracker):
                 if ref.value != first
                 and not self.trace.memory.tensors[ref.slot].dtype.is_floating_point
             }
-            ids = {value: found for value, found in ids.items() if value not in integers}
+            ids = {value: entries for value, entries in ids.items() if value not in integers}
             return super()._move(op, ids)
 
         def ids_in_place_of(ref: Ref) -> Tensor:

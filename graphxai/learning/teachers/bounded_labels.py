@@ -43,15 +43,15 @@ def filled_labels(
         return y
     filled = y.copy()
     for _ in range(ROUNDS):
-        known = ~np.isnan(filled)
+        labelled = ~np.isnan(filled)
         forest = Forest.fit(
-            task, inputs[known], filled[known], trees=TREES, out_of_bag=True, seed=seed
+            task, inputs[labelled], filled[labelled], trees=TREES, out_of_bag=True, seed=seed
         )
-        errors = forest.out_of_bag[measured[known]] - y[measured]
+        errors = forest.out_of_bag[measured[labelled]] - y[measured]
         spread = float(np.sqrt(np.nanmean(errors**2)))
         predicted = forest.predict(inputs[censored])
-        if known[censored].all():  # the trees have seen these labels from the second round on
-            predicted = forest.out_of_bag[censored[known]]
+        if labelled[censored].all():  # the trees have seen these labels from the second round on
+            predicted = forest.out_of_bag[censored[labelled]]
         filled[censored] = expected_within(predicted, spread, bounds[censored])
     return filled
 

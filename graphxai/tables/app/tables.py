@@ -185,5 +185,5 @@ def _with_shown_name(error: TableError, table: Table, file: UploadedFile) -> str
 def _name_column(table: Table) -> str | None:
     """Return the column with the names of the compounds, or None if none has a usual name."""
     by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
-    found = (by_name[usual] for usual in NAMES if usual in by_name)
-    return next((name for name in found if name != table.structures.name), None)
+    named = (by_name[usual] for usual in NAMES if usual in by_name)
+    return next((name for name in named if name != table.structures.name), None)

@@ -126,12 +126,12 @@ def agreement(
             `value` is the predicted value or probability. Their `bound` is a number, a text and the
             side on which the value lies.
     """
-    known = [m for m in molecules if m.get("measured") or m.get("bound")]
-    if not known:
+    with_values = [m for m in molecules if m.get("measured") or m.get("bound")]
+    if not with_values:
         return None
     groups = []
     for part, words in PARTS.items():
-        members = [m for m in known if m["part"] == part]
+        members = [m for m in with_values if m["part"] == part]
         measured = [m for m in members if m.get("measured")]
         if members:
             scores = [_scores(task, target, measured)] if measured else []
