@@ -17,12 +17,12 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
+    NODE_LABELS,
     GraphormerConfig,
     LoadedModel,
     StructureEncoding,
     collate,
 )
-from graphxai.models.graphormer.encoding import NODE_LABELS
 from graphxai.runtime.progress import in_chunks
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the list of public names
     from .checkpoint import save_checkpoint as save_checkpoint
     from .config import GraphormerConfig as GraphormerConfig
     from .convert import load_huggingface as load_huggingface
+    from .encoding import NODE_LABELS as NODE_LABELS
     from .encoding import StructureEncoding as StructureEncoding
     from .encoding import collate as collate
     from .ensemble import Ensemble as Ensemble

@@ -19,8 +19,7 @@ from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.forests import Forest
-from graphxai.models.graphormer import Graphormer, GraphormerConfig
-from graphxai.models.graphormer.encoding import NODE_LABELS
+from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar
 
 __all__ = ["GIN", "forest_readings", "gin_readings"]
