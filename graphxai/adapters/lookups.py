@@ -135,6 +135,13 @@ class LookupForms:
         return places
 
 
+def may_look_up_rows(module: nn.Module, graph: Any) -> bool:
+    """Return whether a module may look up rows of a graph's `x`, unless these are real numbers."""
+    x = getattr(graph, "x", None)
+    rows_of_numbers = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+    return not rows_of_numbers and bool(embeddings_in(module))
+
+
 def embeddings_in(module: nn.Module) -> tuple[str, ...]:
     """Return the names of all look-up tables of a model."""
     kinds = (nn.Embedding, nn.EmbeddingBag)

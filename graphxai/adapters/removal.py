@@ -181,18 +181,6 @@ def outputs_without_edges(
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
-def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pairs (M, 2) of nodes that edges join, and the number (E,) of each edge's pair.
-
-    The edges are `edge_index` (2, E). The pairs are in ascending order. Both directions of an edge
-    belong to the same pair. A self loop belongs to no pair and has -1.
-    """
-    pairs, belongs = torch.unique(edge_index.cpu().sort(0).values, dim=1, return_inverse=True)
-    proper = pairs[0] != pairs[1]
-    numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
-    return pairs[:, proper].T, numbers[belongs]
-
-
 def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
     """Keep the chosen edges (E,) of a graph and encode it again."""
     if isinstance(model, WrappedModel):

@@ -13,20 +13,9 @@ from graphxai.contract.tasks import TaskSet
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
-from .batches import (
-    WrappedBatch,
-    as_rows,
-    as_tokens,
-    collate_graphs,
-    collate_tokens,
-    is_real,
-)
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
 from .call_settings import CallSettings
-from .calling import (
-    attributes_read,
-    takes_batch_vector,
-    takes_padding_mask,
-)
+from .calling import attributes_read, takes_batch_vector, takes_padding_mask
 from .chosen import PAIR, PAIR_IS_IGNORED
 from .embedding import choose_embedding, embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
@@ -34,12 +23,10 @@ from .engine.hooked_pass import why_recorded
 from .engine.pass_request import PassRequest
 from .engine.relevance_pass import current_relevance
 from .engine.session import pass_by_conservative_rules, pass_by_positive_rules
-from .eval_replica import (
-    restoring_attributes,
-)
+from .eval_replica import restoring_attributes
 from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph
 from .layout import OneGraphAtATime
-from .lookups import LookupForms, embeddings_in
+from .lookups import LookupForms, may_look_up_rows
 from .model_checks import ModelChecks, PaddingCheck
 from .module_view import ModuleView
 from .one_at_a_time import (
@@ -158,7 +145,8 @@ class WrappedModel(ModuleView):
         if not self.settings.dense:
             if isinstance(value, HeteroData):
                 value = as_one_graph(value)
-            graph = read_graph(value, categorical=self._may_look_up(value))
+            may_look_up = bool(self.settings.embedding) or may_look_up_rows(self.module, value)
+            graph = read_graph(value, categorical=may_look_up)
             if not self.settings.embedding and not is_real(graph.data.x):
                 choose_embedding(self, graph.data)
             reads_any = PAIR in graph.data and self.attributes_read() is None
@@ -177,14 +165,6 @@ class WrappedModel(ModuleView):
         if nodes < 1:
             raise InputError("there are no tokens besides the graph token.")
         return Input(Data(x=x, dense=x, num_nodes=nodes))
-
-    def _may_look_up(self, graph: Any) -> bool:
-        """Return whether the model may look up rows of `x`, unless these are real numbers."""
-        x = getattr(graph, "x", None)
-        if self.settings.embedding:
-            return True
-        rows_of_numbers = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
-        return not rows_of_numbers and bool(embeddings_in(self.module))
 
     def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
         """Collate prepared inputs into one batch, padded to at least `pad_to` nodes."""

@@ -14,12 +14,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.adapters.chosen import chosen_nodes, named_nodes
-from graphxai.adapters.removal import (
-    Operator,
-    outputs_of_many,
-    outputs_without_edges,
-    undirected_edges,
-)
+from graphxai.adapters.removal import Operator, outputs_of_many, outputs_without_edges
+from graphxai.adapters.subgraphs import undirected_edges
 from graphxai.adapters.wrapped import WrappedModel
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each

@@ -100,7 +100,8 @@ def _of_graphs(
 ) -> Iterator[EdgeShapley]:
     """Compute the values of a few graphs in shared passes."""
     from graphxai.adapters.heterogeneous import SCHEMA, edges_with_types  # loads PyG
-    from graphxai.adapters.removal import outputs_without_edges, undirected_edges
+    from graphxai.adapters.removal import outputs_without_edges
+    from graphxai.adapters.subgraphs import undirected_edges
 
     edges, keeps, places, types = [], [], [], list[tuple[str, ...]]()
     for graph in graphs:
