@@ -24,6 +24,7 @@ from .engine.structure_ids import track_structure
 from .engine.trace import Trace, refs_in
 
 CLOSE = 1e-3  # relative to the outputs, as the recorded pass computes in another order
+ROUNDINGS = 8  # how many roundings of the least precise values outputs may differ by, if more
 
 
 class NotGated(ValueError):
@@ -43,6 +44,7 @@ class PresencePass:
         removed: computes the model's own outputs (B, C) with only the nodes where its argument is
             True.
         name: the name of the model's class.
+        close: by how much the outputs may differ, relative to their size.
     """
 
     plan: PresencePlan
@@ -50,6 +52,7 @@ class PresencePass:
     whole: Tensor
     removed: Callable[[Tensor], Tensor]
     name: str
+    close: float = CLOSE
     compared: bool = False
 
     def outputs(self, present: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ class PresencePass:
             warnings.simplefilter("ignore")
             wanted = self.removed(present)
         size = wanted.abs().amax().clamp(min=1.0)
-        if not bool(((outputs - wanted).abs() <= CLOSE * size).all()):
+        if not bool(((outputs - wanted).abs() <= self.close * size).all()):
             where = "; ".join(self.plan.without) or "an operation that no gate covers"
             raise NotGated(
                 f"{self.name} combines nodes in a way that cannot leave some out: {where}"
@@ -122,7 +125,14 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
         trace.tensor(whole.value).detach(),
         lambda present: model.encode(tokens, batch, present),
         name,
+        max(CLOSE, ROUNDINGS * _largest_rounding(trace)),
     )
+
+
+def _largest_rounding(trace: Trace) -> float:
+    """Return the relative rounding error of the least precise type that a pass computes in."""
+    types = {tensor.dtype for tensor in trace.memory.tensors if tensor.dtype.is_floating_point}
+    return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:

@@ -99,9 +99,14 @@ def test_a_graph_token_of_graphs_is_refused():
         gx.wrap(GpsModel(), kind="regression", graph_token=True)
 
 
-def test_attention_over_the_models_own_class_token_is_distinguished_from_none():
-    with pytest.raises(ValueError, match="a class token that the model adds"):
-        gx.explain(tokens(OwnClassToken()), rows(1)[0], "rollout")
+def test_attention_of_the_models_own_class_token_is_what_attention_last_shows():
+    module, (x, *_) = OwnClassToken().eval(), rows(1)
+    layer = module.encoder.layers[0]
+    with torch.no_grad():
+        both = layer.norm1(torch.cat([module.start[0], x]))[None]
+        weights = layer.self_attn(both, both, both)[1]  # (1, T, T), the mean over the heads
+    explanation = gx.explain(tokens(module), x, "attention_last")
+    np.testing.assert_allclose(explanation.relevance, weights[0, 0, 1:], rtol=1e-5)
 
 
 class Checkpointed(Tokens):
@@ -232,7 +237,7 @@ class OwnAttention(nn.Module):
 
 class Slope(nn.Module):
     def forward(self, x):
-        return torch.func.grad(lambda z: z.pow(3).sum())(x)
+        return torch.func.grad(lambda z: -z.cos().sum())(x)
 
 
 class With(Tokens):
@@ -298,5 +303,5 @@ def test_a_custom_function_is_explained_by_its_forward_pass(part, plain, method)
 
 
 def test_what_no_rule_covers_within_a_transform_is_named_with_its_module():
-    with pytest.warns(UserWarning, match="part: pow"):
+    with pytest.warns(UserWarning, match="part: sin"):
         gx.explain(tokens(With(Slope())), rows(1)[0], "lrp")

@@ -668,7 +668,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         (("bace", "--smiles-column", "s"), "--smiles-column is for a table"),
         (
             ("bace", "--no-teacher", "--ensemble", "2"),
-            "--ensemble and --no-teacher are for a table",
+            "--ensemble is for a table or a folder of graphs; --no-teacher is for a table",
         ),
         (
             (None, "--target-column", "size", "--data", "d"),

@@ -1,5 +1,7 @@
 """Sources teach a network, and labels that the starting weights have seen are recognised."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -123,7 +125,8 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     y[:10] = np.nan  # gaps that the teacher fills
     split = Split(tuple(range(36)), tuple(range(36, 72)), ())
     before = predict(model, graphs)
-    table = SplitTable(None, split, tuple(tasks), graphs, y)
+    unbounded = SimpleNamespace(bounds=np.full((72, 1, 2), (-np.inf, np.inf)))
+    table = SplitTable(unbounded, split, tuple(tasks), graphs, y)
     teacher = choosing.choose_teacher(tasks, table.train.smiles, table.train.y)
     settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
     on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))

@@ -87,7 +87,7 @@ def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
     assert e.contested.tolist() == signs
     assert 0 < sum(signs) < len(e)
     assert e.svg(agreed=True) != e.svg()
-    assert "standard deviation over 3 models" in e.errors
+    assert "standard deviation over 3 models" in e.spread_note
     assert e.to_frame()["contested"].tolist() == signs
     assert np.allclose(e.to_dict()["members"], e.members)
     with pytest.raises(ValueError, match="ensemble"):

@@ -71,7 +71,7 @@ def test_forms_are_not_enumerated():
 )
 @pytest.mark.parametrize("method", ["lrp", "saliency"])
 def test_a_picture_shows_their_mean_and_says_so(smiles, group, method):
-    e = gx.explain("bace", smiles, method)
+    e = gx.explain(gx.load("bace", as_drawn=True), smiles, method)
     atoms = [int(name[1:]) for name in group.split(", ")]
     assert np.ptp(e.relevance[atoms]) > 1e-3
     svg = e.svg()

@@ -19,6 +19,7 @@ def with_class_token(ids: EntryIds, values: Tensor, nodes: NodeIds) -> EntryIds:
     """Give the id of the graph token to a row that stands beside the nodes of each graph.
 
     Such a row is the only one that is of no node in all graphs, and it is not zero, as padding is.
+    All nodes stand beside it: without one of them, the row may be that node's, which has no edge.
 
     Args:
         ids: the ids of the values.
@@ -28,6 +29,8 @@ def with_class_token(ids: EntryIds, values: Tensor, nodes: NodeIds) -> EntryIds:
     if ids.key is not None or not absent.any() or query.dim() != values.dim():
         return ids
     for axis in range(query.dim() - 1):  # the last axis has the channels of a row
+        if query.shape[axis] <= nodes.largest:
+            continue
         slot = _only_slot_without_nodes(absent, axis)
         graphs = None if slot is None else _graphs_along(query, axis, nodes)
         if slot is None or graphs is None or not values.select(axis, slot).any():

@@ -46,9 +46,11 @@ class NodeIds:
 
     Args:
         tokens: the number T of tokens of a graph.
+        largest: the number of nodes of the largest graph.
     """
 
     tokens: int
+    largest: int = 0
     by_value: dict[int, EntryIds] = field(default_factory=dict)
 
     def are_pairs(self, value: int) -> bool | None:

@@ -59,7 +59,9 @@ class NodeTracker:
 
     def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
         self.trace, self.rows = trace, rows.flatten()
-        self.nodes = NodeIds(tokens)
+        of_nodes = self.rows[self.rows >= 0]
+        sizes = (of_nodes // tokens).bincount()
+        self.nodes = NodeIds(tokens, int(sizes.max()) if len(sizes) else 0)
         self.compute = IdArithmetic(self.nodes, rows)
         self.bits = 1  # of the inputs that have ids
 
