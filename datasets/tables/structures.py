@@ -110,11 +110,14 @@ def _record(lines: list[str]) -> StructureRecord:
     properties: dict[str, str] = {}
     value: list[str] | None = None
     name = ""
-    for line in [*lines[end + 1 :], ">"]:
-        if not line.startswith(">"):
+    within = False  # a value, which ends at a blank line and may begin with ">", such as ">10"
+    for line in [*lines[end + 1 :], "", ">"]:
+        if not line.startswith(">") or (within and not PROPERTY.match(line)):
+            within = within and bool(line.strip())
             if value is not None and line.strip():
                 value.append(line.strip())
             continue
+        within = True
         if value is not None and name:
             properties.setdefault(name, " ".join(value))
         match = PROPERTY.match(line)

@@ -124,13 +124,14 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
         f"{block}>  <ID>\nsecond\n \n",
         f"{block}>\nno name\n\n>  <pKa>\n2.3\n\n",
         "nothing here\n",
-        f"{block}>  <ID>\nfifth\nof two lines\n\n",
+        f"{block}>  <ID>\nfifth\nof two lines\n\n>  <pKa> (5)\n>10\n\n",
     ]
     path = written(tmp_path, "set.sdf", "$$$$\n".join(records))  # without a last $$$$
     table = open_table(path)
     assert table.columns == ("smiles", "name", "ID", "pKa")
     rows = list(table.records())
     assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth of two lines"]
+    assert [row.cells["pKa"] for row in rows] == ["", "", "2.3", "", ">10"]
     assert [row.cells["smiles"] for row in rows] == ["C[C@H](N)C(=O)O"] * 3 + [""] + [
         "C[C@H](N)C(=O)O"
     ]
