@@ -76,8 +76,11 @@ def structure_column(
     rows = sample()
     readable = [name for k, name in enumerate(names) if _are_structures([row[k] for row in rows])]
     for usual in LIKELY:
-        if usual in plain and (name := names[plain.index(usual)]) in readable:
-            return StructureColumn(name, "by its name")
+        if usual not in plain:
+            continue
+        place = plain.index(usual)
+        if _are_structures([row[place] for row in rows], unreadable=0.5):
+            return StructureColumn(names[place], "by its name")
     if len(readable) == 1:
         return StructureColumn(readable[0], "as the only one whose cells can be read as SMILES")
     if readable:
@@ -124,14 +127,21 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_\-.#]+", "", name).casefold()
 
 
-def _are_structures(cells: Sequence[str]) -> bool:
-    """Return whether all cells are SMILES, and not all as short as names or codes may be."""
+def _are_structures(cells: Sequence[str], unreadable: float = 0.0) -> bool:
+    """Return whether cells are SMILES, and not all as short as names or codes may be.
+
+    Args:
+        unreadable: the share of the cells that need not be readable.
+    """
     texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]
-    atoms = []
+    atoms, allowed = [], unreadable * len(texts)
     with rdBase.BlockLogs():
         for text in texts:
             mol = Chem.MolFromSmiles(text) if len(text) <= MAX_SMILES else None
-            if mol is None:
+            if mol is not None:
+                atoms.append(mol.GetNumAtoms())
+            else:
+                allowed -= 1
+            if allowed < 0:
                 return False
-            atoms.append(mol.GetNumAtoms())
     return sum(atoms) > 2 * len(atoms)

@@ -84,6 +84,8 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     assert open_table(written(tmp_path, "c.csv", "smiles,x\nCCO,1\n")).choice == ""
     path = written(tmp_path, "d.csv", "mol,smi\nCHEMBL1,CCOC\nCHEMBL2,CCCC\n")
     assert open_table(path).structures.name == "smi"  # `mol` holds names
+    path = written(tmp_path, "e.csv", "Structure;pIC50\nC1CC;5,2\nCCOC;6,1\nc1ccccc1;7,0\n")
+    assert open_table(path).structures.name == "Structure"  # despite a ring that is not closed
 
 
 @pytest.mark.parametrize(
