@@ -16,6 +16,7 @@ from graphxai.contract.target import ResolvedTarget
 
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts
 from .batches import as_rows
+from .chosen import chosen_nodes
 from .engine.attention_pass import ids_of_rows
 from .engine.node_ids import EntryIds
 from .engine.pass_request import record_pass
@@ -35,11 +36,14 @@ class NotGated(ValueError):
 class PresencePass:
     """A recorded pass of a batch, in which nodes can be absent.
 
-    The first coalition that lacks nodes is compared with the model's own pass without them.
+    The first coalition that lacks nodes is compared with the model's own pass without them. Without
+    a node that is explained, or one of a pair, the output is zero. So these nodes stay present, and
+    what each of them adds to a coalition is the whole output there.
 
     Args:
         plan: where presence acts.
         mask: True at nodes, (B, N).
+        explained: True at the nodes that `node=` or `pair=` names, (B, N).
         whole: the outputs (B, C) of the whole graphs.
         removed: computes the model's own outputs (B, C) with only the nodes where its argument is
             True.
@@ -49,6 +53,7 @@ class PresencePass:
 
     plan: PresencePlan
     mask: Tensor
+    explained: Tensor
     whole: Tensor
     removed: Callable[[Tensor], Tensor]
     name: str
@@ -60,7 +65,8 @@ class PresencePass:
         with torch.no_grad():
             outputs = self.plan.outputs(self._presence(present))
         self._compare(outputs, present)
-        return outputs
+        hidden = (self.explained & ~present).any(-1, keepdim=True)
+        return outputs.masked_fill(hidden, 0.0)
 
     def marginals(self, present: Tensor, target: ResolvedTarget) -> Tensor:
         """Return the marginals (B, N) of the class's log-odds for all nodes at a coalition.
@@ -74,16 +80,25 @@ class PresencePass:
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
             outputs = self.plan.outputs(presence)
-            (gradient,) = torch.autograd.grad(target.log_odds(outputs).sum(), presence)
-        self._compare(outputs.detach(), present)
-        return gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
+            log_odds = target.log_odds(outputs)
+            (gradient,) = torch.autograd.grad(log_odds.sum(), presence)
+        outputs, log_odds = outputs.detach(), log_odds.detach()
+        self._compare(outputs, present)
+        of_nodes = gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
+        whole = (log_odds - target.log_odds(torch.zeros_like(outputs)))[:, None]
+        return torch.where(self.explained, whole.to(of_nodes), of_nodes)
 
     def _presence(self, present: Tensor) -> Tensor:
-        """Return the presence (B, T) of every token. The graph token is always present."""
-        of_nodes = torch.cat([torch.ones_like(present[:, :1]), present | ~self.mask], dim=1)
+        """Return the presence (B, T) of every token.
+
+        The graph token and the nodes that are explained are always present.
+        """
+        shown = present | self.explained | ~self.mask
+        of_nodes = torch.cat([torch.ones_like(present[:, :1]), shown], dim=1)
         return of_nodes.to(self.plan.dtype)
 
     def _compare(self, outputs: Tensor, present: Tensor) -> None:
+        present = present | self.explained
         if self.compared or bool((present == self.mask).all()):
             return
         with warnings.catch_warnings(), torch.no_grad():
@@ -122,6 +137,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     return PresencePass(
         plan,
         batch.mask,
+        _explained(batch),
         trace.tensor(whole.value).detach(),
         lambda present: model.encode(tokens, batch, present),
         name,
@@ -133,6 +149,15 @@ def _largest_rounding(trace: Trace) -> float:
     """Return the relative rounding error of the least precise type that a pass computes in."""
     types = {tensor.dtype for tensor in trace.memory.tensors if tensor.dtype.is_floating_point}
     return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+
+def _explained(batch: Any) -> Tensor:
+    """Return where the nodes are that `node=` or `pair=` names, (B, N)."""
+    explained = torch.zeros_like(batch.mask)
+    if batch.graphs is not None:
+        for place, graph in enumerate(batch.examples()):
+            explained[place, chosen_nodes(graph)] = True
+    return explained
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:

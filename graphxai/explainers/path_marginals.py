@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.model import ExplainableModel
+from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
@@ -211,14 +211,23 @@ def marginals_of_present(
 ) -> Tensor:
     """Compute the marginals (B, N) of the present nodes through recorded attention.
 
-    Absent nodes get zero.
+    Absent nodes get zero. So do all nodes of a coalition without attention, whose nodes may have
+    lost all their edges.
+
+    Raises:
+        NoAttentionError: the whole graphs have no attention either.
     """
     alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
     if alone:  # a single node has all the attention, whatever its score
         return tokens.new_zeros(present.shape)
     rows, rest, keep = _coalition(model, batch, tokens, present)
-    with record() as tape:
-        outputs = model.encode(rows.requires_grad_(), rest, keep)
+    try:
+        with record() as tape:
+            outputs = model.encode(rows.requires_grad_(), rest, keep)
+    except NoAttentionError:
+        if bool((present == batch.mask).all()):
+            raise
+        return tokens.new_zeros(present.shape)
     marginals_of_tokens = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
     of_nodes = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]

@@ -26,6 +26,7 @@ from torch_geometric.nn.norm import GraphNorm
 from torch_geometric.utils import to_dense_adj
 
 import graphxai as gx
+from graphxai.adapters.chosen import mark_explained
 from graphxai.adapters.presence import NotGated, PresencePass, presence_pass
 from graphxai.contract.target import ResolvedTarget, Target
 
@@ -301,3 +302,60 @@ def test_graphs_of_a_batch_do_not_see_each_other():
         of_row = replace(target, weights=target.weights[rows], offset=target.offset[rows])
         of_graph = alone.marginals(present[row : row + 1, :n], of_row)
         torch.testing.assert_close(of_graph, together[row : row + 1, :n])
+
+
+class Rows(nn.Module):
+    """One message from every node to its neighbours, and an answer for every node or a pair."""
+
+    def __init__(self, pairs: bool) -> None:
+        super().__init__()
+        self.pairs, self.layer, self.head = pairs, GATConv(DIM, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor = None) -> Tensor:
+        h = self.layer(x, edge_index)
+        return self.head(h[edge_label_index].sum(0) if self.pairs else h)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_without_the_node_that_is_explained_nothing_is_left(pairs):
+    graphs = mark_explained(GRAPHS, **({"pair": (0, 2)} if pairs else {"node": 2}))
+    module = Rows(pairs)
+    marginals, expected = compared(module, graphs, 1)  # node 2 is present
+    torch.testing.assert_close(marginals, expected)
+    assert bool((expected[:, 1] != 0).all())
+
+    model, batch, run, target = gated(module, graphs)
+    present = batch.mask.clone()
+    present[:, 2] = False
+    with torch.no_grad():
+        wanted = model.encode(model.embed(batch), batch, present)
+    assert not bool(wanted.any())
+    torch.testing.assert_close(run.outputs(present), wanted)
+    joining = run.marginals(present, target)[:, 2]
+    torch.testing.assert_close(joining, target.log_odds(run.whole).detach())
+
+
+def test_path_marginals_of_one_node_need_no_attention(recwarn):
+    torch.manual_seed(0)
+    model = gx.wrap(Rows(pairs=False).eval(), kind="regression")
+    for node in range(5):
+        scores = gx.explain(model, GRAPHS[0], "path_marginals", node=node).relevance
+        near = set(RING[0, RING[1] == node].tolist()) | {node}
+        assert {k for k, score in enumerate(scores.tolist()) if score} <= near
+    assert not [w for w in recwarn if "leave some out" in str(w.message)]
+
+
+def test_a_coalition_without_edges_has_no_attention_and_no_marginals():
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = GATConv(DIM, DIM, add_self_loops=False), nn.Linear(DIM, 1)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.head(self.layer(x, edge_index).sort(0).values[-2:].sum(0, keepdim=True))
+
+    torch.manual_seed(0)
+    model = gx.wrap(Sorted().eval(), kind="regression")
+    with pytest.warns(UserWarning, match="leave some out"):
+        scores = gx.explain(model, GRAPHS[1], "path_marginals").relevance
+    assert bool(torch.as_tensor(scores).isfinite().all())
