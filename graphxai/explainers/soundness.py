@@ -16,21 +16,23 @@ from graphxai.runtime.randomness import current_draws
 FAR = 7e4  # in machine epsilons of the largest output, more than bfloat16 inside a pass causes
 SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers
 
-_compared: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
+_compared: "WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]]" = WeakKeyDictionary()
 
 
 def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
     """Warn if the outputs (B, C) of a method's pass are not those of the model.
 
-    Rules should change gradients, but never values. The check runs once for each model and method.
+    Rules should change gradients, but never values. The check runs once for each model, method and
+    rules of `wrap`.
     """
     module, draws = getattr(model, "module", model), current_draws()
     if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
         return
     compared = _compared.setdefault(module, set())
-    if method in compared:
+    key = (method, *getattr(getattr(model, "settings", None), "rules", ()))
+    if key in compared:
         return
-    compared.add(method)
+    compared.add(key)
     with torch.no_grad():
         expected = model(batch).to(outputs)
     size = expected.abs().max().clamp(min=SMALL)

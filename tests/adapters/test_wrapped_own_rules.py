@@ -93,3 +93,11 @@ def test_other_keys_are_refused():
         gx.wrap(Smooth(), kind="regression", rules={nn.SiLU: twice})
     with pytest.raises(ValueError, match="a rule cannot act on 'mm'"):
         gx.wrap(Smooth(), kind="regression", rules={aten.mm: twice})
+
+
+def test_a_rule_that_computes_something_else_is_noticed_for_every_wrap_of_a_module():
+    module = Smooth().eval()
+    gx.explain(gx.wrap(module, kind="regression"), GRAPH)
+    changed = gx.wrap(module, kind="regression", rules={aten.silu: lambda x, operation: x})
+    with pytest.warns(UserWarning, match="the explanation is not of this model"):
+        gx.explain(changed, GRAPH)
