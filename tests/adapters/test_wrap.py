@@ -618,6 +618,10 @@ def test_inputs_take_the_type_of_the_model(models, graphs, dtype):
     relevance = gx.explain(wrapped(model), graphs[0]).relevance
     expected = gx.explain(wrapped(models["transformer"]), graphs[0]).relevance
     assert np.corrcoef(relevance, expected)[0, 1] > 0.98
+    converted = graphs[0].clone()
+    converted.x = converted.x.to(dtype)
+    converted.smiles = None
+    assert np.array_equal(gx.explain(wrapped(model), converted).relevance, relevance)
 
 
 def test_a_target_out_of_range_is_refused(graphs):

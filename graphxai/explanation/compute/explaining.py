@@ -319,7 +319,7 @@ def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
         return {}
     tensors = {name: item.graph.get(name) for name in GRAPH_TENSORS}
     return {
-        name: value.detach().cpu().numpy().copy()
+        name: _as_numpy(value)
         for name, value in tensors.items()
         if isinstance(value, Tensor) and value.layout == torch.strided
     }
@@ -354,3 +354,9 @@ def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> f
     if features is None or name not in names:
         return None
     return float(features[:, list(names).index(name)].sum(dtype=np.float64))
+
+
+def _as_numpy(value: Tensor) -> NDArray[Any]:
+    """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
