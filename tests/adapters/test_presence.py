@@ -23,7 +23,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.nn.aggr import AttentionalAggregation
 from torch_geometric.nn.norm import GraphNorm
-from torch_geometric.utils import to_dense_adj
+from torch_geometric.utils import softmax, to_dense_adj
 
 import graphxai as gx
 from graphxai.adapters.chosen import mark_explained
@@ -58,6 +58,21 @@ class Sums(MessagePassing):
         if self.by_hand:
             return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
         return self.propagate(edge_index, x=x)
+
+
+class JoinedHeads(MessagePassing):
+    """Attention of two heads, whose messages join heads and channels before they are summed."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.score, self.value = nn.Linear(DIM, 2), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i: Tensor, x_j: Tensor, index: Tensor) -> Tensor:
+        attention = softmax(self.score(x_i * x_j), index)  # (E, 2)
+        return (attention[..., None] * self.value(x_j).view(-1, 2, DIM // 2)).view(-1, DIM)
 
 
 class Messages(nn.Module):
@@ -221,9 +236,13 @@ def test_the_marginal_through_messages_is_what_removing_the_node_changes(way, se
 
 
 @pytest.mark.parametrize("seed", range(6))  # in one of them a node has no neighbours present
-@pytest.mark.parametrize("layer", ["gat", "transformer"])
+@pytest.mark.parametrize("layer", ["gat", "transformer", "joined heads"])
 def test_the_marginal_through_a_softmax_over_neighbours_is_exact(layer, seed):
-    conv = GATConv(DIM, 3, heads=2) if layer == "gat" else TransformerConv(DIM, 3, heads=2)
+    conv = {
+        "gat": lambda: GATConv(DIM, 3, heads=2),
+        "transformer": lambda: TransformerConv(DIM, 3, heads=2),
+        "joined heads": JoinedHeads,
+    }[layer]()
     marginals, expected = compared(Messages(conv), GRAPHS, seed)
     torch.testing.assert_close(marginals, expected)
 

@@ -165,7 +165,7 @@ class _GatedRun:
         def factor() -> Tensor | None:
             if number is None or number not in self._divisors:
                 return None
-            return _with_axes(self._factors(number)[place], source.dim())
+            return _for_terms(self._factors(number)[place], source)
 
         terms = functions.weighted(source, presence, factor)
         return op.func(*args[:3], terms, *args[4:], **kwargs)
@@ -199,10 +199,20 @@ class _GatedRun:
         return op.func(*args, **kwargs)
 
 
-def _with_axes(factor: Tensor, dims: int) -> Tensor | None:
-    """Add axes at the end, or drop those of length one, up to this number."""
-    while factor.dim() < dims:
+def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
+    """Shape the factors of weights like the terms that they multiply, or return None.
+
+    Axes are added at the end, or dropped there if they have length one. If terms join heads and
+    channels in one axis, as in PyG's `HGTConv`, all channels of a head have its factor.
+    """
+    while factor.dim() < terms.dim():
         factor = factor.unsqueeze(-1)
-    while factor.dim() > dims and factor.shape[-1] == 1:
+    while factor.dim() > terms.dim() and factor.shape[-1] == 1:
         factor = factor.squeeze(-1)
-    return factor if factor.dim() == dims else None
+    if factor.dim() != terms.dim():
+        return None
+    channels, rest = divmod(terms.shape[-1], factor.shape[-1])
+    if terms.dim() == 2 and not rest:
+        factor = factor.repeat_interleave(channels, -1)
+    sizes = zip(factor.shape, terms.shape, strict=True)
+    return factor if all(size in (1, wanted) for size, wanted in sizes) else None
