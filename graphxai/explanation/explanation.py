@@ -154,9 +154,9 @@ class Explanation(ExplainedGraph, Result):
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per node.
 
-        Its columns are symbol (for molecules), given_atom (the number of the atom in the molecule
-        given, if its parent was explained), relevance, spread (if there is one), contested
-        (whether the models of an ensemble disagree on the sign), and the parts by feature.
+        Its columns are symbol (for molecules), relevance, spread (if there is one), contested
+        (whether the models of an ensemble disagree on the sign), the parts by feature, and
+        given_atom (the number of the atom in the molecule given, if its parent was explained).
         """
         import pandas as pd
 
@@ -164,8 +164,6 @@ class Explanation(ExplainedGraph, Result):
         molecule = self.molecule
         if molecule is not None:
             columns["symbol"] = [atom.GetSymbol() for atom in molecule.GetAtoms()]
-        if self.as_given is not None:
-            columns["given_atom"] = list(self.as_given.atoms)
         columns["relevance"] = self.relevance
         if self.spread is not None:
             columns["spread"] = self.spread
@@ -175,6 +173,8 @@ class Explanation(ExplainedGraph, Result):
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
             frame = pd.concat([frame, parts], axis=1)
+        if self.as_given is not None:
+            frame["given_atom"] = list(self.as_given.atoms)
         frame.index.name = "atom" if molecule is not None else "node"
         return frame
 

@@ -79,3 +79,12 @@ def test_a_permanent_charge_stays():
     e = gx.explain(gx.load("bace"), f"{PRALIDOXIME}.[Cl-]")
     assert e.note == "salt removed: chloride"
     assert Chem.GetFormalCharge(e.molecule) == 1
+
+
+def test_a_table_of_the_parents_atoms_ends_with_their_numbers_in_the_molecule_given():
+    """The parts by feature follow the relevance, and sum to it, as for any other molecule."""
+    frame = gx.explain("bace", "[Cl-].C[NH2+]CCc1ccccc1").to_frame()
+    assert frame.columns[-1] == "given_atom"
+    assert frame.given_atom.tolist() == list(range(1, 11))
+    parts = frame.iloc[:, 2:-1].sum(axis=1)
+    assert parts.to_numpy() == pytest.approx(frame.relevance.to_numpy(), abs=1e-5)
