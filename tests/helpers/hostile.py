@@ -87,7 +87,7 @@ def check_cells(cells: list[str]) -> None:
         assert counts.done + counts.rejected == len(cells)
         row_numbers = []
         for name in ("explanations.csv", "rejected.csv"):
-            text = (out / name).read_text(encoding="utf-8")
+            text = (out / name).read_text(encoding="utf-8-sig")
             assert text == printable(text), "a control character"
             rows = list(csv.DictReader(text.splitlines()))
             assert all(math.isfinite(float(row.get("output", 0))) for row in rows)
