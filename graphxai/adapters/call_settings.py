@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.rules.conservative import Rules
-from graphxai.rules.operation_rule import OperationRule
+from graphxai.rules.module_rule import CustomRule
 
 from .batches import WrappedBatch
 from .calling import (
@@ -42,17 +42,17 @@ class CallSettings:
     featurize: Callable[[Any], Any] | None = None
     transform: Callable[[Data], Data] | None = None
     features: tuple[str, ...] = ()
-    rules: tuple[OperationRule, ...] = ()
+    rules: tuple[CustomRule, ...] = ()
 
     def rules_with(self, rules: Rules) -> Rules:
         """Add the rules of the model to those of a method, if the method has any.
 
-        Where both have a rule for an operation, that of the model acts.
+        Where both have a rule for an operation or class, that of the model acts.
         """
         if not self.rules or rules == Rules():
             return rules
-        replaced = {rule.operation for rule in self.rules}
-        others = tuple(rule for rule in rules.custom if rule.operation not in replaced)
+        replaced = {rule.acts_on for rule in self.rules}
+        others = tuple(rule for rule in rules.custom if rule.acts_on not in replaced)
         return replace(rules, custom=(*self.rules, *others))
 
     def transformed(self, graph: Data) -> Data:

@@ -50,7 +50,7 @@ def all_modules(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
     """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
     with _lock:
         count, undo = _users[key] if key in _users else (0, begin())
@@ -210,7 +210,7 @@ def _switched_to_eval(module: nn.Module) -> Iterator[None]:
 
         return restore
 
-    with _shared_block(id(module), begin):
+    with shared_block(id(module), begin):
         for part in module.modules():
             part.training = False
         yield
@@ -241,7 +241,7 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
         return stances.close
 
     compiled = any(map(_is_compiled, all_modules(model)))
-    with _shared_block("eager", begin) if compiled else nullcontext():
+    with shared_block("eager", begin) if compiled else nullcontext():
         yield
 
 
@@ -258,7 +258,7 @@ def with_plain_attention() -> Iterator[None]:
         settings.enter_context(sdpa_kernel(SDPBackend.MATH))
         return settings.close
 
-    with _shared_block("plain attention", begin):
+    with shared_block("plain attention", begin):
         yield
 
 

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from graphxai.rules.module_rule import CustomRule
+from graphxai.rules.operation_rule import OperationRule
+
 from .batches import WrappedBatch, as_rows, is_real
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .engine.pass_request import NODES, PassRequest, record_pass
@@ -59,7 +62,7 @@ class ModelChecks:
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
         self._cuts: set[str] | None = None
-        self._idle: set[str] = set()  # the operations whose rules were said not to act
+        self._idle: set[str] = set()  # why rules did not act, as far as it was said
         self._warned: set[str] = set()  # the methods with a warning so far
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
@@ -88,14 +91,18 @@ class ModelChecks:
             stacklevel=5,
         )
 
-    def warn_of_idle_rules(self, name: str, operations: set[str]) -> None:
-        """Warn, once, of rules for operations that do not act on any signal in a pass."""
-        new = operations - self._idle
-        self._idle |= new
+    def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
+        """Warn, once, of rules from outside that do not act in a pass."""
+        reasons = {
+            f"no {rule.operation} of one signal passes relevance"
+            if isinstance(rule, OperationRule)
+            else f"no {rule.module_class.__name__} is called"
+            for rule in idle
+        }
+        new, self._idle = reasons - self._idle, self._idle | reasons
         if new:
             warnings.warn(
-                f"rules of wrap(..., rules=...) did not act: no {' or '.join(sorted(new))} of one"
-                f" signal passes relevance in {name}.",
+                f"rules of wrap(..., rules=...) did not act: {', '.join(sorted(new))} in {name}.",
                 stacklevel=5,
             )
 

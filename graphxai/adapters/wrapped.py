@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import Input, InputError
-from graphxai.contract.model import NoAttentionError, Origin, evaluating
+from graphxai.contract.model import Origin, evaluating
 from graphxai.contract.tasks import TaskSet
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 
@@ -20,7 +20,7 @@ from .chosen import PAIR, PAIR_IS_IGNORED
 from .embedding import choose_embedding, embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.hooked_pass import why_recorded
-from .engine.pass_request import PassRequest
+from .engine.pass_request import PassRequest, with_module_rules
 from .engine.relevance_pass import current_relevance
 from .engine.session import pass_by_conservative_rules, pass_by_positive_rules
 from .eval_replica import restoring_attributes
@@ -319,20 +319,14 @@ class WrappedModel(ModuleView):
                 self.checks.reads_class_token |= state.reads_class_token
                 return outputs
             rules = self.settings.rules_with(current_rules())
+            request, acting = with_module_rules(request, rules.of_modules)
             outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch) from None
-        if tape is not None and not tape.with_biases and not tape.attention:
-            raise NoAttentionError(
-                f"{type(self.module).__name__} has no attention between nodes that graphxai can"
-                " see: methods that read attention cannot explain it. (Attention over more rows"
-                " than the nodes and a class token is not read, nor are weights that may be"
-                " negative.)"
-            )
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token
             if rules.custom and tape.with_biases:
-                idle = {rule.operation for rule in self.settings.rules} - tape.acting_rules
+                idle = {*self.settings.rules} - tape.acting_rules - acting
                 self.checks.warn_of_idle_rules(type(self.module).__name__, idle)
         return outputs
 

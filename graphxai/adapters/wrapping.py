@@ -8,6 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind, TaskSet
+from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
 
 from .call_settings import CallSettings
@@ -32,7 +33,7 @@ def wrap(
     featurize: Callable[[Any], Any] | None = None,
     transform: Callable[[Data], Data] | None = None,
     features: Sequence[str] = (),
-    rules: Mapping[Any, Compute] | None = None,
+    rules: Mapping[Any, Compute | ComputeModule] | None = None,
     name: str | None = None,
 ) -> WrappedModel:
     """Make a PyTorch model explainable by every method of the toolkit.
@@ -65,10 +66,17 @@ def wrap(
         transform: recomputes the structure of a graph after the operator `delete` has removed
             nodes.
         features: the names of the columns of `x`.
+        rules: rules of your own for LRP and its variants, which precede those built in. A key is
+            an operation, such as `torch.ops.aten.softplus`, or a class of modules. A rule is a
+            function `rule(x, operation) -> y`. It computes what the operation or module computes
+            from its first argument, and detaches what is constant on the way back (see
+            `rules.operation_rule` and `rules.module_rule`).
         name: the name of the model in results, by default that of its class.
 
     Raises:
-        ValueError: there is no module named `embedding`, or no tasks are given.
+        ValueError: there is no module named `embedding`, no tasks are given, or a rule cannot act
+            on an operation.
+        TypeError: a key of `rules` is neither an operation nor a class of modules.
     """
     task_set = TaskSet(_tasks_from(tasks, kind, classes, task))
     if inputs not in ("graphs", "tokens"):
@@ -88,20 +96,22 @@ def wrap(
         module_named(module, path)
     settings = CallSettings(
         names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
-        tuple(OperationRule(_operation_name(key), rule) for key, rule in (rules or {}).items()),
+        tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
     )  # fmt: skip
     return WrappedModel(module, task_set, settings, name or type(module).__name__)
 
 
-def _operation_name(operation: Any) -> str:
-    """Return PyTorch's name of an operation such as `torch.ops.aten.softplus`."""
-    if isinstance(operation, torch._ops.OpOverload):
-        operation = operation.overloadpacket
+def _rule_for(key: Any, compute: Any) -> CustomRule:
+    """Return the rule for an operation such as `torch.ops.aten.softplus`, or for a module class."""
+    if isinstance(key, type) and issubclass(key, nn.Module):
+        return ModuleRule(key, compute)
+    operation = key.overloadpacket if isinstance(key, torch._ops.OpOverload) else key
     if not isinstance(operation, torch._ops.OpOverloadPacket):
         raise TypeError(
-            f"rules= names operations such as torch.ops.aten.softplus, not {operation!r}."
+            "rules= names operations such as torch.ops.aten.softplus, or classes of modules, not"
+            f" {key!r}."
         )
-    return operation._qualified_op_name.removeprefix("aten::")
+    return OperationRule(operation._qualified_op_name.removeprefix("aten::"), compute)
 
 
 def _tasks_from(

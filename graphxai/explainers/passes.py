@@ -1,10 +1,12 @@
 """Run a method's forward and backward pass through a model, explicitly or by autograd."""
 
 import warnings
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from graphxai.adapters.module_rules import computing_by_rules
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer, backward
@@ -71,6 +73,9 @@ def by_autograd(
     with (
         conservative(**vars(rules)),
         record(biases=True, operations=is_graphormer, attention_gradients=held) as tape,
+        computing_by_rules(model, rules.of_modules)
+        if isinstance(model, Graphormer)
+        else nullcontext(),
     ):
         outputs = encode(model, tokens, batch, bias=bias)
 

@@ -10,7 +10,7 @@ transformer nonlinear are treated as constants (Ali et al., ICML 2022, section 4
 * products: in `A v` and in `q k^T`, each of the two factors gets half of the relevance (Achtibat et
   al., ICML 2024). Gradient x Input alone would give the whole relevance to each of them.
 
-Further rules are declared from outside (see `operation_rule`) and named in `Rules.custom`.
+Others are declared from outside (`operation_rule`, `module_rule`) and named in `Rules.custom`.
 
 A model takes part by calling the functions below instead of PyTorch's. Outside of `conservative`
 and `record` they compute exactly what PyTorch computes. Rules end with their block, even after an
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from graphxai.runtime.scope import Blocks
 
+from .module_rule import CustomRule, ModuleRule
 from .operation_rule import BoundOperation, OperationRule
 
 
@@ -40,21 +41,22 @@ class Rules:
         layernorm: whether the scale of LayerNorm is constant.
         activation: "ratio" if `f(x) / x` is constant, or None.
         products: whether each factor of a product gets half of the relevance.
-        custom: rules for single operations. Where one of them acts, `layernorm` and `activation`
-            do not. A rule for the softmax has no effect if attention is constant.
+        custom: rules for operations and classes of modules. Where a rule for an operation acts,
+            `layernorm` and `activation` do not. A rule for the softmax has no effect if attention
+            is constant.
 
     Raises:
-        ValueError: there are two custom rules for one operation.
+        ValueError: there are two custom rules for one operation or class.
     """
 
     attention: bool = False
     layernorm: bool = False
     activation: Literal["ratio"] | None = None
     products: bool = False
-    custom: tuple[OperationRule, ...] = ()
+    custom: tuple[CustomRule, ...] = ()
 
     def __post_init__(self) -> None:
-        operations = [rule.operation for rule in self.custom]
+        operations = [rule.acts_on for rule in self.custom]
         twice = sorted({name for name in operations if operations.count(name) > 1})
         if twice:
             raise ValueError(f"there are several rules for {', '.join(twice)}: give one each.")
@@ -62,9 +64,14 @@ class Rules:
     def custom_rule(self, operation: str) -> OperationRule | None:
         """Return the custom rule for an operation, given its public or basic name in PyTorch."""
         for rule in self.custom:
-            if operation == rule.operation or operation in rule.basic_operations:
+            if isinstance(rule, OperationRule) and rule.covers(operation):
                 return rule
         return None
+
+    @property
+    def of_modules(self) -> tuple[ModuleRule, ...]:
+        """The custom rules for classes of modules."""
+        return tuple(rule for rule in self.custom if isinstance(rule, ModuleRule))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +126,7 @@ class Tape:
             token's row, unless `all_queries` is set.
         chunks: a wrapped model may compute one attention matrix in several parts. For each entry of
             `attention`, this is the index of the first part of its matrix.
-        acting_rules: of a wrapped model, the operations on which custom rules acted.
+        acting_rules: of a wrapped model, the custom rules for operations that acted.
         reads_class_token: of a wrapped model, whether its output is read at a token that the model
             adds to the nodes of each graph.
         hidden: token states (B, T, D) that enter the first layer and leave each layer.
@@ -139,7 +146,7 @@ class Tape:
     with_operations: bool = False
     attention: list[Tensor] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
-    acting_rules: set[str] = field(default_factory=set)
+    acting_rules: set[OperationRule] = field(default_factory=set)
     reads_class_token: bool = False
     hidden: list[Tensor] = field(default_factory=list)
     biases: list[Tensor] = field(default_factory=list)
@@ -147,8 +154,7 @@ class Tape:
     operations: list[LossyOperation] = field(default_factory=list)
 
 
-_NEUTRAL = Rules()
-_rules: Blocks[Rules] = Blocks("graphxai_rules", _NEUTRAL)
+_rules: Blocks[Rules] = Blocks("graphxai_rules", Rules())
 _tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)
 
 
@@ -168,7 +174,7 @@ def conservative(
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
     products: bool = False,
-    custom: tuple[OperationRule, ...] = (),
+    custom: tuple[CustomRule, ...] = (),
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
@@ -182,10 +188,10 @@ def conservative(
         activation: "ratio" to hold `f(x) / x` constant (Achtibat 2024), or None.
         products: halve the gradient to both factors of `A v` and `q k^T` (Achtibat 2024). It is
             meant for attention that is not held constant.
-        custom: rules for single operations, see `Rules`.
+        custom: rules for single operations and, in models, for classes of modules.
 
     Raises:
-        ValueError: `activation` is anything else, or an operation has two custom rules.
+        ValueError: `activation` is anything else, or an operation or class has two custom rules.
     """
     if activation not in (None, "ratio"):
         raise ValueError(f"activation must be None or 'ratio', not {activation!r}.")
@@ -196,7 +202,7 @@ def conservative(
 
 def rules_suspended() -> AbstractContextManager[Rules]:
     """Suspend the rules of all enclosing blocks."""
-    return _rules.block(_NEUTRAL)
+    return _rules.block(Rules())
 
 
 @contextmanager

@@ -77,9 +77,18 @@ class OperationRule:
             )
 
     @property
+    def acts_on(self) -> str:
+        """What the rule acts on."""
+        return self.operation
+
+    @property
     def basic_operations(self) -> tuple[str, ...]:
         """The names under which PyTorch runs the operation."""
         return _BASIC.get(self.operation, (self.operation,))
+
+    def covers(self, operation: str) -> bool:
+        """Return whether the rule is for an operation, given its public or basic name."""
+        return operation == self.operation or operation in self.basic_operations
 
 
 def _takes_one_tensor(operation: str) -> bool:

@@ -89,8 +89,11 @@ def test_a_rule_that_never_acts_is_named():
 
 
 def test_other_keys_are_refused():
-    with pytest.raises(TypeError, match="rules= names operations"):
-        gx.wrap(Smooth(), kind="regression", rules={nn.SiLU: twice})
+    for key in ("silu", F.silu, Data):
+        with pytest.raises(
+            TypeError, match=r"rules= names operations such as .* or classes of modules"
+        ):
+            gx.wrap(Smooth(), kind="regression", rules={key: twice})
     with pytest.raises(ValueError, match="a rule cannot act on 'mm'"):
         gx.wrap(Smooth(), kind="regression", rules={aten.mm: twice})
 

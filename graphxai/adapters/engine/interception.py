@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -15,11 +15,12 @@ from torch.utils._pytree import tree_flatten
 
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules, current_rules, current_tape
-from graphxai.rules.operation_rule import OperationRule
+from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.scope import Blocks
 
 from ..eval_replica import uncompiled
 from ..layout import NodeLayout
+from ..module_rules import computing_by_rules
 from .attention_pass import annotate, replay_reading_attention
 from .pass_warnings import warn_of_nonlinearities, warn_of_random_numbers
 from .recording import Recording
@@ -63,7 +64,7 @@ def conservative(
     layernorm: bool = True,
     activation: Literal["ratio"] | None = None,
     products: bool = False,
-    custom: tuple[OperationRule, ...] = (),
+    custom: tuple[CustomRule, ...] = (),
     *,
     model: nn.Module | None = None,
 ) -> Iterator[Rules]:
@@ -103,6 +104,7 @@ class _Interceptor:
         self._recording: Recording | None = None
         self._leaves: list[Tensor] = []  # inputs that require a gradient during the call
         self._warned: set[str] = set()
+        self._module_rules = ExitStack()
 
     def covers(self, module: nn.Module) -> bool:
         """Whether the block acts on this module, or on a model that it is a part of."""
@@ -124,6 +126,8 @@ class _Interceptor:
             self._leaves = [t.requires_grad_() for t in floats]
         self._outermost, self._recording = module, Recording(self._model)
         self._recording.enter(module)
+        rules = current_rules().of_modules
+        self._module_rules.enter_context(computing_by_rules(self._model, rules))
         self._recording.begin()
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -135,6 +139,7 @@ class _Interceptor:
         if module is not self._outermost or self._recording.depth:
             return None
         recording, self._recording = self._recording, None
+        self._module_rules.close()
         leaves, self._leaves = self._leaves, []
         try:
             if output is None:  # the call failed
@@ -164,6 +169,7 @@ class _Interceptor:
         if self._recording is not None:
             self._recording.abandon()
             self._recording = None
+        self._module_rules.close()
 
 
 def _layout_of_input(rows: Tensor) -> NodeLayout:

@@ -1,14 +1,17 @@
 """A pass of a module that is to be explained."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from graphxai.rules.module_rule import ModuleRule
+
 from ..eval_replica import uncompiled
 from ..layout import NodeLayout
+from ..module_rules import computing_by_rules
 from .recording import recording
 from .trace import Trace
 
@@ -66,3 +69,20 @@ def record_pass(request: PassRequest) -> Trace:
         if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
             raise
     return run(request.rows.detach(), graded=False)
+
+
+def with_module_rules(
+    request: PassRequest, rules: Sequence[ModuleRule]
+) -> tuple[PassRequest, set[ModuleRule]]:
+    """Return a request whose passes follow these rules, and the set of the rules that acted."""
+    acted = set[ModuleRule]()
+    if not rules:
+        return request, acted
+
+    def call(rows: Tensor) -> Tensor:
+        with computing_by_rules(request.module, rules) as acted_now:
+            outputs = request.call(rows)
+        acted.update(acted_now)
+        return outputs
+
+    return replace(request, call=call, key=request.key and (*request.key, *rules)), acted

@@ -43,7 +43,9 @@ def modules_with_cuts(plan: ReplayPlan) -> set[str]:
 
 
 def warn_of_cuts(name: str, modules: set[str], in_ledger: bool = True) -> None:
-    """Warn that a signal reached the output without its gradient."""
+    """Warn that a signal reached the output without its gradient, if it did so in any modules."""
+    if not modules:
+        return
     where = ", ".join(sorted(path or name for path in modules))
     warnings.warn(
         f"{name} uses values of the nodes without their gradient (detach, no_grad, NumPy, rounding,"

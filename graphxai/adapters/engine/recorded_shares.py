@@ -9,6 +9,7 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import DeferredShares, Rules
 
+from ..module_rules import paths_under_rules
 from .attention_pass import graph_ids
 from .constant_additions import graph_axes
 from .constant_derivatives import share_by_derivative
@@ -73,7 +74,7 @@ def shares_from_gradient(
                 new_program = make_program(record_pass(detached), rules, program.names, True)
                 of_line = _weight_outputs(_shares_in_outputs(new_program, detached), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
-            warn_of_cuts(request.name, program.modules[CUT_OFF])
+            warn_of_cuts(request.name, _modules_that_cut(program, request))
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
 
     return DeferredShares(list(inputs.values()), of_lines)
@@ -88,11 +89,17 @@ def shares_by_derivative(outputs: Tensor, program: Program, request: PassRequest
         shares = {line_of_output: outputs.detach()}
     shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
     if CUT_OFF in shares:
-        modules = program.modules[CUT_OFF] if line_of_output is None else {""}
-        warn_of_cuts(request.name, modules)
+        cuts = {""} if line_of_output is not None else _modules_that_cut(program, request)
+        warn_of_cuts(request.name, cuts)
     return DeferredShares(
         [], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights)
     )
+
+
+def _modules_that_cut(program: Program, request: PassRequest) -> set[str]:
+    """Return the modules that add signals without their gradient, and do so by themselves."""
+    rules = program.full_plan.rules.of_modules  # what these detach is meant to be constant
+    return program.modules[CUT_OFF] - paths_under_rules(request.module, rules)
 
 
 def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:

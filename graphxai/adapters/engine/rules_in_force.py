@@ -44,10 +44,10 @@ def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
     return rule
 
 
-def acting_rules(plan: ReplayPlan) -> set[str]:
-    """Return the operations whose custom rules act on signals in a pass."""
+def acting_rules(plan: ReplayPlan) -> set[OperationRule]:
+    """Return the custom rules for operations that act on signals in a pass."""
     rules = (custom_rule(plan, op) for op in plan.passing if plan.rules.custom)
-    return {rule.operation for rule in rules if rule is not None}
+    return {rule for rule in rules if rule is not None}
 
 
 def apply_custom_rule(

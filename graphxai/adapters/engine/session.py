@@ -4,6 +4,7 @@ from functools import partial
 
 from torch import Tensor
 
+from graphxai.contract.model import NoAttentionError
 from graphxai.rules.conservative import Rules, Tape
 
 from .attention import NodeAttention, attention_between_nodes
@@ -20,7 +21,7 @@ from .relevance_pass import RelevancePass
 def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Return the outputs (B, C) of node rows under the rules, and record what the tape asks for."""
     if tape is not None and not tape.with_biases:
-        return _pass_with_attention(request, rules)
+        return _pass_with_attention(request, rules, tape)
     if tape is not None and may_be_hooked(request, rules):
         try:
             explained_again = partial(explain_recorded, request, rules)
@@ -32,14 +33,23 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     return pass_by_recording(request, rules, tape)
 
 
-def _pass_with_attention(request: PassRequest, rules: Rules) -> Tensor:
-    """Return the outputs of a pass, and put its attention on the tape."""
+def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
+    """Return the outputs of a pass, and put its attention on the tape.
+
+    Raises NoAttentionError if there is none.
+    """
     annotated = annotated_trace(request)
     warn_of_random_numbers(request.name, annotated.trace)
     slot = annotated.trace.slot_of(NODES)
     replayed = replay_reading_attention(
         annotated, rules, slot, request.rows, request.layout, request.name
     )
+    if not tape.attention:
+        raise NoAttentionError(
+            f"{request.name} has no attention between nodes that graphxai can see: methods that"
+            " read attention cannot explain it. (Attention over more rows than the nodes and a"
+            " class token is not read, nor are weights that may be negative.)"
+        )
     return connected_to_nodes(replayed.output(), request)
 
 
