@@ -1,9 +1,11 @@
 """Bring a molecule to its parent: without counter-ions and solvents, neutral where it can be.
 
-The steps are RDKit's MolStandardize, with three settings of its own: only salts of alkali and
+The steps are RDKit's MolStandardize, with four settings of its own: only salts of alkali and
 alkaline earth metals are split, so that complexes stay whole; charges are removed wherever a proton
-can do it, so that a base and its protonated form are one molecule; and S=O and P=O are written
-without charges, as they are in a base that nobody has to change. Tautomers are a further step.
+can do it, so that a base and its protonated form are one molecule; an acid keeps its charge where
+it balances a cation that no proton can remove, so that a betaine stays neutral as a whole; and S=O
+and P=O are written without charges, as they are in a base that nobody has to change. Tautomers are
+a further step.
 """
 
 from __future__ import annotations
@@ -32,6 +34,18 @@ _MAY_CHANGE = re.compile(r"[.+]|-\d*(?::\d+)?\]|\[\d*(?:Li|Na|K|Rb|Cs|Mg|Ca|Sr|B
 _SALT_METALS = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]"
 # Charges that stand alone, or that S and P need not have
 _CHARGE = "[+,-;!$([+;!S;!P]~[-]);!$([-]~[+;!S;!P])]"
+
+# Acids that are ionised in water at pH 7, the strongest first. The first atom has the proton.
+_ACIDS = (
+    "[OX2H1]S(=O)=O",
+    "[OX2H1][S,Se]=O",
+    "[OX2H1]P=O",
+    "[OX2H1]C=O",
+    "[nH1]1nnnc1",
+    "[nH1]1ncnn1",
+    "[NX3H1](S(=O)=O)C=O",
+    "[NX3H1](S(=O)=O)S(=O)=O",
+)
 
 _DATIVE = """//	Name	SMIRKS
 Sulfone	[S+2:1]([O-:2])([O-:3])>>[S+0:1](=[O-0:2])(=[O-0:3])
@@ -93,12 +107,15 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     changes: list[str] = []
     parent = mol
     if _needs_a_parent(mol):
-        neutral, charges = _neutral(mol)
-        compound = _compound_in(neutral, mol)
+        compound = _compound_in(_neutral(mol), mol)
         if compound is not None:
-            parent, atoms, changes = compound
-            if any(charges[atom] for atom in atoms):
-                changes.append("charges neutralised")
+            protonated, atoms, changes = compound
+            parent = _balanced(protonated)
+            before = [mol.GetAtomWithIdx(atom).GetFormalCharge() for atom in atoms]
+            after = [atom.GetFormalCharge() for atom in parent.GetAtoms()]
+            if before != after:
+                moved = sorted(before) == sorted(after)
+                changes.append("proton moved" if moved else "charges neutralised")
     if standardisation == "tautomers":
         tautomer = _canonical_tautomer(parent)
         if tautomer is not None:
@@ -117,8 +134,8 @@ def _needs_a_parent(mol: Chem.Mol) -> bool:
     )
 
 
-def _neutral(mol: Chem.Mol) -> tuple[Chem.RWMol, list[bool]]:
-    """Return a copy with the same atoms, neutral where it can be, and which atoms have changed."""
+def _neutral(mol: Chem.Mol) -> Chem.RWMol:
+    """Return a copy with the same atoms, in which protons have removed all charges they can."""
     copy = Chem.RWMol(mol)
     metals, dative, uncharger, balanced = _tools()
     if copy.HasSubstructMatch(_patterns()[1]):
@@ -128,8 +145,32 @@ def _neutral(mol: Chem.Mol) -> tuple[Chem.RWMol, list[bool]]:
         dative.normalizeInPlace(copy)
     (balanced if copy.HasSubstructMatch(_mesoionic()) else uncharger).unchargeInPlace(copy)
     Chem.SanitizeMol(copy)
-    pairs = zip(mol.GetAtoms(), copy.GetAtoms(), strict=True)
-    return copy, [a.GetFormalCharge() != b.GetFormalCharge() for a, b in pairs]
+    return copy
+
+
+def _balanced(mol: Chem.Mol) -> Chem.Mol:
+    """Return a cation as its zwitterion, if it has acids to balance the charges it cannot lose.
+
+    So a betaine and its hydrochloride are one molecule, and neutral as a whole. The strongest acids
+    are ionised, and among equal ones those that come first in RDKit's canonical order.
+    """
+    charge = Chem.GetFormalCharge(mol)
+    if charge <= 0 or mol.HasSubstructMatch(_metal()):
+        return mol
+    acids: dict[int, None] = {}
+    order = Chem.CanonicalRankAtoms(mol)
+    for pattern in _acids():
+        acids |= dict.fromkeys(
+            sorted((match[0] for match in mol.GetSubstructMatches(pattern)), key=order.__getitem__)
+        )
+    if not acids:
+        return mol
+    zwitterion = Chem.RWMol(mol)
+    for number in list(acids)[:charge]:
+        atom = zwitterion.GetAtomWithIdx(number)
+        atom.SetFormalCharge(-1)
+        atom.SetNumExplicitHs(0)
+    return _cleaned(zwitterion)
 
 
 def _compound_in(
@@ -229,6 +270,16 @@ def tautomers() -> Any:
 @cache
 def _patterns() -> tuple[Chem.Mol, Chem.Mol]:
     return Chem.MolFromSmarts(_CHARGE), Chem.MolFromSmarts(f"{_SALT_METALS}~[#7,#8,#9,#16,#17]")
+
+
+@cache
+def _acids() -> tuple[Chem.Mol, ...]:
+    return tuple(map(Chem.MolFromSmarts, _ACIDS))
+
+
+@cache
+def _metal() -> Chem.Mol:
+    return Chem.MolFromSmarts("[!#0;!#1;!#5;!#6;!#7;!#8;!#9;!#14;!#15;!#16;!#17;!#34;!#35;!#53]")
 
 
 @cache

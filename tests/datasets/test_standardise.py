@@ -22,6 +22,24 @@ PARENTS = [
     ("CN.CN.OS(=O)(=O)O", "CN", ("salt removed: sulfate", "one of 2 copies kept")),
     ("CCCCCCN.OC(=O)/C=C/C(=O)O", "CCCCCCN", ("salt removed: fumarate",)),
     ("CCCCCCN.OC(=O)/C=C\\C(=O)O", "CCCCCCN", ("salt removed: maleate",)),
+    # Betaines stay neutral as a whole, and the strongest acid is the one that is ionised.
+    (
+        "C[N+](C)(C)CC(=O)O.[Cl-]",
+        "C[N+](C)(C)CC(=O)[O-]",
+        ("salt removed: chloride", "charges neutralised"),
+    ),
+    ("[NH3+]C(CC[S+](C)C)C(=O)[O-]", "NC(CC[S+](C)C)C(=O)[O-]", ("charges neutralised",)),
+    (
+        "C[N+](C)(C)CC(C(=O)[O-])CS(=O)(=O)[O-].[Na+]",
+        "C[N+](C)(C)CC(C(=O)O)CS(=O)(=O)[O-]",
+        ("salt removed: sodium", "charges neutralised"),
+    ),
+    (
+        "C[N+](C)(C)CC(C(=O)[O-])CS(=O)(=O)O",
+        "C[N+](C)(C)CC(C(=O)O)CS(=O)(=O)[O-]",
+        ("proton moved",),
+    ),
+    ("C[N+](C)(C)CCc1ccc([O-])cc1", "C[N+](C)(C)CCc1ccc(O)cc1", ("charges neutralised",)),
     # metformin pamoate: the counter-ion is larger than the drug
     (
         "CN(C)C(=N)NC(=N)N.OC(=O)c1cc2ccccc2c(Cc2c(O)c(C(=O)O)cc3ccccc23)c1O",
@@ -34,6 +52,9 @@ THEMSELVES = (
     "c1cc[n+]([O-])cc1",
     "CN=[N+]=[N-]",
     "C[N+](C)(C)C",
+    "C[N+](C)(C)CC(=O)[O-]",
+    "C[n+]1cccc(C(=O)[O-])c1",
+    "CCOP(=O)([O-])OCC[N+](C)(C)C",
     "[Na+].[Cl-]",
     "Cl[Pt](Cl)(N)N",
     "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
