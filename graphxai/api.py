@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphxai.adapters.engine.pass_cache import cached_passes
-from graphxai.contract.inputs import as_list
+from graphxai.contract.inputs import as_list, row_labels
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
@@ -85,7 +85,8 @@ def explain(
     Args:
         model: a model from `load` or `wrap`, or its name.
         inputs: a SMILES, an RDKit molecule, a digit as a path or array, a PyG `Data` or
-            `Batch`, a `DataLoader`, or a list of these.
+            `Batch`, a `DataLoader`, or a list of these. A pandas frame or column counts as its
+            structures, and the results keep its index, see `Explanations.labels`.
         method: the name of a method (see `methods()`), or your own function
             `(model, batch, target) -> scores`. Options go to the method's constructor.
         target: the output to explain, see `Target`. By default it is the predicted class, the
@@ -129,7 +130,9 @@ def explain(
     for explanation in explanations:
         if explanation is not None:
             set_nearness(explanation, training)
-    return Explanations(explanations) if several else explanations[0]
+    if not several:
+        return explanations[0]
+    return Explanations(explanations, labels=row_labels(inputs))
 
 
 def predict(

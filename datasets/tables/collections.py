@@ -15,7 +15,7 @@ from .opening import SUFFIXES
 from .structures import records_in
 from .table import open_table
 
-__all__ = ["column_values", "structure_name", "structures_in"]
+__all__ = ["column_values", "row_labels", "structure_name", "structures_in"]
 
 SAMPLE = 20  # rows whose cells show which column has structures
 
@@ -41,6 +41,15 @@ def structures_in(value: Any) -> list[Any] | None:
     if _names(value) is not None:
         return column_values(value, structure_name(value))
     return _plain_values(value) if isinstance(value, Iterable) else None
+
+
+def row_labels(value: Any) -> list[Any] | None:
+    """Return the labels of the rows of a pandas frame or column; None if they count from 0."""
+    index = getattr(value, "index", None)
+    if type(value).__module__.partition(".")[0] != "pandas" or index is None:
+        return None
+    labels = list(index.tolist())
+    return None if labels == list(range(len(labels))) else labels
 
 
 def structure_name(frame: Any, asked: str | None = None) -> str:

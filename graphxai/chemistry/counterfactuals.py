@@ -22,7 +22,7 @@ from rdkit.DataStructs import TanimotoSimilarity
 from graphxai.api import explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.explanation.compute.models import Model, conformal_of
+from graphxai.explanation.compute.models import Model, conformal_of, standardisation_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 
@@ -342,9 +342,10 @@ def _table(measured: MeasuredValues | None, goal: Goal, model: Model) -> Measure
     """Return measured values of the goal's task, or else of another task of the model."""
     if measured is None or isinstance(measured, Measurements):
         return measured
+    way = standardisation_of(model)
     if isinstance(measured, Mapping):
-        return Measurements.of(measured.items(), goal.task)
-    return Measurements.read(measured, goal.columns(model))
+        return Measurements.of(measured.items(), goal.task, way)
+    return Measurements.read(measured, goal.columns(model), standardise=way)
 
 
 def _judged(

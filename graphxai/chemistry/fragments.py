@@ -205,6 +205,11 @@ def fragments(
         ValueError: for a graph without a molecule, an unknown scheme, method or operator,
             unreadable SMARTS, or a model or graph other than those explained.
     """
+    if isinstance(explanation, str) or hasattr(explanation, "GetAtoms"):
+        raise TypeError(
+            "fragments takes an explanation, not a molecule: explain the molecule first, as in"
+            " graphxai.fragments(graphxai.explain(model, molecule))."
+        )
     if not isinstance(explanation, Explanation):
         raise TypeError(
             f"fragments takes one explanation, not {type(explanation).__name__}: pass them one by"

@@ -3,10 +3,11 @@
 The table may hold the product itself, and pairs of molecules with the same change.
 """
 
+import math
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
+from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.table import open_table
 
 from .matched_pairs import Exchange, matched_pairs
@@ -37,6 +42,7 @@ class Measured:
         exchange: the part that was exchanged, None if the two molecules are not a matched pair.
         changes: measured changes of the pairs in the table that have the same exchange at the same
             kind of atom, this pair among them.
+        bound: what is known of a molecule after the change that has only bounds, such as ">10".
     """
 
     name: str
@@ -44,6 +50,7 @@ class Measured:
     after: float | None
     exchange: Exchange | None
     changes: tuple[float, ...] = ()
+    bound: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -60,6 +67,7 @@ class Measured:
         """The cells of its row in a table, by column."""
         return {
             "measured": self.after,
+            "measured_bound": self.bound,
             "measured_before": self.before,
             "exchange": "" if self.exchange is None else str(self.exchange),
             "measured_pairs": len(self.changes),
@@ -71,9 +79,10 @@ class Measured:
     def sentence(self) -> str:
         """The measured values in words."""
         parts = []
-        if self.after is not None:
+        after = self.bound if self.after is None else f"{self.after:.4g}"
+        if after:
             was = "" if self.before is None else f" (before {self.before:.4g})"
-            parts.append(f"measured {self.name} {self.after:.4g}{was}")
+            parts.append(f"measured {self.name} {after}{was}")
         if self.exchange is None:
             parts.append("no exchange at one bond")
         elif self.mean is None:
@@ -87,21 +96,32 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured values by canonical SMILES.
+    """Measured values by the canonical SMILES of each compound.
+
+    Salts, hydrates and protonated forms of a molecule are one compound, as in a model.
 
     Args:
         name: name of the measured value.
-        values: the value of each molecule, or the mean if it was measured repeatedly.
+        values: the value of each compound, or the mean if it was measured repeatedly.
         note: the values or SMILES that were not understood, in words; empty if all were.
+        bounds: what is known of compounds that have only bounds, such as ">10". Changes are
+            not counted from them.
+        standardise: how molecules are brought to their compounds, as by the model compared with.
     """
 
     name: str
     values: Mapping[str, float]
     note: str = ""
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    standardise: Standardisation = "parent"
 
     @classmethod
     def read(
-        cls, path: str | Path, columns: Sequence[str], smiles_column: str | None = None
+        cls,
+        path: str | Path,
+        columns: Sequence[str],
+        smiles_column: str | None = None,
+        standardise: Standardisation = "parent",
     ) -> "Measurements":
         """Read the values of a table from the first of these columns that has numbers.
 
@@ -118,40 +138,54 @@ class Measurements:
         for column in columns:
             try:
                 records = table.records((structures, column))
-                return cls.of([(r.cells[structures], r.cells[column]) for r in records], column)
+                pairs = [(r.cells[structures], r.cells[column]) for r in records]
+                return cls.of(pairs, column, standardise)
             except ValueError as error:
                 errors.append(error)
         first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
         raise type(first)(f"{path} has no measured values: {first}")
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, Any]], name: str = "value") -> "Measurements":
-        """Take measured values from pairs of a SMILES and a number.
+    def of(
+        cls,
+        pairs: Iterable[tuple[str, Any]],
+        name: str = "value",
+        standardise: Standardisation = "parent",
+    ) -> "Measurements":
+        """Take measured values from pairs of a SMILES and a number, or a bound such as ">10".
 
         The warning and errors are as for `read`.
         """
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
         values, odd = read_measured(cells)
-        values_of, unreadable = defaultdict(list), 0
-        with rdBase.BlockLogs():
-            for k in np.flatnonzero(~np.isnan(values)).tolist():
-                mol = Chem.MolFromSmiles(rows[k][0])
-                if mol is None:
-                    unreadable += 1
-                else:
-                    values_of[Chem.MolToSmiles(mol)].append(float(values[k]))
+        sided = {b.position: _written(b.side, b.value) for b in parsed_numbers(cells).bounds}
+        sided = {position: text for position, text in sided.items() if text}
+        used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
+        compounds = _compounds([rows[k][0] for k in used], standardise)
+        values_of, bounds = defaultdict(list), {}
+        for k, compound in zip(used, compounds, strict=True):
+            if compound and k in sided:
+                bounds[compound] = sided[k]
+            elif compound:
+                values_of[compound].append(float(values[k]))
+        unreadable = compounds.count("")
         counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
         unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
-        note = " ".join(filter(None, (not_understood(name, cells, odd), unread)))
+        strange = [k for k in odd if k not in sided]
+        note = " ".join(filter(None, (not_understood(name, cells, strange), unread)))
         if not values_of:
             digits = any(character.isdigit() for k in odd for character in cells[k])
-            text = f"no row has a SMILES and a number in {name!r}."
-            raise (NoNumbersError if digits or unreadable else ValueError)(f"{text} {note}".strip())
+            only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
+            text = " ".join(filter(None, (only, note)))
+            raise (NoNumbersError if digits or unreadable else ValueError)(
+                f"no row has a SMILES and a number in {name!r}. {text}".strip()
+            )
         if note:
             warnings.warn(note, stacklevel=2)
-        means = {smiles: float(np.mean(each)) for smiles, each in values_of.items()}
-        return cls(name, means, note)
+        means = {compound: float(np.mean(each)) for compound, each in values_of.items()}
+        bounds = {compound: text for compound, text in bounds.items() if compound not in means}
+        return cls(name, means, note, bounds, standardise)
 
     def doubt(self, task: Task) -> str:
         """Return a warning if the values hardly look like those that a regression was trained on.
@@ -172,12 +206,12 @@ class Measurements:
         )
 
     def about(self, before: str, after: str) -> Measured:
-        """Return what was measured for a change between two molecules, both as canonical SMILES."""
+        """Return what was measured for a change between two molecules, both as SMILES."""
+        before, after = (_compound(smiles, self.standardise) for smiles in (before, after))
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
-        return Measured(
-            self.name, self.values.get(before), self.values.get(after), exchange, changes
-        )
+        value, bound = self.values.get(after), self.bounds.get(after, "")
+        return Measured(self.name, self.values.get(before), value, exchange, changes, bound)
 
     @cached_property
     def _changes(self) -> dict[Exchange, list[float]]:
@@ -191,7 +225,25 @@ class Measurements:
         return dict(changes)
 
 
+def _compounds(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
+    """Return the canonical SMILES of each molecule's compound, or "" if it cannot be read."""
+    with rdBase.BlockLogs():
+        read = read_molecules(smiles, MAX_ATOMS, standardise)
+    return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
+
+
 @lru_cache(maxsize=4096)  # a search asks again after every batch
+def _compound(smiles: str, standardise: Standardisation) -> str:
+    """Return the canonical SMILES of a molecule's compound, or the SMILES given."""
+    return _compounds([smiles], standardise)[0] or smiles
+
+
+def _written(side: int, value: float) -> str:
+    """Return a bound as text, or "" for a value that is only about right ("~5")."""
+    return f"{'>' if side > 0 else '<'}{value:.4g}" if side else ""
+
+
+@lru_cache(maxsize=4096)
 def _exchange(before: str, after: str) -> Exchange | None:
     pair = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in (before, after)]).get((0, 1))
     return None if pair is None else pair.exchange

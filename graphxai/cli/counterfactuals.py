@@ -14,7 +14,7 @@ from .arguments import (
     require_out,
     show_table,
 )
-from .options import APPLIES_ALWAYS, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo, echo_left_out, printable
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ def counterfactuals(
         ),
         APPLIES_ALWAYS,
     ] = None,
+    name_column: Annotated[
+        str | None,
+        typer.Option(help="Column with the names of the molecules."),
+        applies_to("table"),
+    ] = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path,
@@ -131,9 +136,9 @@ def counterfactuals(
     columns = [measured_column] if measured_column else goal.columns(loaded)
     measurements = None
     if measured is not None or measured_column:
-        measurements = _measurements(measured or source, columns, smiles_column)
+        measurements = _measurements(loaded, measured or source, columns, smiles_column)
     elif kind == "table":
-        measurements = _measurements_if_any(source, columns, smiles_column)
+        measurements = _measurements_if_any(loaded, source, columns, smiles_column)
     if doubt := _doubt(loaded, goal.task, measurements):
         echo(f"warning: {doubt}", err=True)
     if measurements is not None:
@@ -141,25 +146,30 @@ def counterfactuals(
     if kind == "smiles":
         _find_for_molecule(loaded, source, towards, n, options, out)
     else:
-        _find_for_table(loaded, Path(source), smiles_column, towards, n, options, out)
+        from graphxai.tables.rows import RowSource
+
+        table = show_table(source, smiles_column)
+        rows = RowSource(table, None if name_column is None else table.column(name_column))
+        _find_for_table(loaded, rows, towards, n, options, out)
 
 
 def _measurements(
-    path: str | Path, columns: list[str], smiles_column: str | None
+    model: "LoadedModel", path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements":
     from graphxai.chemistry.measurements import Measurements
+    from graphxai.explanation.compute.models import standardisation_of
 
-    return Measurements.read(path, columns, smiles_column)
+    return Measurements.read(path, columns, smiles_column, standardisation_of(model))
 
 
 def _measurements_if_any(
-    path: str | Path, columns: list[str], smiles_column: str | None
+    model: "LoadedModel", path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements | None":
     """Read the measured values in the table of molecules, or return None if it has none."""
     from graphxai.chemistry.measurements import NoNumbersError
 
     try:
-        return _measurements(path, columns, smiles_column)
+        return _measurements(model, path, columns, smiles_column)
     except NoNumbersError as error:
         echo(f"warning: {error}", err=True)
     except ValueError:
@@ -181,8 +191,7 @@ def _find_for_molecule(
 
 def _find_for_table(
     model: "LoadedModel",
-    path: Path,
-    smiles_column: str | None,
+    source: "RowSource",
     towards: str,
     n: int,
     options: dict[str, Any],
@@ -192,7 +201,10 @@ def _find_for_table(
     from graphxai.runtime.progress import progress_bar
     from graphxai.runtime.writing import exclusive_lock
 
-    source, rows = _rows(path, smiles_column)
+    path = source.table.path
+    rows = [row for chunk in source.chunks() for row in chunk]
+    if not rows:
+        raise ValueError(f"{path} has no rows.")
     results, left_out = [], []
     with exclusive_lock(out), progress_bar("finding counterfactuals", len(rows)) as advance:
         for row in rows:
@@ -238,32 +250,27 @@ def _save(
         records = (
             with_items(record, other_cells(row, {name: name for name in source.others}))
             for row, changes in results
-            for record in changes.to_sdf(row=row.number)
+            for record in changes.to_sdf(**_named(row))
         )
         write_text(records, out)
         return
     tables = []
     for row, changes in results:
         frame = changes.to_frame()
-        headings = source.headings({"row", "molecule", *frame.columns})
-        others = other_cells(row, headings)
-        for place, (name, cell) in enumerate(
-            {"row": row.number, "molecule": row.smiles, **others}.items()
-        ):
+        first = {**_named(row), "molecule": row.smiles}
+        headings = source.headings({*first, *frame.columns})
+        cells = first | other_cells(row, headings)
+        for place, (name, cell) in enumerate(cells.items()):
             frame.insert(place, name, cell)
         tables.append(frame)
     write_csv(pd.concat(tables), out, index=False, **csv_options(source.table.dialect))
 
 
-def _rows(path: Path, column: str | None) -> "tuple[RowSource, list[TableRow]]":
-    """Read a table of molecules."""
-    from graphxai.tables.rows import RowSource
+def _named(row: "TableRow") -> dict[str, Any]:
+    """Return the number of a row and, if the table has names, the name of its molecule."""
+    from graphxai.explanation.files import one_line
 
-    source = RowSource(show_table(path, column))
-    rows = [row for chunk in source.chunks() for row in chunk]
-    if not rows:
-        raise ValueError(f"{path} has no rows.")
-    return source, rows
+    return {"row": row.number} | ({} if row.name is None else {"name": one_line(row.name)})
 
 
 def _print(results: "Counterfactuals") -> None:

@@ -90,6 +90,15 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
 
 
+def row_labels(inputs: Any) -> list[Any] | None:
+    """Return the labels of the rows of a pandas frame or column, or None for other inputs."""
+    if type(inputs).__module__.partition(".")[0] != "pandas":
+        return None
+    from graphxai.datasets.tables import collections  # loads RDKit
+
+    return collections.row_labels(inputs)
+
+
 def _may_be_table(value: Any) -> bool:
     """Return whether a value may be a frame, an array of SMILES, a supplier, or a table's file."""
     package = type(value).__module__.partition(".")[0]

@@ -403,3 +403,9 @@ def test_the_command_writes_what_python_gives(model, tmp_path, monkeypatch, caps
     code, printed = run(source, "--scheme", "murcko")
     assert code != 0
     assert "--scheme is one of brics" in printed.err
+
+
+@pytest.mark.parametrize("molecule", ["CCO", Chem.MolFromSmiles("CCO")])
+def test_a_molecule_must_be_explained_before_it_is_divided(molecule):
+    with pytest.raises(TypeError, match=r"graphxai\.fragments\(graphxai\.explain\("):
+        gx.fragments(molecule)

@@ -61,13 +61,12 @@ def test_a_measured_product_is_told_and_what_is_unknown_too(table):
 def test_a_table_is_read_with_repeats_averaged_and_useless_rows_counted(tmp_path):
     path = tmp_path / "assay.csv"
     path.write_text("smiles,class,pIC50\nCCO,yes,5\nOCC,no,6\nCCN,no,>4\nnonsense,no,7\nCCC,no,\n")
-    unread = (
-        "1 of 4 measured values in column 'pIC50' was not understood, such as '>4'."
-        " 1 row has a value in 'pIC50' but no readable SMILES."
-    )
+    unread = "1 row has a value in 'pIC50' but no readable SMILES."
     with pytest.warns(UserWarning, match=re.escape(unread)):
         measurements = gx.Measurements.read(path, ["class", "pIC50"])
     assert (measurements.name, measurements.values) == ("pIC50", {"CCO": 5.5})
+    assert measurements.bounds == {"CCN": ">4"}
+    assert measurements.about("CCC", "CCN").sentence.startswith("measured pIC50 >4;")
     assert measurements.note == unread
     with pytest.raises(ValueError, match="has no column 'logD'"):
         gx.Measurements.read(path, ["logD"])
@@ -78,8 +77,18 @@ def test_values_are_read_as_in_training_and_a_column_of_bounds_says_so(tmp_path)
     path.write_text("smiles;pIC50;none\nCCO;5,25;>4\nOCC;6,75;>5\nCCN;1.023;\n")
     assert gx.Measurements.read(path, ["pIC50"]).values == {"CCO": 6.0, "CCN": 1023.0}
     assert gx.Measurements.of({"CCO": np.float32(5.5), "CCN": None}.items()).values == {"CCO": 5.5}
-    with pytest.raises(ValueError, match="2 of 2 measured values in column 'none' were not"):
+    with pytest.raises(ValueError, match="2 are bounds, such as '>4'"):
         gx.Measurements.read(path, ["none"])
+
+
+def test_salts_and_ions_of_a_compound_are_measured_as_one():
+    forms = [("CCN", 6.0), ("CCN.Cl", 7.0), ("CC[NH3+].[Cl-]", 8.0), ("CCCN.OC(=O)C(F)(F)F", 5.0)]
+    table = gx.Measurements.of(forms)
+    assert table.values == {"CCN": 7.0, "CCCN": 5.0}
+    assert table.about("CC[NH3+]", "CCC[NH3+]").after == 5.0
+    drawn = gx.Measurements.of(forms, standardise="as drawn")
+    assert drawn.values["CCN.Cl"] == 7.0
+    assert len(drawn.values) == 4
 
 
 def test_values_of_another_kind_than_the_tasks_are_pointed_out():

@@ -33,10 +33,12 @@ def test_an_exchanged_fragment_is_named_with_what_it_became(tmp_path):
 
 def test_a_table_gets_its_rows_numbered_and_bad_ones_named(tmp_path):
     table, out = tmp_path / "molecules.csv", tmp_path / "changes.csv"
-    table.write_text("smiles\nCCO\nnonsense\nc1ccccc1O\n")
+    table.write_text("smiles,ID\nCCO,x1\nnonsense,x2\nc1ccccc1O,x3\n")
     given = ["counterfactuals", str(table), "--towards", "active", *FEW, "--out", str(out)]
+    given += ["--name-column", "ID"]
     result = CliRunner().invoke(app, given, catch_exceptions=False)
-    assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "1", "3", "3"]
+    rows = [(row["row"], row["name"]) for row in csv.DictReader(out.open())]
+    assert rows == [("1", "x1"), ("1", "x1"), ("3", "x3"), ("3", "x3")]
     assert "row 2" in result.output
 
 
@@ -84,7 +86,7 @@ def test_measured_values_that_are_not_understood_or_of_another_kind_are_told(tmp
     out = ("--out", str(tmp_path / "found.csv"))
     command = ["counterfactuals", str(table), "--towards", "pIC50: >3", *FEW, *out]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert "2 of 2 measured values in column 'pIC50' were not understood" in result.stderr
+    assert "2 are bounds, such as '>4'" in result.stderr
     result = CliRunner().invoke(app, [*command, "--measured-column", "IC50"])
     assert "Column 'IC50' has values from 55 to 1200, but pIC50 was mostly from" in result.stderr
 

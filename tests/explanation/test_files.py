@@ -626,3 +626,16 @@ def test_results_are_written_to_files_only(verubecestat, several, tmp_path):
         for result in (verubecestat, several):
             with pytest.raises(OSError, match="is a device, a pipe or a socket"):
                 result.save(pipe)
+
+
+def test_explanations_of_a_frame_keep_its_index(tmp_path):
+    frame = pd.DataFrame({"smiles": ["CCO", "nonsense", "CN"]}, index=[7, "b", 2])
+    with pytest.warns(UserWarning, match="input 1 was left out"):
+        explained = gx.explain("solubility", frame)
+    assert explained.labels == [7, "b", 2]
+    assert explained[1:].labels == ["b", 2]
+    atoms = explained.to_frame()
+    assert atoms.input.tolist() == [7, 7, 7, 2, 2]
+    explained.save(tmp_path / "atoms.json")
+    assert [e["input"] for e in json.loads((tmp_path / "atoms.json").read_text())] == [7, 2]
+    assert list(gx.explain("solubility", ["CCO", "CN"]).to_frame().input.unique()) == [0, 1]

@@ -262,17 +262,17 @@ def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told
     monkeypatch.setattr(molecules, "PREDICTIONS", 5)
     bace, target = gx.load("bace"), Target(None, "pIC50")
     steps = []
-    for cells in (("9,15", "8,7", ">8,9"), (">9", ">8", ">7")):
+    for cells in (("9,15", "8,7", "eight"), (">9", ">8", ">7")):
         rows = [f"{s};{cell}" for s, cell in zip((AMIDE, "CCO", "CCN"), cells, strict=True)]
         content = "\n".join(["smiles;pIC50", *rows]).encode()
         key = tables.rows_of("assay.csv", content)["key"]
-        measured = partial(tables.measured_in, key, "", ("pIC50",))
+        measured = partial(tables.measured_in, key, "", ("pIC50",), "parent")
         *_, last = molecules.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
         steps.append(last)
         measurements = measured()
         assert list(measurements.values.values()) == ([9.15, 8.7] if cells[0] == "9,15" else [])
     assert "1 of 3 measured values in column 'pIC50' was not understood" in steps[0]["summary"]
-    assert "3 of 3 measured values in column 'pIC50' were not understood" in steps[1]["summary"]
+    assert "3 are bounds, such as '>9'" in steps[1]["summary"]
     assert steps[1]["found"][0]["measured"] == ""
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphxai.contract.intervals import Conformal
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.models.graphormer import (
     Ensemble,
     Graphormer,
@@ -16,7 +17,7 @@ from graphxai.models.graphormer import (
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
 
-__all__ = ["LoadedModel", "Model", "conformal_of", "loaded"]
+__all__ = ["LoadedModel", "Model", "conformal_of", "loaded", "standardisation_of"]
 
 Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 
@@ -32,3 +33,9 @@ def loaded(model: "Model | str | Path") -> "Model":
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:
     """Return a model's conformal scores by task. Wrapped models have none."""
     return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
+
+
+def standardisation_of(model: "Model") -> Standardisation:
+    """Return how a model brings molecules to their parents. Wrapped models leave them as drawn."""
+    way: Standardisation = getattr(model.config, "standardise", AS_DRAWN)
+    return way

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphxai.chemistry.goal import Goal
 from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
@@ -65,7 +66,7 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     table = Body(table_fields if isinstance(table_fields, dict) else {})
     file = table.text("key"), table.text("column")
     tasks = tuple(Goal.of(towards, model).columns(model))
-    measured = partial(measured_in, *file, tasks)
+    measured = partial(measured_in, *file, tasks, standardisation_of(model))
     sure = body.fields.get("sure") is True
     for step in suggestions(
         model, smiles, towards, target, body.numbers("locked"), n, sure, measured

@@ -20,11 +20,11 @@ from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.target import Target
-from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import trust
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.report.drawing import UNIT, drawing
@@ -67,7 +67,7 @@ def parent(model: Model, smiles: str) -> str:
     Errors are as for `read`. ValueError is also raised for a mixture.
     """
     read(smiles)
-    return _parent(smiles, getattr(model.config, "standardise", AS_DRAWN))
+    return _parent(smiles, standardisation_of(model))
 
 
 @lru_cache(maxsize=512)

@@ -16,6 +16,7 @@ from typing import Any
 
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.contract.target import Target
+from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
@@ -88,7 +89,9 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)  # finding the matched pairs takes seconds
-def measured_in(key: str, column: str, tasks: tuple[str, ...]) -> Measurements | None:
+def measured_in(
+    key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
+) -> Measurements | None:
     """Read what was measured in a file, from the first task that names a column with numbers.
 
     Returns None if nothing was measured, or if the file is no longer kept. If no value was
@@ -98,6 +101,7 @@ def measured_in(key: str, column: str, tasks: tuple[str, ...]) -> Measurements |
         key: the key that `rows_of` returned.
         column: as for `rows_of`.
         tasks: the names of the columns to look for. A data item of an SD file counts as a column.
+        standardise: how the model brings molecules to their parents.
     """
     file = _files.get(key)
     unread: Measurements | None = None
@@ -112,7 +116,7 @@ def measured_in(key: str, column: str, tasks: tuple[str, ...]) -> Measurements |
             pairs = [(row.cells[table.structures.name], row.cells[task]) for row in records]
             with suppress(ValueError):
                 try:
-                    return Measurements.of(pairs, task)
+                    return Measurements.of(pairs, task, standardise)
                 except NoNumbersError as error:
                     unread = unread or Measurements(task, {}, str(error))
     return unread

@@ -124,7 +124,7 @@ def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
     (task,) = (task for task in model.config.tasks if task.name == explained)
     measured = None
     if task.kind == "regression":
-        measured = measurements_of(cards.molecules, task.name)
+        measured = measurements_of(model, cards.molecules, task.name)
     doubt = "" if measured is None else measured.doubt(task)
     notes = (*source.measured.notes, doubt, note_on_other_tasks(source.measured, explained))
     return list(filter(None, notes))

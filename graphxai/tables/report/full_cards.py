@@ -12,7 +12,7 @@ from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
@@ -155,12 +155,15 @@ def measurements_for(
     explained_task = molecules[-1].explanation.prediction.task
     goal_task = explained_task if towards is None else Goal.of(towards, model).task
     tasks = (task.name for task in model.config.tasks if task.kind == "regression")
-    measured = (measurements_of(molecules, t) for t in sorted(tasks, key=lambda n: n != goal_task))
+    in_order = sorted(tasks, key=lambda name: name != goal_task)
+    measured = (measurements_of(model, molecules, task) for task in in_order)
     return next(filter(None, measured), None)
 
 
-def measurements_of(molecules: Sequence[MoleculeCard], task: str) -> Measurements | None:
+def measurements_of(
+    model: Model, molecules: Sequence[MoleculeCard], task: str
+) -> Measurements | None:
     """Return the measured values of a task for the explained molecules, or None without any."""
     cells = ((card.explanation.smiles, card.row.measured.get(task)) for card in molecules)
     pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
-    return Measurements.of(pairs, task) if pairs else None
+    return Measurements.of(pairs, task, standardisation_of(model)) if pairs else None
