@@ -6,9 +6,6 @@ where nothing is known, and for labels that were measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +13,7 @@ from graphxai.datasets.labels import Labels
 from graphxai.datasets.table_rows import TableRows
 from graphxai.learning.cleaned_table import Finding
 
-__all__ = ["bound_text", "kept_bounds", "merged_bounds", "unbounded"]
+__all__ = ["merged_bounds", "unbounded"]
 
 FloatArray = NDArray[np.float64]
 
@@ -74,28 +71,3 @@ def merged_bounds(
     if contradictory.any():
         done += f"; those of {contradictory.sum():,} compounds contradict each other, not used"
     return bounds, Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
-
-
-def bound_text(bounds: Sequence[float]) -> str:
-    """Return the bounds of a value (2,) as a cell, such as ">10", or "" without any."""
-    low, high = bounds
-    parts = [f">{low:.7g}"] if np.isfinite(low) else []
-    return " ".join([*parts, f"<{high:.7g}"] if np.isfinite(high) else parts)
-
-
-def kept_bounds(predictions: Mapping[str, FloatArray], bounds: FloatArray) -> dict[str, Any] | None:
-    """Count how many predictions (n,) lie within the bounds (n, 2) of values not measured.
-
-    Returns:
-        JSON values: the number of bounds, `n`, and by predictor the share that is `kept`; None
-        without any bound.
-    """
-    bounded = np.isfinite(bounds).any(axis=1)
-    if not bounded.any():
-        return None
-    low, high = bounds[bounded].T
-    kept = {
-        name: float(np.mean((values[bounded] >= low) & (values[bounded] <= high)))
-        for name, values in predictions.items()
-    }
-    return {"n": int(bounded.sum()), "kept": kept}

@@ -9,7 +9,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.teachers.forests import trees_for
-from graphxai.learning.teachers.stacking import FOLDS, SOURCES
+from graphxai.learning.teachers.stacking import FOLDS, SOURCES, shares_text
 
 __all__ = [
     "PREDICTORS",
@@ -19,7 +19,6 @@ __all__ = [
     "overview_rows",
     "score_rows",
     "score_tables",
-    "shares_text",
     "summary",
     "table_card",
 ]
@@ -169,14 +168,6 @@ def _teacher_text(teacher: dict[str, Any] | None) -> str:
             if minimol
             else ""
         )
-    )
-
-
-def shares_text(shares: dict[str, float | None]) -> str:
-    """List the teacher's share for every task, even if it is 0."""
-    return ", ".join(
-        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
-        for name, share in shares.items()
     )
 
 

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
+from graphxai.datasets.tables.table import Table
 from graphxai.runtime.writing import atomic_write, write_whole
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class CleanTable:
     """The distinct molecules of a table with their labels.
 
     Attributes:
-        path: the file.
-        smiles_column: its column with SMILES.
+        file: the file.
         sha256: digest of the file.
         read: number of rows in the file.
         targets: the columns to learn.
@@ -135,8 +135,7 @@ class CleanTable:
         standardise: how molecules were brought to their parents, see `clean_table`.
     """
 
-    path: Path
-    smiles_column: str
+    file: Table
     sha256: str
     read: int
     targets: tuple[TargetColumn, ...]
@@ -152,6 +151,16 @@ class CleanTable:
     def _repr_html_(self) -> str:
         rows = f"{self.read:,} rows, {len(self.graphs):,} molecules"
         return f"<p>{escape(self.path.name)}: {rows}</p>{self.findings._repr_html_()}"
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def smiles_column(self) -> str:
+        """The file's column with SMILES."""
+        return self.file.structures.name
 
     @property
     def y(self) -> FloatArray:
@@ -172,6 +181,15 @@ class CleanTable:
     def rows(self) -> tuple[int, ...]:
         """The number of each molecule's first row, counted from 1 after the header."""
         return tuple(int(graph.row) for graph in self.graphs)
+
+    def cells(self, column: str) -> list[str]:
+        """Read another column of the file: the cell in each molecule's first row.
+
+        Raises:
+            TableError: the file has no such column.
+        """
+        cell_of = {record.number: record.cells[column] for record in self.file.records((column,))}
+        return [cell_of[row] for row in self.rows]
 
     def save(self, folder: Path) -> None:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""

@@ -121,8 +121,7 @@ def clean_table(
     findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
     findings += suspicions(molecules, targets, values, standardise)
     return CleanTable(
-        path,
-        smiles_column,
+        table,
         _digest(path),
         raw.read,
         targets,

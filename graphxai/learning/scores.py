@@ -28,7 +28,9 @@ from graphxai.learning.metrics import (
 __all__ = [
     "METRICS",
     "ClassifierReport",
+    "bound_notes",
     "dummy_predictions",
+    "kept_bounds",
     "measure",
     "report_classifier",
     "teacher_ahead",
@@ -180,6 +182,34 @@ def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:
         shares = np.bincount(y.astype(int), minlength=len(task.classes)) / len(y)
         return np.tile(shares, (n, 1))
     return np.full(n, y.mean())
+
+
+def kept_bounds(predictions: Mapping[str, FloatArray], bounds: FloatArray) -> dict[str, Any] | None:
+    """Count how many predictions (n,) lie within the bounds (n, 2) of values not measured.
+
+    Returns:
+        JSON values: the number of bounds, `n`, and by predictor the share that is `kept`; None
+        without any bound.
+    """
+    bounded = np.isfinite(bounds).any(axis=1)
+    if not bounded.any():
+        return None
+    low, high = bounds[bounded].T
+    kept = {
+        name: float(np.mean((values[bounded] >= low) & (values[bounded] <= high)))
+        for name, values in predictions.items()
+    }
+    return {"n": int(bounded.sum()), "kept": kept}
+
+
+def bound_notes(scores: Mapping[str, Any]) -> list[str]:
+    """Say how many test molecules with a bound are predicted within it, from `kept_bounds`."""
+    return [
+        f"of {kept['n']:,} test molecules of which only a bound is known, this model predicts"
+        f" {kept['kept']['graphormer']:.0%} within it for {name}"
+        for name, target_scores in scores.items()
+        if (kept := target_scores.get("bounds"))
+    ]
 
 
 def verdicts(scores: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,6 @@ from graphxai.datasets.splits import (
     scaffold_split,
     time_split,
 )
-from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.leaks import leak_warnings
@@ -66,6 +65,7 @@ class SplitTable:
         graphs: the encoded molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
         warnings: what a user should know before training.
+        share: the share of the training part that is used, below 1 on a learning curve.
     """
 
     table: CleanTable
@@ -74,6 +74,7 @@ class SplitTable:
     graphs: list[Data]
     y: FloatArray
     warnings: tuple[str, ...] = ()
+    share: float = 1.0
 
     @cached_property
     def train(self) -> TablePart:
@@ -141,7 +142,7 @@ def with_share(split: SplitTable, share: float, seed: int) -> SplitTable:
     train = tuple(sorted(order[: max(2, round(share * len(order)))]))
     tasks = table_tasks(split.table.targets, split.y[list(train)])
     parts = replace(split.parts, train=train)
-    return SplitTable(split.table, parts, tasks, split.graphs, split.y)
+    return replace(split, parts=parts, tasks=tasks, warnings=(), share=share)
 
 
 def table_split(
@@ -167,9 +168,7 @@ def table_split(
     if (column is not None) != (kind in ("column", "time")):
         raise ValueError("a column is needed to split by column or time, and for nothing else.")
     if column is not None:
-        records = open_table(table.path, table.smiles_column).records((column,))
-        cell_of = {record.number: record.cells[column] for record in records}
-        cells = [cell_of[row] for row in table.rows]
+        cells = table.cells(column)
         if kind == "time":
             split = time_split(cells, rows=table.rows)
         else:

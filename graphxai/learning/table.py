@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from graphxai.learning.calibration import Calibration, calibrate_table
-from graphxai.learning.card import shares_text
+from graphxai.learning.calibration import calibrate_table
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.interruption import resumable_in
 from graphxai.learning.splitting import SplitTable, split_table, with_share
-from graphxai.learning.table_scores import TableScores, score_table
+from graphxai.learning.table_scores import score_table
 from graphxai.learning.table_settings import TableSettings
-from graphxai.learning.training import TaughtModel, fit_networks, teach_networks
+from graphxai.learning.trained_table import TrainedTable
+from graphxai.learning.training import fit_networks, teach_networks
 from graphxai.learning.writing import begin_run, write_run
 from graphxai.runtime.options import with_options
 
 __all__ = ["train_table"]
 
 LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedTable:
-    """The result of training on a table.
-
-    Attributes:
-        taught: the calibrated model, and its teacher.
-        calibration: how the model was calibrated.
-        scores: the model's scores on the test part.
-        point: the model's point on the learning curve, as JSON values.
-    """
-
-    taught: TaughtModel
-    calibration: Calibration
-    scores: TableScores
-    point: dict[str, Any]
 
 
 def train_table(
@@ -81,43 +64,51 @@ def train_table(
     require_hardware(settings.accelerator, settings.devices, settings.precision)
     out = Path(out)
     split = split_table(table, settings)
+    shares = LEARNING_CURVE if settings.learning_curve else ()
+    smaller = [with_share(split, share, settings.seed) for share in shares]
     for warning in split.warnings:
         log(warning)
     begin_run(out, split, settings)
     with resumable_in(out):
         log(str(split))
-        shares = (1.0, *LEARNING_CURVE) if settings.learning_curve else (1.0,)
-        # A generator, so that the networks of one share are gone before the next are trained.
-        runs = (_train(split, share, settings, out, log) for share in shares)
-        whole = next(runs)
-        curve = [run.point for run in runs]
-        if curve:
-            curve.append(whole.point)
-        return write_run(
-            out, split, whole.taught, whole.calibration, whole.scores, curve, settings, command
-        )
+        trained = _train(split, settings, out, log)
+        curve = _learning_curve(smaller, trained, settings, out, log) if smaller else []
+        return write_run(out, trained, curve, settings, command)
 
 
 def _train(
-    split: SplitTable,
-    share: float,
+    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
+) -> TrainedTable:
+    """Run the stages in which a model learns and is judged."""
+    networks = fit_networks(split, settings, out, log)
+    taught = teach_networks(networks, split, settings, out, log)
+    calibration = calibrate_table(taught, split)
+    scores = score_table(taught, calibration, split, settings)
+    return TrainedTable(split, taught, calibration, scores)
+
+
+def _learning_curve(
+    smaller: Sequence[SplitTable],
+    whole: TrainedTable,
     settings: TableSettings,
     out: Path,
     log: Callable[[str], None],
-) -> TrainedTable:
-    """Run the stages in which a model learns and is judged, on a share of the training part.
+) -> list[dict[str, Any]]:
+    """Train a single network on each share of the training part, and score it.
 
-    A share below 1 is a point on the learning curve. It has a single network and its own folder.
+    Args:
+        smaller: the table with smaller training parts.
+        whole: the result of training on the whole part.
+        settings: settings of the run.
+        out: folder of the run, in which each share has its own.
+        log: called with a line of text at each stage.
+
+    Returns:
+        The points of the curve as JSON values. The last one is the whole part.
     """
-    if share < 1:
-        log(f"learning curve: {share:.1%} of the training part")
-        split = with_share(split, share, settings.seed)
-        settings, out = replace(settings, ensemble=1), out / "learning-curve" / f"{share:g}"
-    networks = fit_networks(split, settings, out, log)
-    taught = teach_networks(networks, split, settings, out, log)
-    if taught.shares:
-        log(f"the teacher's share, the rest is the network's own: {shares_text(taught.shares)}")
-    calibration = calibrate_table(taught, split)
-    scores = score_table(taught, calibration, split, settings)
-    point = {"share": share, "n": len(split.parts.train), "targets": scores.by_target}
-    return TrainedTable(taught, calibration, scores, point)
+    points = []
+    for split in smaller:
+        log(f"learning curve: {split.share:.1%} of the training part")
+        folder = out / "learning-curve" / f"{split.share:g}"
+        points.append(_train(split, replace(settings, ensemble=1), folder, log).point)
+    return [*points, whole.point]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.learning.bounds import kept_bounds
+from graphxai.contract.tasks import Task
 from graphxai.learning.calibration import Calibration
-from graphxai.learning.scores import dummy_predictions, measure, teacher_ahead, verdicts
+from graphxai.learning.scores import (
+    bound_notes,
+    dummy_predictions,
+    kept_bounds,
+    measure,
+    teacher_ahead,
+    verdicts,
+)
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.stacking import MoleculeFeatures
@@ -47,7 +54,13 @@ def score_table(
         split: the table.
         settings: settings of the run.
     """
-    scores = _test_scores(taught, calibration.test_readings, split)
+    predictions = _test_predictions(taught, calibration, split)
+    scores = {
+        task.name: _task_scores(
+            task, predictions[k], split.train.y[:, k], split.test.y[:, k], split.test.bounds[:, k]
+        )
+        for k, task in enumerate(split.tasks)
+    }
     ahead = teacher_ahead(
         split.tasks,
         taught.teacher_on_valid,
@@ -55,53 +68,61 @@ def score_table(
         split.valid.y,
         stored=settings.keep_teacher,
     )
-    notes = [*_ensemble_note(settings), *_bound_notes(scores), *verdicts(scores), *ahead]
+    notes = [*_ensemble_note(settings), *bound_notes(scores), *verdicts(scores), *ahead]
     return TableScores(scores, notes)
 
 
-def _test_scores(
-    taught: TaughtModel, readings: Sequence[FloatArray], split: SplitTable
+def _test_predictions(
+    taught: TaughtModel, calibration: Calibration, split: SplitTable
+) -> list[dict[str, FloatArray]]:
+    """Return, for each task, what every predictor that knows the task says of the test part."""
+    features = MoleculeFeatures(split.test.smiles)
+    teacher = [] if taught.teacher is None else taught.teacher.predict(features)
+    by_predictor: dict[str, Mapping[int, FloatArray | None]] = {
+        "graphormer": dict(enumerate(calibration.test_readings)),
+        "teacher": dict(enumerate(teacher)),
+        **{name: taught.forests[name].predict(features) for name in BASELINES},
+    }
+    return [
+        {
+            name: readings
+            for name, by_task in by_predictor.items()
+            if (readings := by_task.get(k)) is not None
+        }
+        for k in range(len(split.tasks))
+    ]
+
+
+def _task_scores(
+    task: Task,
+    predictions: Mapping[str, FloatArray],
+    trained: FloatArray,
+    y: FloatArray,
+    bounds: FloatArray,
 ) -> dict[str, Any]:
-    """Score a model, its teacher, two forests and a dummy on the test part, by target.
+    """Score predictions of a task on the test part, beside those of a dummy.
 
     Args:
-        readings: the model's probabilities and values for the test part, by task.
+        task: the task.
+        predictions: probabilities or values (n,), (n, classes) for the test part, by predictor.
+        trained: the labels of the training part (m,), NaN where one is missing.
+        y: the labels of the test part (n,), NaN where one is missing.
+        bounds: the lowest and highest possible values (n, 2) where a bound is all that is known.
+
+    Returns:
+        JSON values. There are scores only if both parts have labels, see `measure`.
     """
-    train, test, teacher = split.train, split.test, taught.teacher
-    features = MoleculeFeatures(test.smiles)
-    forests = {name: taught.forests[name].predict(features) for name in BASELINES}
-    by_teacher = [None] * len(split.tasks) if teacher is None else teacher.predict(features)
-    by_target: dict[str, dict[str, Any]] = {}
-    for k, task in enumerate(split.tasks):
-        tested = ~np.isnan(test.y[:, k])
-        learned = train.y[:, k][~np.isnan(train.y[:, k])]
-        about = {"kind": task.kind, "unit": task.unit, "trained": len(learned)}
-        by_target[task.name] = about | {"n": 0, "scores": {}}
-        if len(learned) and task.kind == "regression":
-            everything = {"graphormer": readings[k], "teacher": by_teacher[k]}
-            everything |= {name: forests[name][k] for name in BASELINES}
-            readings_of = {name: v for name, v in everything.items() if v is not None}
-            if (kept := kept_bounds(readings_of, test.bounds[:, k])) is not None:
-                by_target[task.name]["bounds"] = kept
-        if not len(learned) or not tested.any():
-            continue
-        predictions = {"graphormer": readings[k][tested]}
-        if (teacher_readings := by_teacher[k]) is not None:
-            predictions["teacher"] = teacher_readings[tested]
-        predictions |= {name: forests[name][k][tested] for name in BASELINES}
-        predictions["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
-        by_target[task.name] |= measure(task.kind, predictions, test.y[:, k][tested])
-    return by_target
-
-
-def _bound_notes(scores: Mapping[str, Any]) -> list[str]:
-    """Say how many test molecules with a bound are predicted within it."""
-    return [
-        f"of {kept['n']:,} test molecules of which only a bound is known, this model predicts"
-        f" {kept['kept']['graphormer']:.0%} within it for {name}"
-        for name, of_target in scores.items()
-        if (kept := of_target.get("bounds"))
-    ]
+    learned, tested = trained[~np.isnan(trained)], ~np.isnan(y)
+    scores = {"kind": task.kind, "unit": task.unit, "trained": len(learned), "n": 0, "scores": {}}
+    if not len(learned):
+        return scores
+    if task.kind == "regression" and (kept := kept_bounds(predictions, bounds)) is not None:
+        scores["bounds"] = kept
+    if tested.any():
+        measured = {name: readings[tested] for name, readings in predictions.items()}
+        measured["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
+        scores |= measure(task.kind, measured, y[tested])
+    return scores
 
 
 def _ensemble_note(settings: TableSettings) -> list[str]:

@@ -27,6 +27,7 @@ from graphxai.learning.teachers.stacking import (
     Teacher,
     joint_labels,
     labels_with_teacher,
+    shares_text,
     teacher_shares,
 )
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, LoadedModel
@@ -164,8 +165,10 @@ def teach_networks(
         )
         for network, model in enumerate(networks)
     ]
+    first = students[0]
+    log(f"the teacher's share, the rest is the network's own: {shares_text(first.shares)}")
     joined = joined_networks([student.model for student in students])  # type: ignore[misc]
-    return replace(students[0], model=joined, teacher_on_valid=on_valid)
+    return replace(first, model=joined, teacher_on_valid=on_valid)
 
 
 def network_folder(out: Path, network: int) -> Path:
@@ -211,23 +214,23 @@ def teach_network(
         resume: continue an interrupted run in `out`.
         log: called with a line of text at each step.
     """
-    train = split.train
+    train, valid, test = split.train, split.valid, split.test
     by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
     if not any(shares):
         return TaughtModel(model, teacher.sources, teacher, by_task)
-    held_out = [*split.valid.smiles, *split.test.smiles]
+    held_out = [*valid.smiles, *test.smiles]
     new_smiles, new_graphs = recombined(train.smiles, molecules, held_out, model.config, training)
     log(f"learning from the network and its teacher on {len(new_smiles):,} recombined molecules")
-    by_network = task_readings(model, [*train.graphs, *new_graphs])
-    smiles = [*train.smiles, *new_smiles]
+    smiles, graphs = [*train.smiles, *new_smiles], [*train.graphs, *new_graphs]
+    by_network = task_readings(model, graphs)
     with progress_bar("labelling", len(smiles), show=training.show) as advance:
         by_teacher = teacher.predict_in_chunks(smiles, advance)
-    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
+    of_train, of_new = np.split(taught, [len(train.smiles)])
+    of_train = np.clip(of_train, *np.moveaxis(train.bounds, 2, 0))  # within the known bounds
+    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
     y = split.y.copy()
-    size = len(train.smiles)
-    within = np.clip(taught[:size], *np.moveaxis(train.bounds, 2, 0))  # what is taught of bounds
-    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, within)
+    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, of_train)
     student = finetune(
         labelled(split.graphs, y),
         split.tasks,
@@ -236,7 +239,7 @@ def teach_network(
         init_weights=model,
         settings=training,
         resume=resume,
-        extra=labelled(new_graphs, taught[size:]),
+        extra=labelled(new_graphs, of_new),
     )
     return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles))
 

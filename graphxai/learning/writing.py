@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import HELD_OUT, held_out_csv
-from graphxai.learning.bounds import bound_text
-from graphxai.learning.calibration import Calibration
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.splitting import SplitTable
-from graphxai.learning.table_scores import TableScores
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
-from graphxai.learning.training import TaughtModel, training_settings
+from graphxai.learning.trained_table import TrainedTable
+from graphxai.learning.training import training_settings
 from graphxai.models.graphormer import (
     Ensemble,
     checkpoint_digest,
@@ -33,7 +31,7 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.writing import json_text, write_whole
 
-__all__ = ["begin_run", "csv_text", "prediction_columns", "record_run", "write_run"]
+__all__ = ["begin_run", "bound_text", "csv_text", "prediction_columns", "record_run", "write_run"]
 
 FloatArray = NDArray[np.float64]
 SCORES = (  # the parts of the metadata that go into `scores.json`
@@ -96,10 +94,7 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
 
 def write_run(
     out: Path,
-    split: SplitTable,
-    taught: TaughtModel,
-    calibration: Calibration,
-    scores: TableScores,
+    trained: TrainedTable,
     learning_curve: Sequence[Mapping[str, Any]],
     settings: TableSettings,
     command: str,
@@ -108,10 +103,7 @@ def write_run(
 
     Args:
         out: folder of the run.
-        split: the table.
-        taught: the calibrated model, and its teacher.
-        calibration: temperatures and coverage.
-        scores: scores on the test part.
+        trained: the table in its parts, the model, its calibration and its scores.
         learning_curve: scores with smaller training parts; empty if they were not wanted.
         settings: settings of the run.
         command: how the run was started, for the card; "" if that is not known.
@@ -119,27 +111,23 @@ def write_run(
     Returns:
         The checkpoint folder, `out / "model"`.
     """
-    table, parts, model = split.table, split.parts, taught.model
-    training, test = _training_csv(split), _test_csv(split, calibration.test_readings)
-    metadata = _metadata(split, taught, calibration, scores, learning_curve, settings)
-    card = table_card(table, parts, metadata, command)
-    held_out = {"validation": parts.valid, "test": parts.test}
-    beside_the_model: dict[str, str | bytes] = {
-        "training.csv": training,
-        HELD_OUT: held_out_csv(
-            {name: [table.canonical[k] for k in part] for name, part in held_out.items()}
-        ),
+    split, model, teacher = trained.split, trained.taught.model, trained.taught.teacher
+    metadata = _metadata(trained, learning_curve, settings)
+    files: dict[str, str | bytes] = {
+        "test.csv": _test_csv(split, trained.calibration.test_readings),
+        "model/training.csv": _training_csv(split),
+        f"model/{HELD_OUT}": _held_out_csv(split),
+        "model/scores.json": json_text({name: metadata[name] for name in SCORES}),
     }
-    beside_the_model["scores.json"] = json_text({name: metadata[name] for name in SCORES})
+    card = table_card(split.table, split.parts, metadata, command)
     if isinstance(model, Ensemble):
         folder = save_ensemble(model, out / "model", card=card, metadata=metadata)
     else:
         folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
-    if settings.keep_teacher and taught.teacher is not None and any(taught.teacher.weights):
-        beside_the_model[TEACHER] = teacher_file(taught.teacher, checkpoint_digest(folder))
-    for name, content in beside_the_model.items():
-        write_whole(folder / name, content)
-    write_whole(out / "test.csv", test)
+    if settings.keep_teacher and teacher is not None and any(teacher.weights):
+        files[f"model/{TEACHER}"] = teacher_file(teacher, checkpoint_digest(folder))
+    for name, content in files.items():
+        write_whole(out / name, content)
     return folder
 
 
@@ -163,15 +151,11 @@ def _identity(split: SplitTable, settings: TableSettings) -> dict[str, Any]:
 
 
 def _metadata(
-    split: SplitTable,
-    taught: TaughtModel,
-    calibration: Calibration,
-    scores: TableScores,
-    learning_curve: Sequence[Mapping[str, Any]],
-    settings: TableSettings,
+    trained: TrainedTable, learning_curve: Sequence[Mapping[str, Any]], settings: TableSettings
 ) -> dict[str, Any]:
     """Return what is stored with the model, as JSON values."""
-    table = split.table
+    split, taught, scores = trained.split, trained.taught, trained.scores
+    table, calibration = split.table, trained.calibration
     return _identity(split, settings) | {
         "data": table.path.name,
         "split": _split_rows(split),
@@ -211,6 +195,13 @@ def _training_csv(split: SplitTable) -> str:
         for k in split.parts.train
     )
     return csv_text(header, rows)
+
+
+def _held_out_csv(split: SplitTable) -> str:
+    """Return the canonical SMILES of the validation and test molecules, to recognise them."""
+    canonical, parts = split.table.canonical, split.parts
+    held_out = {"validation": parts.valid, "test": parts.test}
+    return held_out_csv({name: [canonical[k] for k in part] for name, part in held_out.items()})
 
 
 def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:
@@ -257,6 +248,13 @@ def _label_cells(targets: Sequence[TargetColumn], split: SplitTable, k: int) -> 
         else:
             cells.append(target.classes[int(label)] if target.classes else f"{label:.7g}")
     return cells
+
+
+def bound_text(bounds: Sequence[float]) -> str:
+    """Return the bounds of a value (2,) as a cell, such as ">10", or "" without any."""
+    low, high = bounds
+    parts = [f">{low:.7g}"] if np.isfinite(low) else []
+    return " ".join([*parts, f"<{high:.7g}"] if np.isfinite(high) else parts)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -6,10 +6,11 @@ import torch
 from scipy.stats import norm, truncnorm
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.bounds import bound_text, kept_bounds
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.objectives import SPREAD, Objective, censored_loss
+from graphxai.learning.scores import kept_bounds
 from graphxai.learning.teachers.bounded_labels import expected_within, filled_labels
+from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
 
 INF = float("inf")

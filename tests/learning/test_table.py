@@ -19,7 +19,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.learning import scores as training_scores
 from graphxai.learning import training
 from graphxai.learning.calibration import task_temperature
-from graphxai.learning.card import score_rows, shares_text
+from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.predicting import readings, task_readings
@@ -35,6 +35,7 @@ from graphxai.learning.splitting import table_split, table_tasks
 from graphxai.learning.table import train_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
+from graphxai.learning.teachers.stacking import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
 
 pytest.importorskip("lightning")

@@ -40,6 +40,7 @@ __all__ = [
     "kernel_of",
     "labels_with_teacher",
     "mixed_labels",
+    "shares_text",
     "soft_labels",
     "squared_distances",
     "stacking_share",
@@ -299,6 +300,14 @@ def teacher_shares(
         None if by_teacher is None else stacking_share(by_teacher, by_network, labels)
         for by_teacher, by_network, labels in zip(teacher, network, y.T, strict=True)
     ]
+
+
+def shares_text(shares: Mapping[str, float | None]) -> str:
+    """List the teacher's share for every task, even if it is 0."""
+    return ", ".join(
+        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
+        for name, share in shares.items()
+    )
 
 
 def joint_labels(
