@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -111,8 +112,7 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
         if compound is not None:
             protonated, atoms, changes = compound
             parent = _balanced(protonated)
-            before = [mol.GetAtomWithIdx(atom).GetFormalCharge() for atom in atoms]
-            after = [atom.GetFormalCharge() for atom in parent.GetAtoms()]
+            before, after = _charges(mol, atoms), _charges(parent, range(len(atoms)))
             if before != after:
                 moved = sorted(before) == sorted(after)
                 changes.append("proton moved" if moved else "charges neutralised")
@@ -170,7 +170,8 @@ def _balanced(mol: Chem.Mol) -> Chem.Mol:
         atom = zwitterion.GetAtomWithIdx(number)
         atom.SetFormalCharge(-1)
         atom.SetNumExplicitHs(0)
-    return _cleaned(zwitterion)
+    Chem.SanitizeMol(zwitterion)
+    return _with_stereo(zwitterion)
 
 
 def _compound_in(
@@ -189,7 +190,7 @@ def _compound_in(
     """
     parts = Chem.GetMolFrags(neutral)
     if len(parts) == 1:
-        return _cleaned(neutral), parts[0], []
+        return _with_stereo(neutral), parts[0], []
     components = [_component(neutral, mol, part) for part in parts]
     kept = _compound(components)
     if kept is None:
@@ -206,7 +207,8 @@ def _compound_in(
     for atom in gone:
         neutral.RemoveAtom(atom)
     neutral.CommitBatchEdit()
-    return _cleaned(neutral), kept.atoms, changes
+    Chem.SanitizeMol(neutral)
+    return _with_stereo(neutral), kept.atoms, changes
 
 
 def _component(neutral: Chem.Mol, mol: Chem.Mol, atoms: tuple[int, ...]) -> _Component:
@@ -244,9 +246,13 @@ def _compound(components: list[_Component]) -> _Component | None:
     return first
 
 
-def _cleaned(mol: Chem.Mol) -> Chem.Mol:
+def _charges(mol: Chem.Mol, atoms: Iterable[int]) -> list[int]:
+    """Return the formal charges of these atoms."""
+    return list(map(Chem.Atom.GetFormalCharge, map(mol.GetAtomWithIdx, atoms)))
+
+
+def _with_stereo(mol: Chem.RWMol) -> Chem.Mol:
     """Return the molecule with its stereocentres assigned anew: a charge may have made one."""
-    Chem.SanitizeMol(mol)
     Chem.AssignStereochemistry(mol, cleanIt=True, force=True)
     return Chem.Mol(mol)
 

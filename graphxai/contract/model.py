@@ -109,7 +109,8 @@ def evaluating(model: Any) -> Iterator[None]:
                 _users[model] = (count - 1, was_training)
             else:
                 del _users[model]
-                model.train(was_training)
+                if was_training:
+                    model.train(True)
 
 
 @contextmanager

@@ -163,6 +163,11 @@ def current_rules() -> Rules:
     return _rules.get()
 
 
+def are_neutral() -> bool:
+    """Return whether this thread computes what PyTorch computes, and records nothing."""
+    return _tape.get() is None and _rules.get() == Rules()
+
+
 def current_tape() -> Tape | None:
     """Return the tape of the innermost `record` block in this thread, or None."""
     return _tape.get()

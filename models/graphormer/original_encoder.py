@@ -62,12 +62,16 @@ def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
 
 def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
     """Return whether a module of the encoder, with its parts, is as this package wrote it."""
-    if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in vars(module):
+    attributes = vars(module)
+    if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in attributes:
         return False
-    if module.training or any(getattr(module, name) for name in _HOOKS):
+    if module.training or any(map(attributes.__getitem__, _HOOKS)):
         return False
-    if any(type(p) is not nn.Parameter or p.dtype != dtype for p in module.parameters(False)):
-        return False
+    for parameter in module._parameters.values():
+        if parameter is not None and (
+            type(parameter) is not nn.Parameter or parameter.dtype != dtype
+        ):
+            return False
     if isinstance(module, Linear | LayerNorm) and module.bias is None:
         return False
     parts = _PARTS[kind]
