@@ -166,6 +166,20 @@ def test_changes_are_those_that_fit_the_place_with_the_models_predictions(model,
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_a_change_that_makes_a_stereocentre_is_predicted_for_each_isomer(model, ask):
+    options = ask("changes", smiles="CCC(C)CC(=O)N", place=[1])["options"]
+    of_isomers = [option for option in options if option["isomers"]]
+    assert of_isomers
+    now = gx.predict(model, "CCC(C)CC(=O)N")["activity"].probabilities["active"]
+    for option in of_isomers:
+        isomers = [text.split()[0] for text in option["isomers"].split("; ")]
+        values = [gx.predict(model, s)["activity"].probabilities["active"] for s in isomers]
+        assert len(isomers) > 1
+        assert option["smiles"] in isomers
+        least = min(values, key=lambda value: abs(value - now))
+        assert option["value"] == pytest.approx(least, rel=1e-3)
+
+
 def test_a_bond_offers_exchanged_fragments_and_what_is_locked_stays(ask):
     bond = [1, 3]  # carbonyl carbon and nitrogen
     free = {o["name"]: o for o in ask("changes", smiles=AMIDE, place=bond)["options"]}
@@ -351,6 +365,18 @@ def test_tables_are_read_as_they_come(ask, monkeypatch):
         answer = ask("read", 400, **upload("x.csv", text))
         assert answer["error"].startswith("x.csv")
     assert "base64" in ask("read", 400, name="x.csv", content="\u00e9")["error"]
+
+
+def test_the_basket_has_the_columns_and_the_dialect_of_the_open_table(client):
+    table = f"smiles;name;IC50;prediction\n{AMIDE};a1;5,5;x\nCCO;a2;;y\n".encode()
+    key = client.post("/api/read", json=upload("t.csv", table)).json()["key"]
+    basket = [{"smiles": s, "name": "", "changes": ""} for s in (AMIDE, "CCN")]
+    asked = ASKED | {"kind": "csv", "basket": basket, "table": {"key": key, "column": ""}}
+    text = client.post("/api/export", json=asked).json()["text"]
+    rows = list(csv.DictReader(io.StringIO(text), delimiter=";"))
+    assert [row["IC50"] for row in rows] == ["5,5", ""]
+    assert 0 <= float(rows[0]["activity: active"].replace(",", ".")) <= 1
+    assert "," in rows[0]["activity: active"]
 
 
 def test_the_basket_becomes_csv_sdf_and_a_report(client):

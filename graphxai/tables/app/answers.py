@@ -48,6 +48,12 @@ class Body:
             raise ValueError(f"{name} must be a list of at most {most} values.")
         return values
 
+    def table(self) -> tuple[str, str]:
+        """Return the key and the column of the open table, both "" if there is none."""
+        fields = self.fields.get("table")
+        table = Body(fields if isinstance(fields, dict) else {})
+        return table.text("key"), table.text("column")
+
     def target(self) -> Target:
         """Return the output to explain, from the fields `task` and, for a class, `label`."""
         return Target(self.text("label") or None, self.text("task") or None)
@@ -62,9 +68,7 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
     model = models[body.text("model")]
     smiles, towards, target = body.text("smiles"), body.text("towards"), body.target()
-    table_fields = body.fields.get("table")
-    table = Body(table_fields if isinstance(table_fields, dict) else {})
-    file = table.text("key"), table.text("column")
+    file = body.table()
     tasks = tuple(Goal.of(towards, model).columns(model))
     measured = partial(measured_in, *file, tasks, standardisation_of(model))
     sure = body.fields.get("sure") is True
@@ -124,7 +128,8 @@ def _export(models: OfferedModels, body: Body) -> Any:
     rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
     basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
     kind, model = body.text("kind"), models[body.text("model")]
-    text = exported(kind, model, body.text("method", "lrp"), body.target(), basket)
+    method = body.text("method", "lrp")
+    text = exported(kind, model, method, body.target(), basket, *body.table())
     return {"text": text, "type": KINDS[kind]}
 
 

@@ -26,7 +26,7 @@ function drawBasket() {
 function download(kind, button) {
   button.disabled = true;
   trying(async () => {
-    const { text, type } = await ask("export", { ...choice(), kind, basket: state.basket }, "export");
+    const { text, type } = await ask("export", { ...choice(), kind, basket: state.basket, table: table.file }, "export");
     const anchor = element("a", { href: URL.createObjectURL(new Blob([text], { type })), download: `basket.${kind}` });
     anchor.click();
     setTimeout(() => URL.revokeObjectURL(anchor.href), 10_000);

@@ -131,9 +131,9 @@ function pick(atoms) {
 function optionButton(option, card) {
   const mark = (atoms) => () => current().card === card && markAtoms(byId("picture"), card.draw, atoms);
   return element("button", {
-    title: `${option.smiles} (${option.source})`, onclick: () => add(option.smiles, option.name, state.at, option.origin.length ? option.origin : undefined),
+    title: `${option.smiles} (${option.source})${option.isomers && `. Isomers: ${option.isomers}`}`, onclick: () => add(option.smiles, option.name, state.at, option.origin.length ? option.origin : undefined),
     onmouseenter: mark(option.atoms), onfocus: mark(option.atoms), onmouseleave: mark(place), onblur: mark(place),
-  }, option.name, element("span", {}, `${option.text} `, direction(option.delta)));
+  }, option.name, element("span", {}, `${option.text} `, direction(option.delta), option.isomers && " (the isomer that changes least)"));
 }
 
 function lock(atoms) {

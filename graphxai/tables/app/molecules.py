@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,9 @@ def changes_at(
     """Find possible changes at an atom, or at both atoms of a bond, each with its prediction.
 
     The changes are transformations that alter all atoms of the place. At a bond they are also
-    exchanged BRICS fragments. The largest changes of the prediction come first.
+    exchanged BRICS fragments. The largest changes of the prediction come first. Where a change
+    makes a stereocentre, each isomer is predicted, and the one whose prediction changes least
+    stands for the change.
 
     Args:
         model: the model.
@@ -141,22 +144,34 @@ def changes_at(
         more = _exchanged(written, kept, training_set_of(model))
         changes += [change for change in more if change.smiles not in seen]
     here = [change for change in changes if change.atoms >= set(place)]
-    (now, *after) = predicted(model, [smiles, *(c.smiles for c in here)], target)
-    options = [
-        {
-            "smiles": change.smiles,
-            "name": change.name,
-            "source": change.source,
-            "atoms": sorted(change.atoms),
-            "origin": list(change.origin),
-            "delta": rounded([then["value"] - now["value"]])[0],
-            **then,
-        }
-        for change, then in zip(here, after, strict=True)
-        if now is not None and then is not None
-    ]
+    drawn = [change.isomers or (change.smiles,) for change in here]
+    (now, *after) = predicted(model, [smiles, *chain.from_iterable(drawn)], target)
+    outcomes = iter(after)
+    options = []
+    for change, isomers in zip(here, drawn, strict=True):
+        each = [(written, then) for written in isomers if (then := next(outcomes)) is not None]
+        if now is not None and len(each) == len(isomers):
+            options.append(_option(change, each, now["value"]))
     options.sort(key=lambda option: (-abs(option["delta"]), option["name"], option["smiles"]))
     return {"options": options[:MOST_CHANGES], "more": max(0, len(options) - MOST_CHANGES)}
+
+
+def _option(
+    change: Change, isomers: Sequence[tuple[str, dict[str, Any]]], before: float
+) -> dict[str, Any]:
+    """Return what the page shows of a change, from its isomers with their predictions."""
+    smiles, then = min(isomers, key=lambda pair: abs(pair[1]["value"] - before))
+    several = len(isomers) > 1
+    return {
+        "smiles": smiles,
+        "name": change.name,
+        "source": change.source,
+        "atoms": sorted(change.atoms),
+        "origin": [] if several else list(change.origin),
+        "isomers": "; ".join(f"{s} {p['text']}" for s, p in isomers) if several else "",
+        "delta": rounded([then["value"] - before])[0],
+        **then,
+    }
 
 
 def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:

@@ -1,16 +1,14 @@
 """Read tables dropped on the page, and write the basket of the page to files."""
 
-import csv
 import hashlib
-import io
 import tempfile
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,15 @@ from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import LoadedModel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
-from graphxai.tables.files import guarded
+from graphxai.tables.files import CsvFormat
 from graphxai.tables.report import report
+from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_TABLE
 
 from .molecules import MAX_CHARACTERS
@@ -123,11 +123,18 @@ def measured_in(
 
 
 def exported(
-    kind: str, model: LoadedModel, method: str, target: Target, basket: Sequence[dict[str, str]]
+    kind: str,
+    model: LoadedModel,
+    method: str,
+    target: Target,
+    basket: Sequence[dict[str, str]],
+    key: str = "",
+    column: str = "",
 ) -> str:
     """Write the basket as the text of a file: "csv", "sdf" or "html" (a report).
 
-    Cells that a spreadsheet would read as a formula get an apostrophe.
+    A CSV file has the other columns of the open table and its dialect. Cells that a spreadsheet
+    would read as a formula get an apostrophe.
 
     Args:
         kind: the format of the file.
@@ -135,6 +142,8 @@ def exported(
         method: the name of the method.
         target: the output to explain.
         basket: the `smiles`, `name` and `changes` of each molecule.
+        key: the key of the open table, or "".
+        column: its column of structures, as for `rows_of`.
 
     Raises:
         ValueError: the basket is empty or too large, or no molecule can be written.
@@ -152,7 +161,8 @@ def exported(
             report(model, smiles, out, method, title="Chosen molecules", **options)
             return out.read_text(encoding="utf-8")
     numbers = range(1, len(basket) + 1)
-    rows = ExplainBatch(model, method, target, sdf=True)(smiles, numbers, names)
+    batch = ExplainBatch(model, method, target, sdf=True)
+    rows = batch(smiles, numbers, names)
     if kind == "sdf":
         return "".join(row.get("record", "") for row in rows)
     hidden = ("record", "picture", "row")
@@ -161,12 +171,39 @@ def exported(
         | {name: cell for name, cell in row.items() if name not in hidden}
         for row, molecule in zip(rows, basket, strict=True)
     ]
-    columns = dict.fromkeys(name for row in cells for name in row)
-    with io.StringIO() as text:
-        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(guarded, cells))
-        return text.getvalue()
+    kinds = batch.columns(named=True)
+    columns = {name: kinds.get(name, str) for row in cells for name in row}
+    others, dialect = _cells_in_table(key, column, smiles, columns)
+    cells = [row | others.get(written, {}) for row, written in zip(cells, smiles, strict=True)]
+    columns |= dict.fromkeys(chain.from_iterable(others.values()), str)
+    format = CsvFormat(columns, dialect, excel_safe=True)
+    return format.header + format.lines(cells)
+
+
+def _cells_in_table(
+    key: str, column: str, smiles: Sequence[str], written: Collection[str]
+) -> tuple[dict[str, dict[str, str]], Dialect]:
+    """Look up structures in the open table.
+
+    Args:
+        key: the key of the table, or "".
+        column: its column of structures, as for `rows_of`.
+        smiles: the structures, as the table has them.
+        written: the columns of the output, from which the names of the table's columns differ.
+
+    Returns:
+        The cells of the other columns by structure and column, and the dialect of the table.
+    """
+    file = _files.get(key)
+    if file is None:
+        return {}, DEFAULT
+    with _opened(file, column) as table:
+        source = RowSource(table)
+        headings = source.headings(written)
+        rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
+        wanted = set(smiles)
+        cells = {row.smiles: other_cells(row, headings) for row in rows if row.smiles in wanted}
+        return cells, table.dialect
 
 
 @contextmanager
