@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from graphxai.visualization import Scale
 
 TOP = 5  # how many of the strongest nodes a page lists
+NUMBERED = "atoms are numbered as in the molecule given"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,8 +68,9 @@ class Explanation(ExplainedGraph, Result):
                 makes equivalent show their mean (see `equivalent`).
             agreed: whether nodes stay without colour if the models of an ensemble disagree on their
                 sign (see `contested`).
-            options: options of `molecule_svg` (such as `atom_numbers=True`), `superpixel_svg`,
-                `graph_svg` and `tokens_svg` (such as the `words` of a sentence).
+            options: options of `molecule_svg` (such as `atom_numbers=True`, which writes the
+                numbers of the atoms in the molecule given), `superpixel_svg`, `graph_svg` and
+                `tokens_svg` (such as the `words` of a sentence).
         """
         from graphxai import visualization as draw
 
@@ -88,7 +90,10 @@ class Explanation(ExplainedGraph, Result):
         molecule = self.molecule
         if molecule is not None:
             groups = [] if as_drawn else equivalent_atoms(molecule)
-            notes = (self.note, layout_note(molecule), _note(molecule, groups))
+            notes = [self.note, layout_note(molecule), _note(molecule, groups)]
+            if options.get("atom_numbers") is True and self.as_given is not None:
+                options["atom_numbers"] = self.as_given.atoms
+                notes.append(NUMBERED)
             options.setdefault("note", "; ".join(note for note in notes if note))
             return draw.molecule_svg(molecule, averaged(relevance, groups), **options)
         if self.image is not None and self.segments is not None:
@@ -148,7 +153,8 @@ class Explanation(ExplainedGraph, Result):
         if molecule is None:
             return table_html(("node", head), zip(order.tolist(), values, strict=True))
         symbols = [molecule.GetAtomWithIdx(i).GetSymbol() for i in order.tolist()]
-        rows = zip(order.tolist(), symbols, values, strict=True)
+        given = range(len(self)) if self.as_given is None else self.as_given.atoms
+        rows = zip((given[i] for i in order.tolist()), symbols, values, strict=True)
         return table_html(("atom", "symbol", head), rows)
 
     def to_frame(self) -> "pd.DataFrame":

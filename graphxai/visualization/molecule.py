@@ -48,7 +48,7 @@ def molecule_svg(
     legend: Sequence[str] = ("against", "for"),
     width: float = 640,
     height: float = 480,
-    atom_numbers: bool = False,
+    atom_numbers: bool | Sequence[int] = False,
     color_bar: bool = True,
     keep_layout: bool = False,
     palette: str = "red-blue",
@@ -69,7 +69,8 @@ def molecule_svg(
         note: plain text below the molecule.
         legend: the words at the negative and the positive end of the colour bar.
         width, height: the size of the picture in pixels.
-        atom_numbers: whether to write each atom's number beside it, counted from 0 as in tables.
+        atom_numbers: whether to write each atom's number beside it, counted from 0 as in tables, or
+            the numbers to write.
         color_bar: whether to draw the bar. A grid may have one for all panels.
         keep_layout: whether to use the 2D coordinates of `mol`, for instance in an aligned series.
         palette: one of `PALETTES`, if `scale` is not given.
@@ -123,7 +124,7 @@ def framed(
     legend: Sequence[str] = ("against", "for"),
     width: float = 640,
     height: float = 480,
-    atom_numbers: bool = False,
+    atom_numbers: bool | Sequence[int] = False,
     color_bar: bool = True,
     keep_layout: bool = False,
     window: Window | None = None,
@@ -193,12 +194,26 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
     return copy
 
 
+def _numbered(mol: Mol, numbers: Sequence[int]) -> Mol:
+    """Return a copy in which a number is written beside each atom."""
+    copy = type(mol)(mol)
+    for atom, number in zip(copy.GetAtoms(), numbers, strict=True):
+        atom.SetProp("atomNote", str(number))
+    return copy
+
+
 def _draw(
-    mol: Mol, room: tuple[float, float], atom_numbers: bool, window: Window | None
+    mol: Mol,
+    room: tuple[float, float],
+    atom_numbers: bool | Sequence[int],
+    window: Window | None,
 ) -> tuple[str, NDArray[np.float64], float]:
     """Return the drawing as SVG, the atoms' positions (N, 2) and the bond length in pixels."""
     from rdkit.Chem import BondDir
     from rdkit.Chem.Draw import rdMolDraw2D
+
+    if not isinstance(atom_numbers, bool):
+        mol = _numbered(mol, atom_numbers)
 
     def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
         drawer = rdMolDraw2D.MolDraw2DSVG(int(room[0]), int(room[1]))
@@ -213,7 +228,7 @@ def _draw(
         options.minFontSize = 8
         options.maxFontSize = 26
         options.bondLineWidth = line
-        options.addAtomIndices = atom_numbers
+        options.addAtomIndices = atom_numbers is True
         options.annotationFontScale = 0.6
         drawer.DrawMolecule(mol)
         drawer.FinishDrawing()

@@ -11,6 +11,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.datasets.training_set import training_set_of
 from graphxai.models.graphormer import set_standardisation
+from graphxai.visualization import molecule_svg
 
 BESYLATE = (
     "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F.OS(=O)(=O)c1ccccc1"  # verubecestat
@@ -51,6 +52,22 @@ def test_an_explanation_shows_the_parent_and_leads_back_to_the_salt():
     assert of_given[:28] == pytest.approx(base.relevance, abs=1e-5)
     assert gx.predict(model, BESYLATE)["pIC50"].note == salt.note
     assert not base.note
+
+
+def test_a_picture_numbers_the_atoms_of_the_molecule_given():
+    salt = gx.explain("bace", "[Cl-].C[NH2+]CC")
+    numbered = salt.svg(atom_numbers=True)
+    note = "atoms are numbered as in the molecule given"
+    assert note in numbered
+    given = Chem.MolFromSmiles("[Cl-].C[NH2+]CC")
+    numbers = salt.to_frame().given_atom.tolist()
+    symbols = [given.GetAtomWithIdx(number).GetSymbol() for number in numbers]
+    assert symbols == salt.to_frame().symbol.tolist()
+    mol = Chem.Mol(salt.molecule)
+    options = {"scale": salt.scale(), "title": "t", "subtitle": "s", "note": "n"}
+    by_hand = molecule_svg(mol, salt.relevance, atom_numbers=numbers, **options)
+    assert by_hand == salt.svg(atom_numbers=True, **options)
+    assert by_hand != molecule_svg(mol, salt.relevance, atom_numbers=True, **options)
 
 
 def test_a_salt_of_a_training_compound_is_recognised():

@@ -63,7 +63,7 @@ function wishFor(card) {
 
 const armsFor = (card) => (card.unsigned ? about.unsigned_colours : about.colours);
 const figure = (card, value) => (card.unsigned ? signed(value, card.limit).replace("+", "") : signed(value, card.limit));
-const atomName = (card, i) => `${card.draw.e[i]}${i}`;
+const atomName = (card, i) => `${card.draw.e[i]}${card.numbers ? card.numbers[i] : i}`; // as in the molecule given
 const placeName = (card, atoms) => atoms.map((i) => atomName(card, i)).join("–");
 
 function drawPicture() {

@@ -6,10 +6,13 @@ const LEDGER = { without_nodes: "without nodes", nodes: "atoms", graph_token: "g
 
 const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2].includes(atom));
 
+/* An atom with its number in the molecule given, as in explanations.csv. */
+const atomName = (molecule, i) => `${molecule.draw.e[i]} ${molecule.numbers ? molecule.numbers[i] : i}`;
+
 /* What to say about one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
   const meaning = word ? `(${word})` : molecule.legend[molecule.r[atom] < 0 ? 0 : 1];
-  const lines = [element("strong", {}, `${molecule.draw.e[atom]} ${atom}: ${figure(molecule.r[atom])} ${meaning}`)];
+  const lines = [element("strong", {}, `${atomName(molecule, atom)}: ${figure(molecule.r[atom])} ${meaning}`)];
   if (molecule.features) {
     const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
@@ -20,7 +23,7 @@ function aboutAtom(molecule, atom) {
   }
   const part = fragmentOf(molecule, atom);
   const same = molecule.equivalent.find((atoms) => atoms.includes(atom));
-  if (same) lines.push(element("div", {}, `drawn in the mean colour of ${same.map((i) => `${molecule.draw.e[i]} ${i}`).join(", ")}, which are equivalent by resonance: ${figure(averaged(molecule, molecule.r)[atom])}`));
+  if (same) lines.push(element("div", {}, `drawn in the mean colour of ${same.map((i) => atomName(molecule, i)).join(", ")}, which are equivalent by resonance: ${figure(averaged(molecule, molecule.r)[atom])}`));
   if (part) lines.push(element("div", {}, `in ${part[0]}, ${part[2].length} atom${part[2].length === 1 ? "" : "s"}: ${figure(part[3])}`));
   return lines;
 }

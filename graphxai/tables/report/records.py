@@ -67,6 +67,8 @@ def record(
     }
     if explanation.note:
         content["note"] = explanation.note
+    if explanation.as_given is not None:
+        content["numbers"] = list(explanation.as_given.atoms)
     if explanation.nearness is not None:
         content["near"] = explanation.nearness.sentence
     if explanation.features is not None:
