@@ -197,8 +197,8 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 def _numbered(mol: Mol, numbers: Sequence[int]) -> Mol:
     """Return a copy in which a number is written beside each atom."""
     copy = type(mol)(mol)
-    for atom, number in zip(copy.GetAtoms(), numbers, strict=True):
-        atom.SetProp("atomNote", str(number))
+    for atom, written in zip(copy.GetAtoms(), numbers, strict=True):
+        atom.SetProp("atomNote", str(written))
     return copy
 
 

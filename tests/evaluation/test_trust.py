@@ -30,9 +30,10 @@ from graphxai.evaluation.trust.signs import (
     residual_sign,
     score_sign,
 )
+from graphxai.evaluation.trust.tautomers import likely_tautomers
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import load_checkpoint, save_checkpoint, set_standardisation
 from toy import random_graphormer
 
 FAR = {
@@ -40,6 +41,7 @@ FAR = {
     "a peptide": "CC(C)CC(C(=O)O)NC(=O)C(Cc1ccccc1)NC(=O)CNC(=O)CNC(=O)C(N)Cc1ccc(O)cc1",
     "ferrocene": "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
 }
+VERUBECESTAT = "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
 CLASS = Prediction("activity", "active", {"inactive": 0.2, "active": 0.8})
 VALUE = Prediction("pIC50", value=6.0)
 
@@ -482,3 +484,35 @@ def test_the_panel_names_every_sign_and_escapes_its_words(bace):
     html = hostile._repr_html_()
     assert "<script" not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&amp;") >= 4
+
+
+def test_both_forms_of_a_pyridone_are_likely_and_an_enol_of_acetone_is_not():
+    pyridone, pyridinol = "O=c1cccc[nH]1", "Oc1ccccn1"
+    assert likely_tautomers(Chem.MolFromSmiles(pyridone)) == [pyridinol]
+    assert likely_tautomers(Chem.MolFromSmiles(pyridinol)) == [pyridone]
+    assert likely_tautomers(Chem.MolFromSmiles("CC(C)=O")) == []
+    assert likely_tautomers(Chem.MolFromSmiles("C" * 101)) == []
+
+
+def test_a_tautomer_of_another_class_is_named_and_does_not_change_the_verdict(bace):
+    """The class of every likely tautomer is predicted on its own, and compared with the sign."""
+    drawn = [VERUBECESTAT, "Oc1ccccn1", "CC(=O)Nc1ccc(O)cc1", "Nc1nc2ccccc2[nH]1"]
+    other = {"inactive": "active", "active": "inactive"}
+    signs = set()
+    for smiles in drawn:
+        trust = gx.trust(bace, smiles, target="active")
+        label = gx.predict(bace, smiles)["BACE-1 inhibition"].label
+        forms = likely_tautomers(Chem.MolFromSmiles(smiles))
+        labels = {gx.predict(bace, form)["BACE-1 inhibition"].label for form in forms}
+        differs = other[label] in labels
+        assert (trust.tautomers is None) == (not forms)
+        assert (trust.tautomers is not None and trust.tautomers.level == "caution") == differs
+        assert ("likely tautomer gets another class" in trust.sentence) == differs
+        assert trust.level == Trust(trust.signs).level
+        signs.add(differs)
+    assert False in signs
+    set_standardisation(bace, "tautomers")
+    try:
+        assert gx.trust(bace, VERUBECESTAT, target="active").tautomers is None
+    finally:
+        set_standardisation(bace, "parent")

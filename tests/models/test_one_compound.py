@@ -65,6 +65,7 @@ def test_a_picture_numbers_the_atoms_of_the_molecule_given():
     assert symbols == salt.to_frame().symbol.tolist()
     mol = Chem.Mol(salt.molecule)
     options = {"scale": salt.scale(), "title": "t", "subtitle": "s", "note": "n"}
+    options["legend"] = salt.legend
     by_hand = molecule_svg(mol, salt.relevance, atom_numbers=numbers, **options)
     assert by_hand == salt.svg(atom_numbers=True, **options)
     assert by_hand != molecule_svg(mol, salt.relevance, atom_numbers=True, **options)

@@ -31,13 +31,15 @@ from .signs import (
     rewriting_sign,
     score_sign,
 )
+from .tautomers import tautomer_signs
 from .training_images import training_images_of
 
 RULE = (
     "The verdict is a warning if any sign is a warning. Otherwise it is the first of these that"
     " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
     " if any sign could not be measured. If none applies, nothing measured speaks against it. The"
-    " model's own test score is stated once and decides nothing here. Of held-out molecules,"
+    " model's own test score, and what likely tautomers get, are stated and decide nothing here. Of"
+    " held-out molecules,"
     " predictions were wrong for 13 % (nothing speaks against it), 18 % (caution) and 38 %"
     " (warning). No sign reliably predicted a wrong explanation."
 )
@@ -60,11 +62,14 @@ class Trust:
         nearest: the SMILES of the nearest training compound, or None without a training set.
         model: the model's score on test data. It is the same for all molecules, and does not affect
             the level.
+        tautomers: whether likely tautomers get the same prediction, or None if there are none. It
+            does not affect the level either.
     """
 
     signs: tuple[Sign, ...]
     nearest: str | None = None
     model: Sign | None = None
+    tautomers: Sign | None = None
 
     @property
     def level(self) -> Level:
@@ -80,16 +85,19 @@ class Trust:
     @property
     def sentence(self) -> str:
         """The verdict in one plain sentence, with the signs behind it."""
+        also = ""
+        if self.tautomers is not None and self.tautomers.level != "good":
+            also = f" {self.tautomers.sentence[0].upper()}{self.tautomers.sentence[1:]}."
         if self.level == "good":
             text = "; ".join(sign.text for sign in self.signs)
-            return f"Nothing measured speaks against it: {text}."
+            return f"Nothing measured speaks against it: {text}.{also}"
         start = {
             "warning": "Do not rely on this explanation",
             "caution": "Use with care",
             "unknown": "Not everything can be checked",
             "known": "A training compound",
         }[self.level]
-        return f"{start}: {self._listed(self.level, 'known')}."
+        return f"{start}: {self._listed(self.level, 'known')}.{also}"
 
     def __str__(self) -> str:
         """Write the sentence, then a line for each sign."""
@@ -97,8 +105,13 @@ class Trust:
         return "\n".join([self.sentence, *lines])
 
     @property
+    def of_molecule(self) -> tuple[Sign, ...]:
+        """The signs that differ between molecules, those that decide nothing included."""
+        return self.signs if self.tautomers is None else (*self.signs, self.tautomers)
+
+    @property
     def _all(self) -> tuple[Sign, ...]:
-        return self.signs if self.model is None else (*self.signs, self.model)
+        return self.of_molecule if self.model is None else (*self.of_molecule, self.model)
 
     def _repr_html_(self) -> str:
         """Write the signs as a table, with each level in its colour."""
@@ -170,12 +183,13 @@ def trust_prepared(
         prepared: the inputs.
         explanations: the explanations of the inputs.
         explainer: the method that made the explanations. It explains other forms of each input for
-            one of the signs. None leaves this sign out.
+            one of the signs. None leaves this sign and that of tautomers out.
         target: the target of the explanations.
     """
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
     if explainer is not None:
         rewritten = _rewritten(model, prepared, explanations, explainer, target)
+    tautomers = tautomer_signs(model, prepared, explanations) if explainer is not None else {}
     training = training_set_of(model)
     trusted = {}
     for key, item in prepared:
@@ -194,7 +208,8 @@ def trust_prepared(
             *([rewriting_sign(explanation, rewritten.get(key, []))] if explainer else []),
         ]
         score = score_sign(model.origin.metadata, prediction)
-        trusted[key] = Trust(tuple(signs), None if near is None else near.nearest, score)
+        nearest = None if near is None else near.nearest
+        trusted[key] = Trust(tuple(signs), nearest, score, tautomers.get(key))
     return trusted
 
 

@@ -95,7 +95,7 @@ def _trust(trust: Trust) -> dict[str, Any]:
     return {
         "level": trust.level,
         "sentence": trust.sentence,
-        "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.signs],
+        "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.of_molecule],
     }
 
 
