@@ -8,12 +8,14 @@ from .color import PALETTES, Scale
 from .graph import PlainGraph, graph_svg
 from .grid import grid_svg
 from .molecule import molecule_svg
+from .picture import PictureOptions
 from .render import displayed, save_picture, svg_to_png
 from .superpixel import superpixel_row_svg, superpixel_svg
 from .tokens import tokens_svg
 
 __all__ = [
     "PALETTES",
+    "PictureOptions",
     "PlainGraph",
     "Scale",
     "displayed",

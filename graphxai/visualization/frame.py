@@ -11,6 +11,7 @@ from functools import cache
 from numpy.typing import ArrayLike
 
 from .color import Scale
+from .picture import PictureOptions
 from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
@@ -131,15 +132,15 @@ class Frame:
         return "".join(parts)
 
 
-def frame(
-    width: float, height: float, title: str, subtitle: str, note: str, *, has_bar: bool
-) -> Frame:
+def frame(picture: PictureOptions) -> Frame:
     """Return the frame of a picture, or that of a thumbnail if words would take most of it.
 
     Raises:
         ValueError: the picture is too small for any drawing.
     """
-    framed = Frame(width, height, *heading(title, subtitle, width), note, has_bar)
+    width, height = picture.width, picture.height
+    head, top = heading(picture.title, picture.subtitle, width)
+    framed = Frame(width, height, head, top, picture.note, picture.color_bar)
     if framed.room[1] < _LEAST_SHARE * height:
         framed = Frame(width, height, "", 0.0, "", has_bar=False)
     if min(framed.room) < SMALLEST_ROOM:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import digest, document, frame
 from .graph_layout import laid_out_graph
+from .picture import PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
@@ -35,22 +36,15 @@ class PlainGraph:
     explained: tuple[int, ...] = ()
 
 
+@with_picture_options()
 def graph_svg(
     graph: PlainGraph,
     relevance: ArrayLike,
     *,
     edge_relevance: ArrayLike | None = None,
-    scale: Scale | float | None = None,
-    title: str = "",
-    subtitle: str = "",
-    note: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 640,
-    height: float = 480,
     labels: bool = True,
-    color_bar: bool = True,
-    palette: str = "red-blue",
     outlined: Collection[int] = (),
+    picture: PictureOptions,
 ) -> str:
     """Draw a graph as SVG, with its nodes coloured by signed relevance.
 
@@ -64,17 +58,10 @@ def graph_svg(
         graph: the graph to draw.
         relevance: one number per node (N,).
         edge_relevance: one number per edge (E,), if edges were explained.
-        scale: the colours, which several pictures can share. By default they are fitted to this
-            picture.
-        title, subtitle: plain text above the graph.
-        note: plain text below the graph.
-        legend: the words at the negative and the positive end of the colour bar.
-        width, height: the size of the picture in pixels.
         labels: whether to write the label of each node on it. Long labels go beside the node if
             there is room.
-        color_bar: whether to draw the bar. A grid may have one for all panels.
-        palette: one of `PALETTES`, if `scale` is not given.
         outlined: further nodes with a dark ring.
+        picture: the words, size and colours of the picture.
 
     Raises:
         ValueError: `relevance` does not have one finite number per node, `edge_relevance` does not
@@ -84,7 +71,7 @@ def graph_svg(
     of_edges = np.zeros(0) if edge_relevance is None else finite(edge_relevance)
     if values.ndim != 1 or (edge_relevance is not None and of_edges.shape != graph.edges.shape[1:]):
         raise ValueError("relevance must have one number per node, edge_relevance one per edge.")
-    scale = Scale.chosen(scale, values, of_edges, palette=palette)
+    scale = picture.scale_for(values, of_edges)
     ringed = {*graph.explained, *outlined}
 
     def colored(layout: GraphLayout) -> str:
@@ -99,16 +86,10 @@ def graph_svg(
         colored,
         np.concatenate([values, of_edges]),
         scale,
+        picture,
         strength=np.abs(values),
         about=_about(values, scale),
         ringed=ringed,
-        title=title,
-        subtitle=subtitle,
-        note=note,
-        legend=legend,
-        width=width,
-        height=height,
-        color_bar=color_bar,
     )
 
 
@@ -137,27 +118,23 @@ def framed_graph(
     draw: Callable[[GraphLayout], str],
     values: NDArray[np.float64],
     scale: Scale,
+    picture: PictureOptions,
     *,
     strength: NDArray[np.float64],
     about: str,
     ringed: Collection[int] = (),
-    title: str,
-    subtitle: str,
-    note: str,
-    legend: Sequence[str],
-    width: float,
-    height: float,
-    color_bar: bool,
 ) -> str:
     """Draw a graph as SVG by `draw`, with heading and colour bar.
 
     Args:
+        graph: the graph to draw.
         draw: draws the graph, given the layout of its nodes.
         values: the relevances in the picture, for the colour bar.
+        scale: the colours of the bar.
+        picture: the words and the size of the picture.
         strength (N,): decides which nodes of a large graph are drawn, those with the largest.
         about: what is drawn, in words for screen readers.
         ringed: the nodes that are drawn in any case.
-        graph, scale and the other options: as for `graph_svg`.
 
     Raises:
         ValueError: the picture is too small.
@@ -165,18 +142,18 @@ def framed_graph(
     shown = _shown(strength, ringed)
     if len(shown) < len(strength):
         cut = f"{len(shown)} of {len(strength)} nodes, with the largest |relevance|"
-        note = f"{note}; {cut}" if note else cut
-    surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
+        picture = replace(picture, note=f"{picture.note}; {cut}" if picture.note else cut)
+    surroundings = frame(picture)
     drawn = draw(_laid_out(graph, shown, surroundings.room))
-    key = scale.key(legend)
-    words = [f"{subtitle.strip()}." if subtitle.strip() else "", about]
+    key, subtitle = scale.key(picture.legend), picture.subtitle.strip()
+    words = [f"{subtitle}." if subtitle else "", about]
     words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
-    words.append(f"{note}." if note else "")
+    words.append(f"{picture.note}." if picture.note else "")
     return document(
-        width,
-        height,
-        surroundings.around(drawn, scale, values, legend),
-        title=title.strip() or "Graph coloured by relevance",
+        picture.width,
+        picture.height,
+        surroundings.around(drawn, scale, values, picture.legend),
+        title=picture.title.strip() or "Graph coloured by relevance",
         description=" ".join(filter(None, words)),
     )
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import digest, document, frame
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
+from .picture import PictureOptions, with_picture_options
 from .text import escape, number, numbers
 
 if TYPE_CHECKING:
@@ -37,23 +38,16 @@ _INITIAL = (
 )
 
 
+@with_picture_options()
 def molecule_svg(
     mol: Mol,
     relevance: ArrayLike,
     *,
-    scale: Scale | float | None = None,
-    title: str = "",
-    subtitle: str = "",
-    note: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 640,
-    height: float = 480,
     atom_numbers: bool | Sequence[int] = False,
-    color_bar: bool = True,
     keep_layout: bool = False,
-    palette: str = "red-blue",
     outlined: Collection[int] = (),
     window: Window | None = None,
+    picture: PictureOptions,
 ) -> str:
     """Draw a molecule as SVG, with its atoms coloured by signed relevance.
 
@@ -63,20 +57,13 @@ def molecule_svg(
     Args:
         mol: any RDKit molecule, sanitised or not.
         relevance: one number per atom of `mol`, including explicit hydrogens (N,).
-        scale: the colours, which several pictures can share. By default they are fitted to
-            `relevance`.
-        title, subtitle: plain text above the molecule.
-        note: plain text below the molecule.
-        legend: the words at the negative and the positive end of the colour bar.
-        width, height: the size of the picture in pixels.
         atom_numbers: whether to write each atom's number beside it, counted from 0 as in tables, or
             the numbers to write.
-        color_bar: whether to draw the bar. A grid may have one for all panels.
         keep_layout: whether to use the 2D coordinates of `mol`, for instance in an aligned series.
-        palette: one of `PALETTES`, if `scale` is not given.
         outlined: the atoms with a dark contour. Bonded atoms share one contour.
         window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
             the same window and `keep_layout` have their atoms in the same places.
+        picture: the words, size and colours of the picture.
 
     Raises:
         ValueError: `relevance` does not have one finite number per atom, or the picture is too
@@ -88,7 +75,7 @@ def molecule_svg(
             f"relevance must have one number per atom: the molecule has {mol.GetNumAtoms()} atoms,"
             f" relevance has {_shape(values)}"
         )
-    scale = Scale.chosen(scale, values, palette=palette)
+    scale = picture.scale_for(values)
 
     def colored(points: NDArray[np.float64], bond: float) -> str:
         contour = _contour(mol, outlined, points, bond)
@@ -99,14 +86,8 @@ def molecule_svg(
         colored,
         values,
         scale,
-        title=title,
-        subtitle=subtitle,
-        note=note,
-        legend=legend,
-        width=width,
-        height=height,
+        picture,
         atom_numbers=atom_numbers,
-        color_bar=color_bar,
         keep_layout=keep_layout,
         window=window,
     )
@@ -117,15 +98,9 @@ def framed(
     underlay: Underlay,
     values: NDArray[np.float64],
     scale: Scale,
+    picture: PictureOptions,
     *,
-    title: str = "",
-    subtitle: str = "",
-    note: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 640,
-    height: float = 480,
     atom_numbers: bool | Sequence[int] = False,
-    color_bar: bool = True,
     keep_layout: bool = False,
     window: Window | None = None,
     of: str = "atoms",
@@ -133,15 +108,18 @@ def framed(
     """Draw a molecule on top of `underlay` as SVG, with heading and colour bar.
 
     Args:
+        mol: any RDKit molecule.
         underlay: draws the coloured shapes under the molecule.
         values: the relevances that `underlay` shows.
-        of: what these relevances belong to, for the description of the picture.
-        mol, scale and the other options: as for `molecule_svg`.
+        scale: the colours of the bar.
+        picture: the words and the size of the picture.
+        atom_numbers, keep_layout, window: as for `molecule_svg`.
+        of: what the relevances belong to, for the description of the picture.
 
     Raises:
         ValueError: the picture is too small for the molecule.
     """
-    surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
+    surroundings = frame(picture)
     prepared = _prepared(mol, keep_layout)
     drawing, points, bond = _draw(prepared, surroundings.room, atom_numbers, window)
     drawn = (
@@ -149,12 +127,13 @@ def framed(
         if len(points)
         else ""
     )
+    note = picture.note and f" {picture.note}."
     return document(
-        width,
-        height,
-        surroundings.around(drawn, scale, values, legend),
-        title=title.strip() or "Molecule coloured by relevance",
-        description=_description(values, scale, subtitle, legend, of) + (note and f" {note}."),
+        picture.width,
+        picture.height,
+        surroundings.around(drawn, scale, values, picture.legend),
+        title=picture.title.strip() or "Molecule coloured by relevance",
+        description=_description(values, scale, picture, of) + note,
     )
 
 
@@ -163,15 +142,15 @@ def _shape(values: NDArray[np.float64]) -> str:
 
 
 def _description(
-    values: NDArray[np.float64], scale: Scale, subtitle: str, legend: Sequence[str], of: str
+    values: NDArray[np.float64], scale: Scale, picture: PictureOptions, of: str
 ) -> str:
-    words = [subtitle.strip() + "."] if subtitle.strip() else []
+    words = [picture.subtitle.strip() + "."] if picture.subtitle.strip() else []
     if len(values):
         words.append(
             f"{len(values)} {of} with relevance from {scale.text(values.min())} to"
             f" {scale.text(values.max())}."
         )
-    key = scale.key(legend)
+    key = scale.key(picture.legend)
     words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
     return " ".join(words)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite, signed
 from .curves import new_figure
 from .graph import GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
-from .molecule import framed
+from .molecule import Window, framed
+from .picture import PictureOptions, with_picture_options
 from .text import escape, number
 
 if TYPE_CHECKING:
@@ -35,14 +36,16 @@ _DARKEST = (
 _LIGHTEST = 0.75
 
 
+@with_picture_options()
 def pairs_svg(
     mol: Mol,
     read: ArrayLike,
     pairs: Sequence[Pair],
     *,
-    scale: Scale | float | None = None,
-    palette: str = "red-blue",
-    **options: Any,
+    atom_numbers: bool | Sequence[int] = False,
+    keep_layout: bool = False,
+    window: Window | None = None,
+    picture: PictureOptions,
 ) -> str:
     """Draw a molecule as SVG, with arrows between pairs of atoms and rings around atoms.
 
@@ -54,7 +57,8 @@ def pairs_svg(
         mol: any RDKit molecule.
         read: the relevance that the graph token read from each atom (N,), which is drawn as a ring.
         pairs: the atom that reads, the atom that it reads, and the relevance between them.
-        scale, palette and the other options: as for `molecule_svg`.
+        atom_numbers, keep_layout, window: as for `molecule_svg`.
+        picture: the words, size and colours of the picture.
 
     Raises:
         ValueError: `read` does not have one finite number per atom, or the picture is too small.
@@ -63,7 +67,7 @@ def pairs_svg(
     if rings.shape != (mol.GetNumAtoms(),):
         raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
     values = np.concatenate([rings, between])
-    scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
+    scale = picture.scale_for(between if between.any() else rings)
 
     def drawn(points: NDArray[np.float64], bond: float) -> str:
         # The strongest arrow is on top of the others, and rings are on top of all arrows.
@@ -75,24 +79,27 @@ def pairs_svg(
         ]
         return f'<g class="pairs" fill="none" stroke-linecap="round">{"".join(parts)}</g>'
 
-    return framed(mol, drawn, values, scale, of="pairs", **options)
+    return framed(
+        mol,
+        drawn,
+        values,
+        scale,
+        picture,
+        atom_numbers=atom_numbers,
+        keep_layout=keep_layout,
+        window=window,
+        of="pairs",
+    )
 
 
+@with_picture_options()
 def graph_pairs_svg(
     graph: PlainGraph,
     read: ArrayLike,
     pairs: Sequence[Pair],
     *,
-    scale: Scale | float | None = None,
-    palette: str = "red-blue",
-    title: str = "",
-    subtitle: str = "",
-    note: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 640,
-    height: float = 480,
     labels: bool = True,
-    color_bar: bool = True,
+    picture: PictureOptions,
 ) -> str:
     """Draw a graph as SVG, with arrows between pairs of nodes and rings around nodes.
 
@@ -100,9 +107,11 @@ def graph_pairs_svg(
     has more than 150 nodes, those with the strongest pairs are drawn, and the note says so.
 
     Args:
+        graph: the graph to draw.
         read: the relevance that the graph token read from each node (N,), which is drawn as a ring.
         pairs: the node that reads, the node that it reads, and the relevance between them.
-        graph, scale, palette and the other options: as for `graph_svg`.
+        labels: whether to write the label of each node on it.
+        picture: the words, size and colours of the picture.
 
     Raises:
         ValueError: a number is not finite, a pair has another node than those of the graph, or the
@@ -112,7 +121,7 @@ def graph_pairs_svg(
     if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
         raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")
     values = np.concatenate([rings, between])
-    scale = Scale.chosen(scale, between if between.any() else rings, palette=palette)
+    scale = picture.scale_for(between if between.any() else rings)
     strength = np.abs(rings)
     for *ends, value in pairs:
         strength[ends] = np.maximum(strength[ends], abs(value))
@@ -136,10 +145,15 @@ def graph_pairs_svg(
 
     count = f"{len(rings)} nodes and {len(pairs)} pairs." if len(rings) else ""
     return framed_graph(
-        graph, drawn, values, scale, strength=strength, about=count, ringed=graph.explained,
-        title=title, subtitle=subtitle, note=note, legend=legend, width=width, height=height,
-        color_bar=color_bar,
-    )  # fmt: skip
+        graph,
+        drawn,
+        values,
+        scale,
+        picture,
+        strength=strength,
+        about=count,
+        ringed=graph.explained,
+    )
 
 
 def _size(pair: Pair) -> float:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
 from .frame import document, frame, too_small
+from .picture import PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 _LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
@@ -16,33 +17,14 @@ _DARK = 0.45  # below this luminance of the background, a token is white
 _PAD, _GAP, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
 
 
-def tokens_svg(
-    relevance: ArrayLike,
-    *,
-    words: Sequence[str] = (),
-    scale: Scale | float | None = None,
-    title: str = "",
-    subtitle: str = "",
-    note: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 640,
-    height: float = 260,
-    color_bar: bool = True,
-    palette: str = "red-blue",
-) -> str:
+@with_picture_options(PictureOptions(height=260))
+def tokens_svg(relevance: ArrayLike, *, words: Sequence[str] = (), picture: PictureOptions) -> str:
     """Draw tokens as SVG, one after another as in a text, coloured by signed relevance.
 
     Args:
         relevance: one number per token (N,).
         words: the text of each token. By default it is the token's number, counted from 0.
-        scale: the colours, which several pictures can share. By default they are fitted to this
-            picture.
-        title, subtitle: plain text above the tokens.
-        note: plain text below the tokens.
-        legend: the words at the negative and the positive end of the colour bar.
-        width, height: the size of the picture in pixels.
-        color_bar: whether to draw the bar. A grid may have one for all panels.
-        palette: one of `PALETTES`, if `scale` is not given.
+        picture: the words, size and colours of the picture.
 
     Raises:
         ValueError: the numbers of tokens and words differ, or the picture is too small for them.
@@ -51,25 +33,26 @@ def tokens_svg(
     texts = [str(word) for word in words] or [str(k) for k in range(len(values))]
     if values.shape != (len(texts),):
         raise ValueError(f"{len(texts)} words do not fit the relevance of {values.size} tokens.")
-    scale = Scale.chosen(scale, values, palette=palette)
-    surroundings = frame(width, height, title, subtitle, note, has_bar=color_bar)
+    scale = picture.scale_for(values)
+    surroundings = frame(picture)
     room = surroundings.room
     size = _LARGEST
     while (lines := _lines(texts, size, room[0])) * _LINE * size > room[1]:
         size -= 1.0
         if size < _SMALLEST:
             needed = _lines(texts, _SMALLEST, room[0]) * _LINE * _SMALLEST
-            raise too_small((width, height), (width, height - room[1] + needed))
+            least = (picture.width, picture.height - room[1] + needed)
+            raise too_small((picture.width, picture.height), least)
     top = (room[1] - lines * _LINE * size) / 2
     drawing = _drawn(texts, values, scale, size, room[0], top)
-    key = scale.key(legend)
+    key = scale.key(picture.legend)
     about = f"{len(texts)} tokens. {key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}."
     return document(
-        width,
-        height,
-        surroundings.around(drawing, scale, values, legend),
-        title=title.strip() or "Tokens coloured by relevance",
-        description=" ".join(filter(None, (subtitle.strip(), about, note))),
+        picture.width,
+        picture.height,
+        surroundings.around(drawing, scale, values, picture.legend),
+        title=picture.title.strip() or "Tokens coloured by relevance",
+        description=" ".join(filter(None, (picture.subtitle.strip(), about, picture.note))),
     )
 
 
