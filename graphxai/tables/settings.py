@@ -11,8 +11,8 @@ from graphxai.runtime.settings import as_in
 FORMATS = ("csv", "parquet", "sdf")
 COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # a report shows them side by side
 SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
-LARGEST_TABLE = 50_000  # how many rows a table on a page may have
-LARGEST_REPORT = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
+LARGEST_TABLE = 50_000  # how many rows a page shows, be it that of a report or of the app
+SMOOTH = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 
 TABLE = ("table", "ray")  # the sources that are read row by row
 
@@ -143,7 +143,7 @@ class ReportSettings:
     target: Any = as_in(ExplanationSettings, "target")
     limit: int | None = option(
         None,
-        f"Read at most this many rows. Without a limit, up to {LARGEST_REPORT:,} are allowed.",
+        f"Read at most this many rows. Without a limit, up to {LARGEST_TABLE:,} are allowed.",
         applies_to=None,
         minimum=1,
     )

@@ -391,14 +391,27 @@ def test_what_cannot_be_in_a_report_is_an_error(bace, tmp_path):
 
 def test_a_table_too_long_for_a_page_stops_before_anything_is_explained(bace, tmp_path):
     out, table = tmp_path / "report.html", tmp_path / "library.csv"
-    table.write_text("smiles\n" + "CCO\n" * 5001)
-    for library in (table, ["CCO"] * 5001):
-        with pytest.raises(ValueError, match="more than 5,000 is slow in a browser"):
+    table.write_text("smiles\n" + "CCO\n" * 50_001)
+    for library in (table, ["CCO"] * 50_001):
+        with pytest.raises(ValueError, match="a page shows up to 50,000"):
             gx.report(bace, library, out)
         assert not out.exists()
     assert len(read(gx.report(bace, table, out, limit=2, detailed=0))[1]["molecules"]) == 2
     run = CliRunner().invoke(app, ["report", str(table), "--out", str(out)])
     assert run.exit_code != 0
+
+
+def test_a_long_page_says_that_it_is_slow_and_leaves_the_map_out(bace, tmp_path, monkeypatch):
+    for module in ("build", "choice", "projection"):
+        monkeypatch.setattr(f"graphxai.tables.report.{module}.SMOOTH", 5)
+    library = ["C" * k for k in range(2, 8)]
+    with pytest.warns(UserWarning, match="shows 6 of up to 50,000 molecules. With more than 5 it"):
+        long = read(gx.report(bace, library, tmp_path / "long.html", detailed=2))[1]
+    short = read(gx.report(bace, library[:5], tmp_path / "short.html", detailed=0))[1]
+    assert (long["map"] is None, short["map"] is None) == (True, False)
+    assert len(long["molecules"]) == 6
+    assert "looks for cliffs in the first 5 alone" in long["words"]["notes"][0]
+    assert short["words"]["notes"] == []
 
 
 def test_a_model_card_is_escaped(tmp_path):

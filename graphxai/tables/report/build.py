@@ -15,7 +15,7 @@ from graphxai.models.graphormer import require_purpose
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
-from graphxai.tables.settings import ReportSettings
+from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
 from .cards import Cards, CardSettings, make_cards
 from .choice import in_full
@@ -127,4 +127,15 @@ def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
         measured = measurements_of(model, cards.molecules, task.name)
     doubt = "" if measured is None else measured.doubt(task)
     notes = (*source.measured.notes, doubt, note_on_other_tasks(source.measured, explained))
-    return list(filter(None, notes))
+    return [*_note_on_size(len(cards.molecules)), *filter(None, notes)]
+
+
+def _note_on_size(molecules: int) -> list[str]:
+    """Say what a long page leaves out and how it behaves, or return [] for a short one."""
+    if molecules <= SMOOTH:
+        return []
+    return [
+        f"This page shows {molecules:,} of up to {LARGEST_TABLE:,} molecules. With more than"
+        f" {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the first"
+        f" {SMOOTH:,} alone: a limit makes it shorter."
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphxai.chemistry.cliffs import activity_cliffs
+from graphxai.tables.settings import SMOOTH
 
 STRONGEST, UNTRUSTED = "one of the strongest atoms", "little trust"
 CLIFF, OUTLIER = "an activity cliff", "an outlier"
@@ -60,7 +61,11 @@ def _least_trusted(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return both ends of each cliff, the highest cliff first."""
+    """Return both ends of each cliff among the first `SMOOTH` molecules, the highest cliff first.
+
+    The search compares all pairs, so its time grows with the square of their number.
+    """
+    molecules = molecules[:SMOOTH]
     values = _measured(molecules)
     if np.isnan(values).all():
         values = np.array([m["value"] for m in molecules], dtype=float)

@@ -13,7 +13,7 @@ from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import OTHERS, SUFFIXES
 from graphxai.tables.rows import RowSource, other_cells
-from graphxai.tables.settings import LARGEST_REPORT, ReportSettings
+from graphxai.tables.settings import LARGEST_TABLE, ReportSettings
 
 from .measured import MeasuredTable, measured_columns, measured_table
 
@@ -76,11 +76,11 @@ def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) 
     if limit is not None:
         rows, total = islice(source.rows, limit), min(limit, source.total)
         return replace(source, rows=rows, total=total)
-    if source.total > LARGEST_REPORT:
+    if source.total > LARGEST_TABLE:
         raise ValueError(
-            f"{source.name}: about {source.total:,} rows, and a report of more than"
-            f" {LARGEST_REPORT:,} is slow in a browser. Set a limit, such as {LARGEST_REPORT};"
-            " `graphxai explain` and `graphxai fragments` take tables of any length."
+            f"{source.name}: about {source.total:,} rows, and a page shows up to {LARGEST_TABLE:,}."
+            f" Set a limit, such as {LARGEST_TABLE}; `graphxai explain` and `graphxai fragments`"
+            " take tables of any length."
         )
     return source
 
@@ -98,7 +98,7 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     table = source.table
     columns = measured_columns(table, tasks, settings.measured or {})
-    most = LARGEST_REPORT if settings.limit is None else settings.limit
+    most = LARGEST_TABLE if settings.limit is None else settings.limit
     measured = measured_table(table, tasks, columns, most)
     headings = {name: name for name in source.others}
     rows = (

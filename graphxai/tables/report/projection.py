@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
+from graphxai.tables.settings import SMOOTH
 
 FEWEST = 5  # how many molecules a map needs
 WIDTH = 1000  # the width of the map in its units
@@ -18,7 +19,7 @@ ANGLE = 0.8  # how coarsely distant molecules are lumped together
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
-    """Place molecules on a map by similarity, or return None for fewer than five molecules.
+    """Place molecules on a map by similarity, or return None for too few or too many of them.
 
     The map is made by t-SNE (van der Maaten 2008) from the Tanimoto distances of ECFP4. It starts
     at the principal coordinates (Gower 1966) with a fixed seed and runs in one thread, so that the
@@ -28,8 +29,8 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
         The places `x` and `y`, as integers from 0 to at most `WIDTH`, and `kept`, which says which
         share of each molecule's ten most similar molecules are among its ten nearest on the map.
     """
-    if len(molecules) < FEWEST:
-        return None
+    if not FEWEST <= len(molecules) <= SMOOTH:
+        return None  # its time and memory grow with the square of their number
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
