@@ -33,6 +33,7 @@ from .feasibility import accessibility, alerts
 from .fragment_swaps import exchanged, fragments_for, mutated
 from .goal import Goal
 from .measurements import Measurements
+from .substructures import matches_in_time
 from .transformations import Change, transformed
 
 __all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
@@ -234,7 +235,7 @@ class _Neighbours:
             mol = explanation.atoms(NO_MOLECULE)
             kept = keep
             if isinstance(keep, Chem.Mol):
-                kept = set(chain.from_iterable(mol.GetSubstructMatches(keep)[:1]))
+                kept = set(chain.from_iterable(matches_in_time(mol, keep)[:1]))
             for change in self._changes(mol, kept):
                 if change.smiles not in seen:
                     seen.add(change.smiles)
@@ -327,7 +328,7 @@ def _kept(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
     pattern = Chem.MolFromSmarts(keep)
     if pattern is None:
         raise ValueError(f"keep={keep!r} is not a SMARTS pattern.")
-    matches = mol.GetSubstructMatches(pattern)
+    matches = matches_in_time(mol, pattern)
     if not matches:
         raise ValueError(f"keep={keep!r} matches no atom of {Chem.MolToSmiles(mol)}.")
     return frozenset(chain.from_iterable(matches))

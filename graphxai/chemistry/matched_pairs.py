@@ -4,6 +4,7 @@ The part has at most 13 heavy atoms and at most half the size of the shared core
 Sources: Hussain 2010 (pairs from cuts), Hu 2012 (sizes).
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from rdkit import Chem
 LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
 CORE_RATIO = 2  # the shared core is at least this many times larger
 HYDROGEN = "*[H]"
+LARGEST_MOLECULE = 150  # atoms of a molecule that is compared; the time grows with their square
+MOST_ALIKE = 300  # molecules of one core that are compared, all with each other
 
 _ACYCLIC_BOND = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
 
@@ -60,6 +63,9 @@ def matched_pairs(
 ) -> dict[tuple[int, int], MatchedPair]:
     """Return the matched pairs (i, j), i < j, among molecules, each with its largest core.
 
+    Molecules of more than `LARGEST_MOLECULE` atoms are left out. Of a core that more than
+    `MOST_ALIKE` molecules share, the first ones are compared, and a warning says so.
+
     Args:
         molecules: any molecules.
         wanted: whether the pair (i, j) is of interest.
@@ -71,16 +77,23 @@ def matched_pairs(
     formulas = {_formula(mol) for mol in molecules}
     cuts: dict[str, _CoreAndPart] = {}
     for index, mol in enumerate(molecules):
-        for cut in _cuts(mol, formulas):
+        for cut in _cuts(mol, formulas) if mol.GetNumAtoms() <= LARGEST_MOLECULE else ():
             cuts[cut.core] = cut
             parts[cut.core][index] = cut.part
             parts[cut.core].update(dict.fromkeys(by_name.get(cut.capped, ()), HYDROGEN))
     pairs: dict[tuple[int, int], MatchedPair] = {}
     for core in sorted(parts, key=lambda core: (cuts[core].size, core)):  # the largest wins
         here = parts[core]
-        for i, j in combinations(sorted(here), 2):
+        for i, j in combinations(sorted(here)[:MOST_ALIKE], 2):
             if wanted(i, j):
                 pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], cuts[core].at))
+    largest = max(parts, key=lambda core: len(parts[core]), default="")
+    if largest and len(parts[largest]) > MOST_ALIKE:
+        warnings.warn(
+            f"{len(parts[largest]):,} molecules share the core {largest}: matched pairs are those"
+            f" of the first {MOST_ALIKE}.",
+            stacklevel=3,
+        )
     return pairs
 
 

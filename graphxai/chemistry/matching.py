@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .substructures import SearchTimeError, matches_in_time
+
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
@@ -108,10 +110,11 @@ def _best_mapping(
     pattern = Chem.MolFromSmarts(smarts) if smarts else None
     if pattern is None:
         return None, (0, 0)
-    in_a, in_b = (
-        np.array(m.GetSubstructMatches(pattern, uniquify=False, maxMatches=MAX_MATCHES), dtype=int)
-        for m in (a, b)
-    )
+    options: dict[str, Any] = {"uniquify": False, "max_matches": MAX_MATCHES}
+    try:
+        in_a, in_b = (np.array(matches_in_time(m, pattern, **options), dtype=int) for m in (a, b))
+    except SearchTimeError:
+        return None, (0, 0)
     if not in_a.size or not in_b.size:
         return None, (0, 0)
     first, second = in_a[:, None], in_b[None]  # (P, 1, M), (1, Q, M)

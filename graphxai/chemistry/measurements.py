@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from graphxai.datasets.tables.table import open_table
 
 from .matched_pairs import Exchange, matched_pairs
 
+MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
 SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
 
 
@@ -173,7 +175,9 @@ class Measurements:
         counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
         unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
         strange = [k for k in odd if k not in sided]
-        note = " ".join(filter(None, (not_understood(name, cells, strange), unread)))
+        many = len(values_of) > MOST_COMPARED
+        pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
+        note = " ".join(filter(None, (not_understood(name, cells, strange), unread, pairs_of)))
         if not values_of:
             digits = any(character.isdigit() for k in odd for character in cells[k])
             only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
@@ -216,9 +220,10 @@ class Measurements:
     @cached_property
     def _changes(self) -> dict[Exchange, list[float]]:
         """The measured changes of every exchange in the table."""
-        values = list(self.values.values())
+        compared = dict(islice(self.values.items(), MOST_COMPARED))
+        values = list(compared.values())
         changes: dict[Exchange, list[float]] = defaultdict(list)
-        molecules = [Chem.MolFromSmiles(smiles) for smiles in self.values]
+        molecules = [Chem.MolFromSmiles(smiles) for smiles in compared]
         for (i, j), pair in matched_pairs(molecules).items():
             changes[pair.exchange].append(values[j] - values[i])
             changes[pair.exchange.reversed].append(values[i] - values[j])

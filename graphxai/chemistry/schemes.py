@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .name_tables import NAMED_GROUPS
 from .names import ring_name, ring_systems
+from .substructures import matches_in_time
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -86,7 +87,7 @@ def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool
     ranks = list(Chem.CanonicalRankAtoms(mol))
     matches = []
     for place, (name, pattern) in enumerate(patterns):
-        for match in mol.GetSubstructMatches(pattern, maxMatches=MAX_MATCHES):
+        for match in matches_in_time(mol, pattern, max_matches=MAX_MATCHES):
             size = len(match) if largest_first else 0
             matches.append(
                 (-size, place, sorted(ranks[i] for i in match), name, tuple(sorted(match)))
