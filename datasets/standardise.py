@@ -117,10 +117,8 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
                 moved = sorted(before) == sorted(after)
                 changes.append("proton moved" if moved else "charges neutralised")
     if standardisation == "tautomers":
-        tautomer = _canonical_tautomer(parent)
-        if tautomer is not None:
-            parent = tautomer
-            changes.append("tautomer changed")
+        parent, change = _canonical_tautomer(parent)
+        changes += [change] if change else []
     return Parent(parent, atoms, tuple(changes)) if changes else None
 
 
@@ -257,12 +255,20 @@ def _with_stereo(mol: Chem.RWMol) -> Chem.Mol:
     return Chem.Mol(mol)
 
 
-def _canonical_tautomer(mol: Chem.Mol) -> Chem.Mol | None:
-    """Return the canonical tautomer, whose atoms are in the same order; None if it is the same."""
+def _canonical_tautomer(mol: Chem.Mol) -> tuple[Chem.Mol, str]:
+    """Return the canonical tautomer, whose atoms are in the same order, and what was done.
+
+    What was done is "" if nothing was. Where not all tautomers could be tried in time, it says so,
+    as two drawings of the molecule may then keep different tautomers.
+    """
     if mol.GetNumAtoms() > MAX_TAUTOMER_ATOMS:
-        return None
-    tautomer = tautomers().Canonicalize(mol)
-    return None if Chem.MolToSmiles(tautomer) == Chem.MolToSmiles(mol) else tautomer
+        return mol, f"tautomer as drawn, for more than {MAX_TAUTOMER_ATOMS} atoms"
+    tried = tautomers().Enumerate(mol)
+    tautomer = tautomers().PickCanonical(tried)
+    is_same = Chem.MolToSmiles(tautomer) == Chem.MolToSmiles(mol)
+    if tried.status != rdMolStandardize.TautomerEnumeratorStatus.Completed:
+        return mol if is_same else tautomer, "not all tautomers tried"
+    return (mol, "") if is_same else (tautomer, "tautomer changed")
 
 
 @cache

@@ -113,6 +113,14 @@ def test_tautomers_are_one_molecule_if_that_is_wanted():
     assert molecule_graph(pyridinol, standardise="parent").smiles == pyridinol
 
 
+def test_tautomers_that_were_not_all_tried_are_named():
+    large = Chem.MolFromSmiles("C" * 100 + "c1ccccn1")
+    assert parent_of(large, "tautomers").changes == ("tautomer as drawn, for more than 100 atoms",)
+    assert parent_of(large, "parent") is None
+    peptide = Chem.MolFromSmiles("NCC(=O)" * 14 + "NCC(=O)O")
+    assert parent_of(peptide, "tautomers").changes == ("not all tautomers tried",)
+
+
 def test_salts_of_one_molecule_are_merged_and_reported(tmp_path):
     path = tmp_path / "salts.csv"
     rows = [f"{'C' * n}C(=O)O,{n}" for n in range(1, 21)] + ["CC(=O)[O-].[Na+],3"]
