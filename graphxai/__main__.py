@@ -1,5 +1,5 @@
 """Run the command line as `python -m graphxai`."""
 
-from .cli.main import main
+from .cli.main import program
 
-main()
+program()

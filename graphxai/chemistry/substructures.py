@@ -41,7 +41,7 @@ def matches_in_time(
     from rdkit import Chem
 
     clock = _Clock(time.monotonic() + seconds)
-    parameters = Chem.SubstructMatchParameters()
+    parameters: Any = Chem.SubstructMatchParameters()
     parameters.maxMatches = max_matches
     parameters.uniquify = uniquify
     parameters.setExtraAtomCheckFunc(clock)

@@ -23,7 +23,14 @@ from .fragments import fragments
 from .help import HelpfulCommand, HelpfulGroup
 from .predict import predict
 from .report import report
-from .stopping import INTERRUPTED, Termination, heeding_sigterm, is_resumable
+from .stopping import (
+    INTERRUPTED,
+    STOPPED,
+    Termination,
+    heeding_signals,
+    is_resumable,
+    leave_at_once,
+)
 from .terminal import echo, printable
 from .train import train
 
@@ -109,8 +116,22 @@ def demo(
             echo(f"  {path.resolve()}")
 
 
-def main() -> None:
-    """Run the command line. An error is one readable line and a non-zero exit status."""
+def program() -> None:
+    """Run the command line as a program of its own, which ends at once when it is interrupted."""
+    try:
+        main(at_once=True)
+    except SystemExit as stop:
+        if stop.code in STOPPED:
+            leave_at_once(int(stop.code))
+        raise
+
+
+def main(*, at_once: bool = False) -> None:
+    """Run the command line. An error is one readable line and a non-zero exit status.
+
+    Args:
+        at_once: whether the process ends if it is still at work a second after Ctrl-C or SIGTERM.
+    """
     # Importing makes half a million objects that stay. Looking for garbage among them every 700
     # objects takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
@@ -121,30 +142,37 @@ def main() -> None:
     warnings.formatwarning = _printable_warning
     if debug:
         sys.excepthook = lambda *error: echo("".join(format_exception(*error)), err=True)
-    with heeding_sigterm() as termination:
+    with heeding_signals() as termination:
+        if at_once:
+            termination.too_late = lambda: leave_at_once(_stopped(termination, arguments))
         try:
             _run(arguments, debug, termination)
         except KeyboardInterrupt:
-            raise termination.exit(is_resumable(get_command(app), arguments)) from None
+            raise SystemExit(_stopped(termination, arguments)) from None
+
+
+def _stopped(termination: Termination, arguments: list[str]) -> int:
+    """Print how to go on, and return the status of a command that was stopped."""
+    return int(termination.exit(is_resumable(get_command(app), arguments)).code or 0)
 
 
 def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
     """Run a command, and end with its status. Raise KeyboardInterrupt if it was stopped."""
     try:
         code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
-        if termination.arrived:  # the app closes its connections, and then returns
+        if termination.stopped:  # the app closes its connections, and then returns
             raise KeyboardInterrupt
         raise SystemExit(code)
     except (KeyboardInterrupt, typer.Abort):
         raise KeyboardInterrupt from None
     except SystemExit as stop:
-        if termination.arrived or stop.code == INTERRUPTED:
+        if termination.stopped or stop.code == INTERRUPTED:
             raise KeyboardInterrupt from None
         raise
     except BrokenPipeError:
         raise SystemExit(1) from None
     except Exception as error:
-        if termination.arrived:  # such as a worker process that was stopped, too
+        if termination.stopped:  # such as a worker process that was stopped, too
             raise KeyboardInterrupt from None
         if debug:
             raise

@@ -1,15 +1,16 @@
-"""SIGTERM ends the command line as Ctrl-C does, with a status and words of its own."""
+"""SIGTERM and Ctrl-C end the command line at once, each with a status and words of its own."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
 
 import graphxai as gx
-from graphxai.cli.stopping import heeding_sigterm
+from graphxai.cli.stopping import heeding_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
@@ -66,7 +67,7 @@ def test_a_second_signal_does_not_disturb_the_tidying_up():
             os.kill(os.getpid(), signal.SIGTERM)
             tidied.append("all of it")
 
-    with heeding_sigterm() as termination, pytest.raises(KeyboardInterrupt):
+    with heeding_signals() as termination, pytest.raises(KeyboardInterrupt):
         work()
     assert tidied
     assert termination.arrived
@@ -76,8 +77,8 @@ def test_the_status_is_that_of_sigterm_wherever_it_arrives(tmp_path):
     """After a plain KeyboardInterrupt in a text that `exec` runs, Python would end by SIGINT."""
     code = (
         "import os, signal, sys\n"
-        "from graphxai.cli.stopping import heeding_sigterm\n"
-        "with heeding_sigterm() as termination:\n"
+        "from graphxai.cli.stopping import heeding_signals\n"
+        "with heeding_signals() as termination:\n"
         "    try:\n"
         "        exec('os.kill(os.getpid(), signal.SIGTERM)\\nwhile True: pass')\n"
         "    except KeyboardInterrupt:\n"
@@ -88,3 +89,45 @@ def test_the_status_is_that_of_sigterm_wherever_it_arrives(tmp_path):
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, timeout=60
     )
     assert done.returncode == 143
+
+
+ENDLESS = """
+import os, signal, sys, threading, time
+from graphxai.cli import main as cli
+
+def endless(*args, **kwargs):
+    print("at work", flush=True)
+    {body}
+
+type(cli.app).__call__ = endless
+sys.argv = ["graphxai", "explain", "CCO"]
+cli.program()
+"""
+LOST = "while True:\n        try: time.sleep(60)\n        except KeyboardInterrupt: pass"
+THREAD = "threading.Thread(target=time.sleep, args=(60,)).start(); time.sleep(60)"
+FAILED = """try: time.sleep(60)
+    except KeyboardInterrupt: raise SystemError('from a library') from None"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "body", ["time.sleep(60)", THREAD, FAILED, LOST], ids=["plain", "thread", "failed", "lost"]
+)
+def test_a_program_ends_within_a_second_whatever_a_library_does(body, number):
+    """A library may lose the exception, turn it into another, or leave a thread behind."""
+    root = os.path.dirname(os.path.dirname(gx.__file__))
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS.format(body=body)],
+        env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(number)
+    begun = time.monotonic()
+    _, error = process.communicate(timeout=30)
+    assert time.monotonic() - begun < 5  # a second, and the patience of a busy machine
+    assert process.returncode == 128 + number
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert error.splitlines()[-1].startswith(f"{word}; ")
