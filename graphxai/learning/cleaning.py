@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
-from graphxai.datasets.molecules import MAX_ATOMS, RejectedRow
-from graphxai.datasets.table_rows import TableRows, read_rows
+from graphxai.datasets.molecules import MAX_ATOMS
+from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
 from graphxai.datasets.tables.table import open_table
-from graphxai.learning.bounds import merged_bounds, unbounded
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
+from graphxai.learning.merging import MoleculeLabels, merge_rows
 from graphxai.learning.suspicions import suspicions
 
 __all__ = ["clean_table", "matching_columns"]
@@ -30,15 +31,11 @@ __all__ = ["clean_table", "matching_columns"]
 FloatArray = NDArray[np.float64]
 
 MIN_MOLECULES = 20
-RARE_CLASS = 10  # molecules
-OUTLIER = 6.0  # robust standard deviations from the median
-UNSEEN = "differs from the first row only in isotopes or labels of atoms"
 STANDARDISED = {
     "as drawn": "",
     "parent": "counter-ions and solvents removed, charges neutralised",
     "tautomers": "counter-ions and solvents removed, charges neutralised, one tautomer taken",
 }
-SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 
 
 def clean_table(
@@ -86,40 +83,19 @@ def clean_table(
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
         for k, name in enumerate(target_columns)
     ]
+    merged, merge_findings = merge_rows(raw, columns)
+    _require_values(path, raw, columns, merged.values)
+    of_targets, targets, column_findings = _learnable(path, columns, merged)
+    targets = _with_units(targets, units)
+    molecules, labels, lost = _labelled_molecules(path, raw, of_targets)
+    _give_labels(molecules, labels)
     findings = [
-        Finding(check, len(rows), "left out", "", tuple(rows))
-        for check, rows in raw.left_out.items()
+        *_row_findings(raw, standardise),
+        *merge_findings,
+        *column_findings,
+        lost,
+        *suspicions(molecules, targets, labels.values, standardise),
     ]
-    changed = tuple(raw.standardised)
-    done = STANDARDISED[standardise]
-    findings.append(Finding("standardised", len(changed), done, "", changed))
-    merged, all_bounds, merge_findings = _merge(raw, columns)
-    _require_values(path, raw, columns, merged)
-    values, learned, targets, column_findings = _learnable(path, columns, merged)
-    bounds = all_bounds[:, learned]  # (molecules, targets, 2)
-    targets = _with_bounds(_with_units(targets, units), bounds)
-    unlabelled = (np.isnan(values) & ~np.isfinite(bounds).any(axis=2)).all(axis=1)
-    lost = tuple(
-        raw.row(raw.molecules[m].rows[0], "no usable label is left")
-        for m in np.flatnonzero(unlabelled)
-    )
-    labelled = np.flatnonzero(~unlabelled)
-    if len(labelled) < MIN_MOLECULES:
-        raise ValueError(
-            f"{path} has {len(labelled)} different molecules with a label; at least "
-            f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
-            "model)."
-        )
-    values, bounds = values[labelled], bounds[labelled]
-    molecules = [raw.molecules[m] for m in labelled]
-    has_bounds = bool(np.isfinite(bounds).any())
-    for molecule, row, limits in zip(molecules, values, bounds, strict=True):
-        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
-        if has_bounds:
-            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
-    findings += [*merge_findings, *column_findings]
-    findings.append(Finding("no usable label left", len(lost), "left out", "", lost))
-    findings += suspicions(molecules, targets, values, standardise)
     return CleanTable(
         table,
         _digest(path),
@@ -203,68 +179,6 @@ def _check_rows(path: Path, raw: TableRows) -> None:
         raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
 
 
-def _merge(
-    raw: TableRows, columns: Sequence[Labels]
-) -> tuple[FloatArray, FloatArray, list[Finding]]:
-    """Merge the rows of each molecule.
-
-    Returns:
-        A label for each molecule and column (molecules, columns), their bounds (molecules, columns,
-        2), and what was merged.
-    """
-    values = np.full((len(raw.molecules), len(columns)), np.nan)
-    bounds = unbounded(len(raw.molecules), len(columns))
-    duplicates = tuple(
-        raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
-        for molecule in raw.molecules
-        for k in molecule.rows[1:]
-    )
-    alike = tuple(raw.row(k, UNSEEN) for k in raw.alike)
-    findings = [
-        Finding("duplicate molecules", len(duplicates), "merged", "", duplicates),
-        Finding("differences that no model sees", len(alike), "merged", "", alike),
-    ]
-    for column, labels in enumerate(columns):
-        differing: list[RejectedRow] = []
-        largest = 0.0
-        for m, molecule in enumerate(raw.molecules):
-            measured = labels.values[molecule.rows]
-            measured = measured[~np.isnan(measured)]
-            if not measured.size:
-                continue
-            spread = float(np.ptp(measured))
-            if labels.kind == "regression" or spread == 0:
-                values[m, column] = np.median(measured)
-            if spread > 0:
-                largest = max(largest, spread)
-                text = _listed(labels, measured)
-                differing += [raw.row(k, text) for k in molecule.rows]
-        findings += _label_findings(raw, column, labels, differing, largest)
-        bounds[:, column], finding = merged_bounds(raw, column, labels, values[:, column])
-        findings.append(finding)
-    return values, bounds, findings
-
-
-def _label_findings(
-    raw: TableRows, column: int, labels: Labels, differing: list[RejectedRow], largest: float
-) -> list[Finding]:
-    """Return the findings about the cells of one column."""
-    regression = labels.kind == "regression"
-    noun = "number" if regression else "class"
-    bounds = {bound.position for bound in labels.bounds}
-    unusable = tuple(
-        raw.row(k, f"{raw.cells[k][column]!r} is not a {noun}")
-        for k in labels.unusable
-        if k not in bounds
-    )
-    done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
-    check = f"duplicates with different {'values' if regression else 'classes'}"
-    return [
-        Finding("label not understood", len(unusable), "label not used", labels.name, unusable),
-        Finding(check, len(differing), done, labels.name, tuple(differing)),
-    ]
-
-
 def _require_values(
     path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
 ) -> None:
@@ -281,34 +195,29 @@ def _require_values(
         )
 
 
-def _listed(labels: Labels, measured: FloatArray) -> str:
-    """List the differing labels (rows,) of a molecule, for the reason of a finding."""
-    if labels.kind == "regression":
-        return "values " + ", ".join(f"{value:g}" for value in measured)
-    return "classes " + ", ".join(labels.classes[int(value)] for value in measured)
-
-
 def _learnable(
-    path: Path, columns: Sequence[Labels], values: FloatArray
-) -> tuple[FloatArray, list[int], tuple[TargetColumn, ...], list[Finding]]:
+    path: Path, columns: Sequence[Labels], merged: MoleculeLabels
+) -> tuple[MoleculeLabels, tuple[TargetColumn, ...], list[Finding]]:
     """Choose the columns with more than one class or value.
 
     Returns:
-        Labels (molecules, targets), the positions of their columns, the targets, and findings about
-        the other columns.
+        The labels of these columns, the targets, and findings about the other columns.
     """
     chosen: list[int] = []
     targets: list[TargetColumn] = []
     kept: list[FloatArray] = []
     findings: list[Finding] = []
-    for position, (labels, column) in enumerate(zip(columns, values.T, strict=True)):
+    bounded = merged.bounded.sum(axis=0).tolist()
+    for position, (labels, column) in enumerate(zip(columns, merged.values.T, strict=True)):
         distinct, counts = np.unique(column[~np.isnan(column)], return_counts=True)
         if len(distinct) < 2:
             findings.append(
                 Finding("one class or value only", int(counts.sum()), "not learned", labels.name)
             )
             continue
-        target = TargetColumn(labels.name, labels.kind, (), labels.note, int(counts.sum()))
+        target = TargetColumn(
+            labels.name, labels.kind, (), labels.note, int(counts.sum()), bounded=bounded[position]
+        )
         if labels.kind == "regression":
             target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
         else:  # a class is gone if all its molecules had contradictory labels
@@ -324,13 +233,55 @@ def _learnable(
             f"{path}: nothing can be learned from {text}: all molecules have the same class or"
             " value (or contradictory ones)."
         )
-    return np.stack(kept, axis=1), chosen, tuple(targets), findings
+    labels_of_targets = MoleculeLabels(np.stack(kept, axis=1), merged.bounds[:, chosen])
+    return labels_of_targets, tuple(targets), findings
 
 
-def _with_bounds(targets: Sequence[TargetColumn], bounds: FloatArray) -> tuple[TargetColumn, ...]:
-    """Set how many molecules have a bound (molecules, targets, 2) instead of a value."""
-    counts = np.isfinite(bounds).any(axis=2).sum(axis=0).tolist()
-    return tuple(replace(t, bounded=count) for t, count in zip(targets, counts, strict=True))
+def _labelled_molecules(
+    path: Path, raw: TableRows, labels: MoleculeLabels
+) -> tuple[list[TableMolecule], MoleculeLabels, Finding]:
+    """Leave out the molecules without a label.
+
+    Returns:
+        The other molecules, their labels, and the finding about those left out.
+
+    Raises:
+        ValueError: there are too few molecules.
+    """
+    molecules = list(compress(raw.molecules, labels.labelled))
+    if len(molecules) < MIN_MOLECULES:
+        raise ValueError(
+            f"{path} has {len(molecules)} different molecules with a label; at least "
+            f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
+            "model)."
+        )
+    lost = tuple(
+        raw.row(molecule.rows[0], "no usable label is left")
+        for molecule in compress(raw.molecules, ~labels.labelled)
+    )
+    finding = Finding("no usable label left", len(lost), "left out", "", lost)
+    return molecules, labels.of(labels.labelled), finding
+
+
+def _give_labels(molecules: Sequence[TableMolecule], labels: MoleculeLabels) -> None:
+    """Put the labels on the graphs of their molecules, and the bounds if there are any."""
+    has_bounds = bool(labels.bounded.any())
+    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+        if has_bounds:
+            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
+
+
+def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]:
+    """Return the findings about rows: those left out, and those whose molecule was changed."""
+    changed = tuple(raw.standardised)
+    return [
+        *(
+            Finding(check, len(rows), "left out", "", tuple(rows))
+            for check, rows in raw.left_out.items()
+        ),
+        Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
+    ]
 
 
 def _with_units(
