@@ -126,7 +126,6 @@ def teach_networks(
         out: folder of the run.
         log: called with a line of text at each step.
     """
-    train, show = split.train, training_settings(settings).show
     by_network = [task_readings(model, split.valid.graphs) for model in networks]
     log(
         "choosing a teacher by scaffold folds of the training part"
@@ -135,12 +134,12 @@ def teach_networks(
     )
     teacher = choose_teacher(
         split.tasks,
-        train.smiles,
-        train.y,
-        bounds=train.bounds,
+        split.train.smiles,
+        split.train.y,
+        bounds=split.train.bounds,
         weigh=settings.teacher,
         seed=settings.seed,
-        show=show,
+        show=training_settings(settings).show,
     )
     if not settings.teacher:
         return TaughtModel(joined_networks(networks), teacher.sources)

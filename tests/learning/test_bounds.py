@@ -9,7 +9,7 @@ from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.objectives import SPREAD, Objective, censored_loss
 from graphxai.learning.scores import kept_bounds
-from graphxai.learning.teachers.bounded_labels import expected_within, filled_labels
+from graphxai.learning.teachers.bounded_labels import expected_within, filled_column
 from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
 
@@ -65,7 +65,7 @@ def test_filled_labels_lie_within_their_bounds_and_nearer_the_truth_than_the_bou
     ceiling = np.quantile(truth, 0.6)
     y = np.where(truth > ceiling, np.nan, truth)
     bounds = np.where((truth > ceiling)[:, None], [ceiling, INF], [-INF, INF])
-    filled = filled_labels(Task("y", "regression"), inputs, y, bounds, seed=0)
+    filled = filled_column(Task("y", "regression"), inputs, y, bounds, seed=0)
     censored = np.isnan(y)
     assert (filled[~censored] == y[~censored]).all()
     assert (filled[censored] >= ceiling).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.stats import norm
 from graphxai.contract.tasks import Task
 from graphxai.learning.teachers.forests import Forest
 
-__all__ = ["expected_within", "filled_labels"]
+__all__ = ["expected_within", "filled_column", "filled_labels"]
 
 FloatArray = NDArray[np.float64]
 ROUNDS = 3
@@ -19,6 +20,28 @@ TREES = 100
 
 
 def filled_labels(
+    tasks: Sequence[Task], inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
+) -> FloatArray:
+    """Fill in the labels of regressions that are bounded, see `filled_column`.
+
+    Args:
+        tasks: the tasks.
+        inputs: the features of the molecules (n, F).
+        y: their labels (n, tasks), NaN where none was measured.
+        bounds: the lowest and highest possible values (n, tasks, 2), infinite where nothing is
+            known.
+        seed: the seed of the forests.
+    """
+    columns = [
+        filled_column(task, inputs, y[:, k], bounds[:, k], seed)
+        if task.kind == "regression"
+        else y[:, k]
+        for k, task in enumerate(tasks)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def filled_column(
     task: Task, inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
 ) -> FloatArray:
     """Fill in labels that are bounded by what a forest expects within their bounds.

@@ -8,7 +8,7 @@ predictions (Breiman 1996).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -83,50 +83,60 @@ def choose_teacher(
     steps = 2 * len(tasks)
     if enough:
         steps += (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
-    weights: list[dict[str, float] | None] = [None] * len(tasks)
-    scores: list[dict[str, float]] = [{} for _ in tasks]
-    unseen: dict[str, Unseen] = {}
     title = "fitting teachers" if weigh else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
-        filled = y if bounds is None else _filled(tasks, features, y, bounds, seed)
+        filled = y if bounds is None else filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
-        by_source = {
-            name: fitter.predict_folds_by_process(name, folds, enough)
-            if name not in MAX_FEATURES
-            else (fitter.predict_folds_by_forests(name, folds, enough), {})
-            for name in (names if enough else ())
+        predicted = {name: fitter.predict_folds(name, folds, enough) for name in names if enough}
+        stacks = {
+            k: _stacked(
+                tasks[k], {name: each.readings[k] for name, each in predicted.items()}, y[:, k]
+            )
+            for k in enough
         }
-        for k in enough:
-            predicted = {name: readings[k] for name, (readings, _) in by_source.items()}
-            weights[k], scores[k], stack = _stacked(tasks[k], predicted, y[:, k])
-            unseen[tasks[k].name] = Unseen(stack, y[:, k].copy(), similarity)
-        sources: dict[str, ForestSource | ProcessSource] = {
-            name: fitter.fit_forests(name) for name in MAX_FEATURES
-        }
-        for name, (_, noises) in by_source.items():
-            used_noises = {k: noises[k] for k in enough if name in (weights[k] or {}) and noises}
-            if used_noises:
-                sources[name] = fitter.fit_process(name, used_noises)
-    metrics = tuple(next(iter(METRICS[task.kind])) for task in tasks)
-    return Teacher(tuple(tasks), sources, tuple(weights), tuple(scores), metrics, unseen)
+        sources = fitter.fit_sources(predicted, stacks)
+    positions = range(len(tasks))
+    return Teacher(
+        tuple(tasks),
+        sources,
+        weights=tuple(stacks[k].weights if k in stacks else None for k in positions),
+        out_of_fold=tuple(stacks[k].scores if k in stacks else {} for k in positions),
+        metrics=tuple(next(iter(METRICS[task.kind])) for task in tasks),
+        unseen={
+            tasks[k].name: Unseen(stack.readings, y[:, k].copy(), similarity)
+            for k, stack in stacks.items()
+        },
+    )
 
 
-def _filled(
-    tasks: Sequence[Task],
-    features: MoleculeFeatures,
-    y: FloatArray,
-    bounds: FloatArray,
-    seed: int,
-) -> FloatArray:
-    """Return labels (n, tasks) with what is expected where only a bound is known."""
-    columns = [
-        filled_labels(task, features.forest, y[:, k], bounds[:, k], seed)
-        if task.kind == "regression"
-        else y[:, k]
-        for k, task in enumerate(tasks)
-    ]
-    return np.stack(columns, axis=1)
+@dataclass(frozen=True, eq=False)
+class _FoldPredictions:
+    """What a source predicts for each molecule when it is fitted to the other folds.
+
+    Attributes:
+        readings: the predictions (n,) or (n, classes), by position of the task.
+        noises: the noise that suits a process best, by position of the task; none for forests.
+    """
+
+    readings: Mapping[int, FloatArray]
+    noises: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """The weighted mean of the sources for a task.
+
+    Attributes:
+        weights: the weights of the sources that are used, which sum to 1.
+        scores: the leading score of every source, and of the mean ("stack"), for molecules whose
+            scaffolds were left out.
+        readings: the mean's predictions for these molecules (n,) or (n, classes).
+    """
+
+    weights: dict[str, float]
+    scores: dict[str, float]
+    readings: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +152,31 @@ class _SourceFitter:
     seed: int
     advance: Progress
 
-    def predict_folds_by_forests(
+    def predict_folds(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> dict[int, FloatArray]:
-        """Predict each molecule from the other folds with fewer trees, by position of the task."""
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds, for the tasks with enough labels."""
+        if name in MAX_FEATURES:
+            return self._predict_folds_by_forests(name, folds, enough)
+        return self._predict_folds_by_process(name, folds, enough)
+
+    def fit_sources(
+        self, predicted: Mapping[str, _FoldPredictions], stacks: Mapping[int, _Stack]
+    ) -> dict[str, ForestSource | ProcessSource]:
+        """Fit both forests to every task, and each process to the tasks that use it."""
+        sources: dict[str, ForestSource | ProcessSource] = {
+            name: self.fit_forests(name) for name in MAX_FEATURES
+        }
+        for name, of_folds in predicted.items():
+            used = {k: n for k, n in of_folds.noises.items() if name in stacks[k].weights}
+            if used:
+                sources[name] = self.fit_process(name, used)
+        return sources
+
+    def _predict_folds_by_forests(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds with fewer trees."""
         inputs = getattr(self.features, name)
         readings = {k: _gaps(self.tasks[k], len(self.y)) for k in enough}
         for fold in folds:
@@ -155,7 +186,7 @@ class _SourceFitter:
                     forest = self._forest(name, k, rest, share=0.25)
                     readings[k][fold] = forest.predict(inputs[fold])
             self.advance(1)
-        return readings
+        return _FoldPredictions(readings)
 
     def fit_forests(self, name: str) -> ForestSource:
         """Fit a forest to every task that has labels."""
@@ -183,14 +214,10 @@ class _SourceFitter:
             seed=self.seed,
         )
 
-    def predict_folds_by_process(
+    def _predict_folds_by_process(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> tuple[dict[int, FloatArray], dict[int, float]]:
-        """Predict each molecule from the other folds, with the better of two noises.
-
-        Returns:
-            The predictions and the noise, both by position of the task.
-        """
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds, with the better of two noises."""
         tasks = {k: self.tasks[k] for k in enough}
         labels, kernel, carriers = (
             process_columns(tasks, self.y),
@@ -211,7 +238,7 @@ class _SourceFitter:
                 error = _squared_error(readings, self.y[:, k])
                 if k not in best or error < errors[k]:
                     best[k], noises[k], errors[k] = readings, noise, error
-        return best, noises
+        return _FoldPredictions(best, noises)
 
     def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
         """Fit a process to the tasks for which a noise is given."""
@@ -256,10 +283,8 @@ def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatAr
     return weights / weights.sum()
 
 
-def _stacked(
-    task: Task, predicted: Mapping[str, FloatArray], y: FloatArray
-) -> tuple[dict[str, float], dict[str, float], FloatArray]:
-    """Return weights of a task's sources, scores of out-of-fold predictions, and their mean."""
+def _stacked(task: Task, predicted: Mapping[str, FloatArray], y: FloatArray) -> _Stack:
+    """Weigh a task's sources by their out-of-fold predictions, and score these and their mean."""
     kept = dict(predicted)
     weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
     while min(weights.values()) < LEAST:
@@ -273,7 +298,7 @@ def _stacked(
         name: float(score(readings[complete], y[complete])) if complete.any() else np.nan
         for name, readings in judged.items()
     }
-    return weights, scores, stack
+    return _Stack(weights, scores, stack)
 
 
 def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:
