@@ -7,10 +7,8 @@ beside it lists the compounds held out in training, in the columns `smiles` and 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -31,7 +29,6 @@ __all__ = [
     "UNKNOWN",
     "Nearness",
     "TrainingSet",
-    "held_out_csv",
     "training_set_of",
 ]
 
@@ -196,15 +193,6 @@ def training_set_of(model: Any) -> TrainingSet | None:
     if path is None or not path.is_file():
         return None
     return _read(path, path.stat().st_mtime_ns)
-
-
-def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
-    """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["smiles", "part"])
-    writer.writerows([smiles, part] for part, chosen in parts.items() for smiles in chosen)
-    return text.getvalue()
 
 
 @lru_cache(maxsize=1 << 14)

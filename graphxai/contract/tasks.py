@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 TaskKind = Literal["binary", "multiclass", "regression"]
@@ -63,12 +64,17 @@ class TaskSet:
         """The number of output columns of all tasks together."""
         return sum(task.num_outputs for task in self.tasks)
 
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """The output columns of each task."""
+        sizes = [task.num_outputs for task in self.tasks]
+        ends = accumulate(sizes)
+        return tuple(slice(end - size, end) for size, end in zip(sizes, ends, strict=True))
+
     def task_columns(self, name: str | None = None) -> tuple[Task, slice]:
         """Return a task by its name, and its output columns. The default is the first task."""
-        start = 0
-        for task in self.tasks:
+        for task, columns in zip(self.tasks, self.columns, strict=True):
             if name is None or task.name == name:
-                return task, slice(start, start + task.num_outputs)
-            start += task.num_outputs
+                return task, columns
         names = ", ".join(repr(task.name) for task in self.tasks)
         raise ValueError(f"the model has no task {name!r}; it has {names}.")

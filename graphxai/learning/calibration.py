@@ -91,16 +91,16 @@ def fit_temperatures(
         graphs: the encoded validation graphs.
         y: their labels (n, tasks), NaN where one is missing.
     """
-    tasks = model.config.tasks
+    tasks, columns = model.config.tasks, model.config.columns
     temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in tasks)
     if not graphs:
         return temperatures
     outputs = task_outputs(model, graphs)
-    for task, task_logits, labels in zip(tasks, outputs, torch.from_numpy(y).T, strict=True):
-        temperatures[task.name] = temperature = task_temperature(task, task_logits, labels)
+    for k, (task, labels) in enumerate(zip(tasks, torch.from_numpy(y).T, strict=True)):
+        temperatures[task.name] = temperature = task_temperature(task, outputs[k], labels)
         if temperature is not None:
             for member in members_of(model):
-                scale_logits(member, task.name, temperature)
+                scale_logits(member, columns[k], temperature)
     return temperatures
 
 
@@ -153,10 +153,9 @@ def fit_temperature(logits: Tensor, active: Tensor) -> float:
 
 
 @torch.no_grad()
-def scale_logits(model: Graphormer, task: str, temperature: float) -> None:
-    """Divide a task's outputs by `temperature`, by scaling the weights of the linear head."""
+def scale_logits(model: Graphormer, columns: slice, temperature: float) -> None:
+    """Divide some outputs by `temperature`, by scaling the weights of the linear head."""
     if not isinstance(model.head, torch.nn.Linear):
         raise ValueError("the temperature can only be folded into a linear head.")
-    _, columns = model.config.task_columns(task)
     model.head.weight[columns] /= temperature
     model.head.bias[columns] /= temperature

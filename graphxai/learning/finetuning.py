@@ -103,13 +103,13 @@ def start_at_frequencies(model: Graphormer, y: torch.Tensor) -> None:
     """
     if not isinstance(model.head, torch.nn.Linear):
         raise ValueError("only a linear head has a bias for every class.")
-    for task, column in zip(model.config.tasks, y.T, strict=True):
+    by_task = zip(model.config.tasks, model.config.columns, y.T, strict=True)
+    for task, columns, column in by_task:
         if task.kind == "regression":
             continue
         labels = column[~column.isnan()].long()
         counts = torch.bincount(labels, minlength=len(task.classes)) + 1.0
         bias = (counts / counts.sum()).log()
-        _, columns = model.config.task_columns(task.name)
         model.head.bias[columns] = bias[1:] - bias[:1] if task.kind == "binary" else bias
 
 

@@ -154,7 +154,7 @@ def readings(task: Task, outputs: Tensor) -> FloatArray:
 def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:
     """Return a model's outputs for graphs, (n, columns) per task."""
     outputs = predict(model, graphs)
-    return [outputs[:, model.config.task_columns(task.name)[1]] for task in model.config.tasks]
+    return [outputs[:, columns] for columns in model.config.columns]
 
 
 def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:

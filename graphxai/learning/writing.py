@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
-from graphxai.datasets.training_set import HELD_OUT, held_out_csv
+from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.splitting import SplitTable
@@ -31,7 +31,15 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.writing import json_text, write_whole
 
-__all__ = ["begin_run", "bound_text", "csv_text", "prediction_columns", "record_run", "write_run"]
+__all__ = [
+    "begin_run",
+    "bound_text",
+    "csv_text",
+    "held_out_csv",
+    "prediction_columns",
+    "record_run",
+    "write_run",
+]
 
 FloatArray = NDArray[np.float64]
 SCORES = (  # the parts of the metadata that go into `scores.json`
@@ -202,6 +210,12 @@ def _held_out_csv(split: SplitTable) -> str:
     canonical, parts = split.table.canonical, split.parts
     held_out = {"validation": parts.valid, "test": parts.test}
     return held_out_csv({name: [canonical[k] for k in part] for name, part in held_out.items()})
+
+
+def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
+    """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
+    rows = ([smiles, part] for part, chosen in parts.items() for smiles in chosen)
+    return csv_text(["smiles", "part"], rows)
 
 
 def _test_csv(split: SplitTable, readings: Sequence[FloatArray]) -> str:

@@ -313,7 +313,7 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     assert calibrated.brier < overconfident.brier
     model, graphs = tiny().eval(), twenty_molecules()[:3]
     before = predict(model, graphs)
-    scale_logits(model, "oxygen", 2.0)
+    scale_logits(model, model.config.task_columns("oxygen")[1], 2.0)
     after = predict(model, graphs)
     assert torch.allclose(after[:, 0], before[:, 0] / 2)
     assert torch.equal(after[:, 1], before[:, 1])

@@ -164,10 +164,8 @@ def gin_readings(
     if kept is not None:
         gin.load_state_dict(kept)
     outputs = _outputs(gin, split.test.graphs)
-    return [
-        readings(task, outputs[:, model.config.task_columns(task.name)[1]])
-        for task in model.config.tasks
-    ]
+    by_task = zip(model.config.tasks, model.config.columns, strict=True)
+    return [readings(task, outputs[:, columns]) for task, columns in by_task]
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
-from graphxai.datasets.training_set import HELD_OUT, held_out_csv
+from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.card import STANDARDISED as MOLECULES
 from graphxai.learning.card import coverage_text
@@ -32,6 +32,7 @@ from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.linked import Link
+from graphxai.learning.writing import held_out_csv
 from graphxai.models.graphormer import (
     Graphormer,
     measure_mean_node,
@@ -129,7 +130,8 @@ def train_bace(
     valid = list(parts.valid)
     logits = predict(model, [graphs[k] for k in valid])[:, 0]
     temperature = fit_temperature(logits, y[valid, 0])
-    scale_logits(model, ACTIVITY, temperature)
+    _, columns = model.config.task_columns(ACTIVITY)
+    scale_logits(model, columns, temperature)
     scores = score_bace(model, graphs, parts)
     coverage = calibrate(model, graphs, y.numpy().astype(float), parts)
     metadata = {
