@@ -12,6 +12,7 @@ from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
 
 from .batches import WrappedBatch
+from .embedding_alignment import align_padded
 from .lookups import Hook, embeddings_in, is_unclear, joined, looks_up_nodes, width_of
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -48,6 +49,7 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
         model.call_module(None, batch, batch.mask)
     if any(is_unclear(output, batch) and n not in model.lookups.dense for n, output in calls):
         _find_forms(model, batch)
+    align_padded(model, batch, calls)
     rows = []
     for name, output in calls:
         if (places := model.lookups.places(name, output, batch)) is not None:

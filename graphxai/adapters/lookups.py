@@ -1,9 +1,9 @@
 """Find the nodes in an embedding's output, and put other rows in their place.
 
-An embedding returns a row per node of the batch (n, ...), or a padded tensor (B, S, ...) where the
-first row may be a class token. Several features of a node may have a separate axis, as in
-(n, F, D) or (B, S, F, D). All that a node gets from the look-ups of a pass is its row (W,). The
-relevance of the look-ups is added up, because the model adds up what it looks up.
+An embedding returns a row per node of the batch (n, ...), or a padded tensor (B, S, ...) in which
+class tokens may stand before or behind the nodes. Several features of a node may have a separate
+axis, as in (n, F, D) or (B, S, F, D). All that a node gets from the look-ups of a pass is its row
+(W,). The relevance of the look-ups is added up, because the model adds up what it looks up.
 """
 
 import math
@@ -27,11 +27,14 @@ class NodePlaces:
     Args:
         dense: whether the output is (B, S, ...), with the nodes along axis 1. Otherwise it has one
             row per node.
-        first: where the nodes begin along axis 1.
+        before: how many rows stand before the nodes of every graph.
+        behind: if graphs are padded in front, how many rows stand behind the nodes of every graph.
+            Then `before` has no meaning.
     """
 
     dense: bool
-    first: int = 0
+    before: int = 0
+    behind: int | None = None
 
     def rows_in(self, output: Tensor, batch: WrappedBatch) -> Tensor:
         """Return the rows of an output that belong to nodes (n, W), or all tokens (B, S, W)."""
@@ -52,7 +55,13 @@ class NodePlaces:
     def _indices(self, output: Tensor, batch: WrappedBatch) -> Tensor:
         """Return the places (n,) of the nodes among the B * S rows of an output."""
         graph, slot = batch.mask.nonzero(as_tuple=True)
-        return graph * output.shape[1] + self.first + slot
+        return graph * output.shape[1] + self.start(output.shape[1], batch.num_nodes)[graph] + slot
+
+    def start(self, length: int, num_nodes: Tensor) -> Tensor:
+        """Return where the nodes of each graph (B,) begin among rows of this length."""
+        if self.behind is None:
+            return torch.full_like(num_nodes, self.before)
+        return length - self.behind - num_nodes
 
 
 def width_of(output: Tensor, places: NodePlaces, batch: WrappedBatch) -> int:
@@ -74,7 +83,7 @@ def places_in(output: Any, batch: WrappedBatch, dense: bool | None = None) -> No
     a_row_each = len(output) == int(batch.mask.sum())
     padded = output.dim() >= 3 and len(output) == size and output.shape[1] >= longest
     if padded and (not a_row_each or dense):
-        return NodePlaces(dense=True, first=int(output.shape[1] > longest))
+        return NodePlaces(dense=True)
     return NodePlaces(dense=False) if a_row_each else None
 
 
@@ -104,10 +113,16 @@ def looks_up_nodes(codes: Any, output: Any, batch: WrappedBatch) -> bool:
     of_tokens = places.dense and members[0] != nodes
     if not (of_edges or of_pairs or of_tokens):
         return True
-    if places.dense:
-        codes = codes[0, places.first : places.first + nodes]
-    columns = codes.reshape(nodes, -1).double()
-    x = graph.x.reshape(nodes, -1).double()
+    if not places.dense:
+        return _are_columns(codes, graph)
+    starts = range(codes.shape[1] - nodes + 1)  # class tokens may stand before or behind the nodes
+    return any(_are_columns(codes[0, start : start + nodes], graph) for start in starts)
+
+
+def _are_columns(codes: Tensor, graph: Data) -> bool:
+    """Return whether codes (N, ...) are columns of a graph's `x`, except for an offset of each."""
+    columns = codes.reshape(len(codes), -1).double()
+    x = graph.x.reshape(len(codes), -1).double()
     offsets = columns[:, None] - x[:, :, None]  # (N, F of x, F of codes)
     return bool((offsets == offsets[:1]).all(0).any(0).all())
 
@@ -118,10 +133,12 @@ class LookupForms:
 
     Args:
         dense: by name, whether an embedding returned (B, S, ...) and not (n, ...).
+        aligned: by name, where the nodes are in (B, S, ...), or None if that cannot be told.
         chosen: the look-up tables that were chosen because nobody named any.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)
+    aligned: dict[str, NodePlaces | None] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
 
     def __deepcopy__(self, _: Any) -> "LookupForms":
@@ -132,7 +149,8 @@ class LookupForms:
         places = places_in(output, batch, self.dense.get(name))
         if places is not None and not is_unclear(output, batch):
             self.dense[name] = places.dense
-        return places
+        aligned = self.aligned.get(name) if places is not None and places.dense else None
+        return aligned or places
 
 
 def may_look_up_rows(module: nn.Module, graph: Any) -> bool:

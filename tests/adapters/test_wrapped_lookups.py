@@ -109,3 +109,66 @@ def test_a_module_that_returns_a_tuple_is_refused_for_that_reason():
     model = gx.wrap(Pair().eval(), kind="regression", embedding="both")
     with pytest.raises(ValueError, match="'both' returns tuple, not a tensor"):
         gx.explain(model, graph(3))
+
+
+class TrailingToken(Dense):
+    """Reads the output at a class token behind the nodes, before the padding or behind it."""
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x[:, 0], batch, fill_value=CODES)
+        codes, mask = F.pad(padded, (0, 1), value=CODES), F.pad(mask, (0, 1), value=True)
+        return self.out(self.encoder(self.embed(codes), src_key_padding_mask=~mask)[:, -1])
+
+
+class PaddedInFront(Dense):
+    """Pads in front of the nodes, as decoders of language do, with a class token at the end."""
+
+    def forward(self, x, batch):
+        rows = [x[batch == graph, 0].flip(0) for graph in range(int(batch.max()) + 1)]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).flip(1)
+        codes, mask = F.pad(padded, (0, 1), value=CODES), F.pad(padded >= 0, (0, 1), value=True)
+        h = self.embed(codes.where(mask, CODES))
+        return self.out(self.encoder(h, src_key_padding_mask=~mask)[:, -1])
+
+
+def first_rows_by_hand(module, data):
+    """Compute gradient times input for the rows before the class token, for one graph."""
+    kept = []
+    handle = module.embed.register_forward_hook(
+        lambda part, args, output: kept.append(output.detach().requires_grad_()) or kept[0]
+    )
+    output = module(data.x, torch.zeros(len(data.x), dtype=torch.long))
+    handle.remove()
+    (gradient,) = torch.autograd.grad(output.sum(), kept[0])
+    return (kept[0] * gradient)[0].detach().flatten(1).sum(1)[: len(data.x)]
+
+
+@pytest.mark.parametrize("named", [None, "embed"])
+@pytest.mark.parametrize("kind", [TrailingToken, PaddedInFront])
+def test_a_class_token_behind_the_nodes_is_not_one_of_them(kind, named):
+    module = kind().eval()
+    model = gx.wrap(module, kind="regression", embedding=named)
+    for explanations in (
+        [gx.explain(model, data, "gradient_input") for data in GRAPHS],
+        gx.explain(model, GRAPHS, "gradient_input", on_error="raise"),
+    ):
+        for data, explanation in zip(GRAPHS, explanations, strict=True):
+            expected = first_rows_by_hand(module, data)
+            assert explanation.relevance == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+def test_rows_that_cannot_be_told_apart_are_refused():
+    class Mixed(ClassToken):
+        def __init__(self):
+            super().__init__()
+            self.mixed = nn.Linear(DIM, DIM)
+
+        def forward(self, x, batch):
+            padded, _ = to_dense_batch(x[:, 0], batch)
+            h = self.embed(F.pad(padded, (1, 0), value=CODES))
+            of_order = torch.arange(1.0, 1 + h.shape[1])[:, None] * h
+            return self.out(self.mixed(h + of_order.sum(1, keepdim=True))[:, 0])
+
+    model = gx.wrap(Mixed().eval(), kind="regression", embedding="mixed")
+    with pytest.raises(ValueError, match="1 rows more than the graphs have nodes, and which"):
+        gx.explain(model, graph(4))

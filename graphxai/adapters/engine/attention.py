@@ -16,6 +16,7 @@ from graphxai.rules.conservative import Rules, current_tape
 
 from ..layout import NodeLayout
 from .attention_without_softmax import products_without_softmax
+from .flow_queries import factors_of
 from .node_ids import NodeIds
 from .pair_entries import NodePairEntries, TensorFunction, exposed_attention, node_pair_entries
 from .replay import ValueReplacement
@@ -53,12 +54,15 @@ class NodeAttention(NamedTuple):
         chunk_of: a model may compute the rows of one matrix in chunks. Then this is the place,
             among all attention, of the first chunk; otherwise it is the place of the attention
             itself.
+        ones: the channels (D,) of the product that are ones before, and so hold the sums that
+            divide it; None if it has no such channels.
     """
 
     product: AttentionProduct
     entries: NodePairEntries
     weights: dict[int, int]
     chunk_of: int
+    ones: Tensor | None
 
 
 def attention_replacements(
@@ -67,7 +71,7 @@ def attention_replacements(
     """Return what replaces the weights in each product. Weights of several are exposed once."""
     functions = ((layer, _called_once(exposing(layer.entries))) for layer in attention)
     return {
-        number: ValueReplacement(weights, function)
+        number: ValueReplacement(weights, function, layer.ones)
         for layer, function in functions
         for number, weights in layer.weights.items()
     }
@@ -117,7 +121,8 @@ def attention_between_nodes(
         if entries is not None:
             chunk_of = _chunk_of(plan.trace, nodes, attention, product, entries)
             weights = {product.op.number: product.weights}
-            attention.append(NodeAttention(product, entries, weights, chunk_of))
+            ones = _channels_of_ones(plan.trace, product)
+            attention.append(NodeAttention(product, entries, weights, chunk_of, ones))
         elif product.divisor is not None and size > 1 and not together:
             raise GraphsNeedOwnPass  # the divisor may contain padding
         elif not _pools(plan.trace, nodes, product):
@@ -172,6 +177,15 @@ def _chunk_of(
         if set.intersection(*(_joins(trace, nodes, value) for value in results)):
             return k
     return len(before)
+
+
+def _channels_of_ones(trace: Trace, product: AttentionProduct) -> Tensor | None:
+    """Return the channels (D,) of values that are ones, if a product is divided by one of them."""
+    others = [value for value in factors_of(product.op) if value != product.weights]
+    if product.divisor is None or len(others) != 1:
+        return None
+    ones = (trace.tensor(others[0]) == 1).flatten(0, -2).all(0)
+    return ones if ones.any() and not ones.all() else None
 
 
 def _rows(entries: NodePairEntries, nodes: NodeIds) -> Tensor:

@@ -66,6 +66,16 @@ class GraphTrace(Trace):
             raise Opaque("the shape of a constant")
         return shape
 
+    def is_uniform(self, value: int) -> bool:
+        """Raise Opaque, as the graph does not say, unless the value is that of a parameter."""
+        if self.flow.depends[value] & WEIGHTS:
+            return False
+        raise Opaque("a constant that may be a column of ones")
+
+    def pads_with(self, op: Op) -> float:
+        """Raise Opaque, as the graph does not say."""
+        raise Opaque("the number with which a signal is padded")
+
 
 class AutogradGraph:
     """The nodes between some inputs and an output, each after those that it reads.

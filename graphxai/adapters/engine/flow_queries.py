@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .trace import Op, Ref, Trace, fill_refs
-from .vocabulary import ADDITIONS, GATES, PLUS_PRODUCT, PRODUCTS, ROOTS, SAME, SUMS
+from .vocabulary import ADDITIONS, GATES, MATRIX_PRODUCTS, PLUS_PRODUCT, PRODUCTS, ROOTS, SAME, SUMS
 
 OF_A_SUM = SAME | SUMS | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
 _WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # they keep all entries
@@ -136,11 +136,31 @@ class FlowQueries:
 
     def are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """Return the first candidate whose entries are summed in a divisor, or None."""
-        sums = [op for op in self.makers(below, OF_A_SUM) if op.name in SUMS or is_sum_of_sizes(op)]
-        summed = {
-            root for op in sums for read in self.live_reads(op) for root in self.roots_of(read)
-        }
-        return next((v for v in candidates if self.roots_of(v) & summed), None)
+        candidates = list(candidates)
+        for op in self.makers(below, OF_A_SUM):
+            if op.name in SUMS | MATRIX_PRODUCTS or is_sum_of_sizes(op):
+                reads = self.live_reads(op)
+                summed = {root for read in reads for root in self.roots_of(read)}
+                value = next((v for v in candidates if self.roots_of(v) & summed), None)
+                if value is not None and (op.name not in MATRIX_PRODUCTS or self._with_ones(op)):
+                    return value
+        return None
+
+    def _with_ones(self, op: Op) -> bool:
+        """Whether a product with one signal sums it, because all other factors are alike."""
+        others = [value for value in factors_of(op) if not self.live[value]]
+        return len(others) == 1 and self.trace.is_uniform(others[0])
+
+    def is_joined_with_ones(self, value: int) -> bool:
+        """Whether rows have a further channel of ones, or of another number."""
+        for op in self.makers(value, SAME):
+            if op.name == "constant_pad_nd" and self.trace.pads_with(op):
+                return True
+            if op.name == "cat" and any(
+                not self.live[ref.value] and self.trace.is_uniform(ref.value) for ref in op.reads
+            ):
+                return True
+        return False
 
     def roots_of(self, value: int) -> set[int]:
         """Return what a value, also before it was moved, is a constant multiple of."""
@@ -221,6 +241,11 @@ def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def is_smaller(first: torch.Size, second: torch.Size) -> bool:
     """Whether a tensor of one shape has fewer entries than one of another."""
     return first.numel() < second.numel()
+
+
+def is_narrower(first: torch.Size, second: torch.Size) -> bool:
+    """Whether a tensor has one channel and another one has several, or is as narrow."""
+    return bool(first and second) and first[-1] == 1 <= second[-1]
 
 
 def both_ways(pair: list[int]) -> list[tuple[int, int]]:

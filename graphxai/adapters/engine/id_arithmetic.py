@@ -79,8 +79,11 @@ class IdArithmetic:
         if a is None:
             return None if b is None else self._mixed_by_constants(b, left)
         if b is None:
-            channels = a.query.shape[-1] == 1 and (a.key is None or a.key.shape[-1] == 1)
-            return a if channels else self._of_channels(a, right)
+            if a.query.shape[-1] == 1 and (a.key is None or a.key.shape[-1] == 1):
+                return a
+            if a.key is not None and bool((right == right.flatten()[0]).all()):  # a sum over keys
+                return self.after_sum(a, lambda ids: self.summed(ids, [ids.dim() - 1]))
+            return self._of_channels(a, right)
         if a.key is None and b.key is None:
             return self._of_two(a.query, b.query)
         if a.key is None or b.key is not None:

@@ -126,6 +126,8 @@ class NodeTracker:
     ) -> list[EntryIds | None]:
         """Return the ids of the results of an operation, None where they cannot be told."""
         shape = self.trace.shape(results[0].value)
+        if op.name == "cat" and (of_ends := self._joined_ends(op, shape, ids_of_reads)) is not None:
+            return [of_ends]
         if op.name in MOVES:
             return self._moved(op, ids_of_reads, len(results))
         if op.name in MATRIX_PRODUCTS - {"convolution"}:
@@ -157,6 +159,21 @@ class NodeTracker:
             ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
             return [ids if ones and ids.query.shape[1] == 1 else None]
         return [self._entrywise(shape, ids_of_reads)]
+
+    def _joined_ends(
+        self, op: Op, shape: torch.Size, ids_of_reads: dict[int, EntryIds]
+    ) -> EntryIds | None:
+        """Return the pairs of nodes whose channels are joined, as in `cat([h_i, h_j], -1)`.
+
+        Returns None if the joined rows belong to single nodes, or are not joined along channels.
+        """
+        dim = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", 0)
+        ids = ids_of_reads.values()
+        of_channels = dim % len(shape) == len(shape) - 1 > 0
+        if not of_channels or any(n.query.dim() and n.query.shape[-1] > 1 for n in ids):
+            return None
+        of_ends = self._entrywise(shape, ids_of_reads) if len(ids) > 1 else None
+        return None if of_ends is None or of_ends.key is None else of_ends
 
     # -- moves ---------------------------------------------------------------------------------
 
@@ -191,6 +208,8 @@ class NodeTracker:
             return wide.clone() if op.in_place else wide
 
         args, kwargs = op.with_tensors(ids_in_place_of, op.args, op.kwargs)
+        if op.name == "constant_pad_nd":
+            args[2:] = [NONE]  # whatever number it pads with
         return op.func(*args, **{k: v for k, v in kwargs.items() if k not in ABOUT_VALUES})
 
     # -- sums ----------------------------------------------------------------------------------

@@ -45,10 +45,15 @@ def replay(
 
 
 class ValueReplacement(NamedTuple):
-    """A value that is replaced where it is read, by what a function makes of its tensor."""
+    """A value that is replaced where it is read, by what a function makes of its tensor.
+
+    Args:
+        spared: the channels of the result (D,) that are computed without the replacement.
+    """
 
     value: int
     replaced: Callable[[Tensor], Tensor]
+    spared: Tensor | None = None
 
 
 class Replay:
@@ -100,17 +105,29 @@ class Replay:
         """Run an operation again, with the numbers among these arguments."""
         drawn = self.trace.random_results.get(op.number)
         if drawn is None:
-            return self.applied(op, *self.arguments(op, args, kwargs))
+            out = self.applied(op, *self.arguments(op, args, kwargs))
+            replacement = self.replacements.get(op.number)
+            if replacement is None or replacement.spared is None:
+                return out
+            plain = self.arguments(op, args, kwargs, replaced=False)
+            without = (self.run_op or self._by_rule)(op, *plain)
+            return self._store(op, torch.where(replacement.spared, without, out))
         if op.in_place:
             drawn = self.value(op.reads[0]).copy_(drawn)
         return self._store(op, drawn)
 
-    def arguments(self, op: Op, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of an operation that runs again."""
+    def arguments(
+        self, op: Op, args: Any, kwargs: Any, replaced: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of an operation that runs again.
+
+        Args:
+            replaced: whether with the replacement of a value, if there is one.
+        """
         tensor_of: TensorOf = self.value
         if op.number in self.plan.roles.held or op.name in PRODUCTS:
             tensor_of = self._holding(op)
-        if (replacement := self.replacements.get(op.number)) is not None:
+        if replaced and (replacement := self.replacements.get(op.number)) is not None:
             tensor_of = _with_replacement(replacement, tensor_of)
         return op.with_tensors(tensor_of, args, kwargs)
 

@@ -15,23 +15,15 @@ from .flow_queries import (
     FlowQueries,
     both_ways,
     first_of_equals,
+    is_narrower,
     is_root,
     is_smaller,
 )
 from .roles import AttentionProduct, Roles, Rule
 from .sparse_softmax import is_sparse_softmax
 from .trace import WEIGHTS, Op, Ref, Trace
-from .vocabulary import ADDITIONS, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
+from .vocabulary import ADDITIONS, ENTRYWISE, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
 
-ENTRYWISE = {
-    "abs", "acos", "add", "asin", "asinh", "atan", "celu", "clamp", "clamp_max", "clamp_min", "cos",
-    "cosh", "div", "elu", "eq", "erf", "erfc", "exp", "exp2", "expm1", "ge", "gelu", "gt",
-    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log10",
-    "log1p", "log2", "log_sigmoid_forward", "logit", "lt", "masked_fill", "maximum", "minimum",
-    "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "selu", "sgn",
-    "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "special_ndtr", "sqrt",
-    "square", "sub", "tan", "tanh", "threshold", "_to_copy", "view", "where",
-}  # fmt: skip
 OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
                          "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
                          "clamp_max"}  # fmt: skip
@@ -252,6 +244,9 @@ class _RoleFinder(FlowQueries):
         Returns whether `op` is such a quotient.
         """
         for above, below in self.pairs(op):
+            if by_channel := self._divided_by_a_channel(above, below):
+                self._mark_divided_by_a_channel(op, above, below, by_channel)
+                return True
             products = self._divided_at_the_end(above, below)
             for product in [] if products else self.products_behind(below):
                 products = products or self._linear_attention(above, product)
@@ -262,6 +257,7 @@ class _RoleFinder(FlowQueries):
                 self.roles.shares[op.number] = {above: 1, below: 1 / 2}
                 self._mark_softmax(below)
                 if len(products) == 1:  # the trace has the matrix
+                    self._mark_softmax(products[0][1])
                     self.roles.attention.append(AttentionProduct(*products[0], op, below))
                 else:
                     self._share_as_with_matrix(*products)
@@ -281,6 +277,38 @@ class _RoleFinder(FlowQueries):
             if weights is not None:
                 return [(product, weights)]
         return None
+
+    def _divided_by_a_channel(self, above: int, below: int) -> list[tuple[Op, int]]:
+        """Return `w [v, 1]` and its weights, if its channel of ones is what v is divided by.
+
+        Of `q (k^T [v, 1])`, return both products, with q and k.
+        """
+        if not self.compare_sizes(is_narrower, below, above):
+            return []
+        of_both = [op for op in self.products_behind(above) if op in self.products_behind(below)]
+        for product in of_both:
+            for weights, values in both_ways(self.factors(product)):
+                if self.is_joined_with_ones(values):
+                    return [(product, weights)]
+                for inner in self.products_behind(values):
+                    for key, joined in both_ways(self.factors(inner)) if inner != product else ():
+                        if self.is_joined_with_ones(joined):
+                            return [(product, weights), (inner, key)]
+        return []
+
+    def _mark_divided_by_a_channel(
+        self, op: Op, above: int, below: int, products: list[tuple[Op, int]]
+    ) -> None:
+        """Mark attention that is divided by its channel of ones."""
+        self.roles.hold(op, below, "attention")
+        self.roles.shares[op.number] = {above: 1, below: 1}  # the product halves what w gets
+        for product, weights in products:
+            self.roles.hold(product, weights, "attention")
+        if len(products) == 1:
+            self._mark_softmax(products[0][1])
+            self.roles.attention.append(AttentionProduct(*products[0], op, below))
+        else:
+            self._share_as_with_matrix(*products)
 
     def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
         """Return the products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.

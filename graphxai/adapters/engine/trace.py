@@ -214,6 +214,22 @@ class Trace:
         """Return the shape of the tensor that held a value."""
         return self.tensor(value).shape
 
+    def is_uniform(self, value: int) -> bool:
+        """Whether all entries of a constant are the same number, and not zero.
+
+        A weight of the model does not count, as it may be trained.
+        """
+        made_of_weights = self.flow.maker[value] < 0 and self.flow.depends[value] & WEIGHTS
+        entries = self.tensor(value)
+        if made_of_weights or not entries.numel():
+            return False
+        first = entries.flatten()[0]
+        return bool(first != 0) and bool((entries == first).all())
+
+    def pads_with(self, op: Op) -> float:
+        """Return the number with which an operation pads."""
+        return float(op.args[2]) if len(op.args) > 2 else 0.0
+
     def op_of(self, value: int) -> Op | None:
         """Return the operation that made a value, or None for a value from outside."""
         number = self.flow.maker[value]

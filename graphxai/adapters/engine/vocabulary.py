@@ -31,6 +31,16 @@ POWERS = {"pow", "square", "sqrt"}  # f(0) = 0 if the exponent is positive
 # f(0) is not 0, but a constant of the ledger
 ABOVE_ZERO = {"softplus", "exp"}
 HOMOGENEOUS = {"std", "std_mean", "linalg_vector_norm", "norm"}  # x df/dx sums to f(x)
+# functions of single entries, also of several signals
+ENTRYWISE = {
+    "abs", "acos", "add", "asin", "asinh", "atan", "celu", "clamp", "clamp_max", "clamp_min", "cos",
+    "cosh", "div", "elu", "eq", "erf", "erfc", "exp", "exp2", "expm1", "ge", "gelu", "gt",
+    "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log10",
+    "log1p", "log2", "log_sigmoid_forward", "logit", "lt", "masked_fill", "maximum", "minimum",
+    "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "selu", "sgn",
+    "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "special_ndtr", "sqrt",
+    "square", "sub", "tan", "tanh", "threshold", "_to_copy", "view", "where",
+}  # fmt: skip
 NORMS = {
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm",
     "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm",
