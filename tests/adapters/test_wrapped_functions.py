@@ -1,6 +1,7 @@
 """Functions of published graph models close their ledgers, and equal rules written by hand."""
 
 import math
+import re
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
+from graphxai.adapters.engine.built_in_rules import BUILT_IN
 
 DIM = 6
 
@@ -31,6 +33,17 @@ FUNCTIONS = {
     "relu to the power of two": lambda x: x.relu() ** 2,
     "relu times itself": lambda x: x.relu() * x.relu(),
     "power": lambda x: x.abs().pow(1.7),
+    "log1p": lambda x: torch.log1p(x.relu()),  # scalers of degrees, PNA (Corso 2020)
+    "expm1": torch.expm1,
+    "asinh": torch.asinh,
+    "atan": torch.atan,
+    "erf": torch.erf,
+    "sine": torch.sin,  # SIREN (Sitzmann 2020)
+    "snake": lambda x: x + torch.sin(2 * x).square() / 2,  # Ziyin 2020
+    "cosine": torch.cos,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "tan": lambda x: torch.tan(x / 8),
     "written-out ELU": lambda x: torch.where(x > 0, x, x.clamp(max=0).exp() - 1),
     "written-out tanh": lambda x: (x.exp() - (-x).exp()) / (x.exp() + (-x).exp()),
 }
@@ -73,6 +86,11 @@ def test_a_function_has_a_constant_slope_from_zero(name, method):
         expected = (x * gradient).sum(-1).detach().numpy()
         assert explanation.relevance == pytest.approx(expected, abs=1e-5)
         assert abs(explanation.ledger.unexplained) < 1e-5
+
+
+def test_every_built_in_rule_says_where_it_is_from():
+    for name, rule in BUILT_IN.items():
+        assert re.search(r"[A-Z][a-z]+ (19|20)\d\d", rule.forward.__doc__ or ""), name
 
 
 class Spread(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 
 from .autograd_graph import Node, bound_operation, saved
-from .vocabulary import ABOVE_ZERO, POWERS, RATIO
+from .vocabulary import ABOVE_ZERO, RATIO, THROUGH_ZERO
 
 aten = torch.ops.aten
 Function: TypeAlias = Callable[..., Any]
@@ -48,7 +48,10 @@ def layer_norm(
     func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale.
+
+    This is the rule LN (Ali 2022, section 4).
+    """
     axes = tuple(range(-len(shape), 0))
     mean, centred = _centred(x, axes)
     scale = _scale(centred, axes, eps)
@@ -78,7 +81,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, None, None]:
-    """Apply GroupNorm to x (B, C, ...), with constant scales."""
+    """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
     return per_channel(y, weight, bias), None, None
 
@@ -99,7 +102,10 @@ def group_norm_backward(node: Node) -> ToInput:
 def rms_norm(
     func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> tuple[Tensor, None]:
-    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale."""
+    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale.
+
+    This is the rule LN for a norm that does not centre (Achtibat 2024, section 3.3).
+    """
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
 
@@ -113,7 +119,10 @@ def rms_norm_backward(node: Node) -> ToInput:
 def batch_norm(
     func: Function, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
 ) -> tuple[Tensor, None, None]:
-    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales."""
+    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales.
+
+    With running statistics it is affine (Ioffe 2015, section 3.1). Else this is LN (Ali 2022).
+    """
     training, _, eps = rest
     if training or mean is None:  # InstanceNorm has no running statistics, either
         y = _standardised(x, (0, *range(2, x.dim())), eps)
@@ -133,7 +142,7 @@ def batch_norm_running(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, None, None]:
-    """Apply BatchNorm with running statistics."""
+    """Apply BatchNorm with running statistics, which is affine (Ioffe 2015, section 3.1)."""
     return batch_norm(func, x, weight, bias, mean, var, False, momentum, eps)
 
 
@@ -169,7 +178,12 @@ def per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor
 
 
 def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute an elementwise function with f(0) = 0 as x times the constant f(x) / x."""
+    """Compute an elementwise function with f(0) = 0 as x times the constant f(x) / x.
+
+    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2). Powers
+    and roots follow it, too. For a power it says the same as the uniform rule for a product of
+    equal factors (Achtibat 2024): together they pass on all that arrives.
+    """
     if func is aten.gelu.default and kwargs.get("approximate", "none") == "none":
         return rules_of.gelu(x)
     return rules_of.by_ratio(x, lambda z: func(z, *args, **kwargs))
@@ -215,7 +229,10 @@ def _times(factor: Tensor) -> ToInput:
 
 
 def log_softmax(func: Function, x: Tensor, dim: int, half: bool = False) -> Tensor:
-    """Compute `x - logsumexp(x)` with a constant second term, so that relevance is the logits'."""
+    """Compute `x - logsumexp(x)` with a constant second term, so that relevance is the logits'.
+
+    The difference of two classes then has the relevance of their logits (Montavon 2019).
+    """
     return x - x.detach().logsumexp(dim, keepdim=True)
 
 
@@ -229,7 +246,7 @@ BUILT_IN: dict[str, BuiltInRule] = {
     "_native_batch_norm_legit_no_training": BuiltInRule("layernorm", batch_norm_running),
     "_log_softmax": BuiltInRule("attention", log_softmax),
     **dict.fromkeys(RATIO, BuiltInRule("activation", ratio, ratio_backward)),
-    **dict.fromkeys(POWERS, BuiltInRule("activation", ratio)),
+    **dict.fromkeys(THROUGH_ZERO, BuiltInRule("activation", ratio)),
     **dict.fromkeys(ABOVE_ZERO, BuiltInRule("activation", ratio_above_zero)),
     **dict.fromkeys(("var", "var_mean"), BuiltInRule("activation", variance)),
 }

@@ -14,9 +14,9 @@ from .node_ids import NONE, NodeIds
 from .replay_plan import ReplayPlan
 from .rules_in_force import custom_rule, has_rule
 from .trace import Op, Ref, Trace
-from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, POWERS, RATIO, SAME
+from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME, THROUGH_ZERO
 
-BY_ENTRY = RATIO | POWERS | {"relu", "leaky_relu"}  # they are x times a factor
+BY_ENTRY = RATIO | THROUGH_ZERO | {"relu", "leaky_relu"}  # they are x times a factor
 LINEAR = (SAME | MATRIX_PRODUCTS | {
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "scatter_add", "index_add",
 }) - {"masked_scatter", "_addmm_activation", "constant_pad_nd", "scatter", "sort"}  # fmt: skip
@@ -83,7 +83,7 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
         return custom.conserves
     if op.name == "masked_fill" and op.args[2] not in (0, -torch.inf):
         return False
-    if op.name in POWERS and not has_rule(plan, op):
+    if op.name in THROUGH_ZERO and not has_rule(plan, op):
         return False
     if op.name == "native_batch_norm":
         return op.args[5] is False

@@ -8,7 +8,16 @@ from .replay_plan import ReplayPlan
 from .roles import Rule
 from .rules_in_force import custom_rule, has_rule, vanishes_at_zero
 from .trace import Op, refs_in
-from .vocabulary import ABOVE_ZERO, HOMOGENEOUS, KNOWN, NORMS, POWERS, PRODUCTS, RATIO, SOFTMAX
+from .vocabulary import (
+    ABOVE_ZERO,
+    HOMOGENEOUS,
+    KNOWN,
+    NORMS,
+    PRODUCTS,
+    RATIO,
+    SOFTMAX,
+    THROUGH_ZERO,
+)
 
 
 class Nonlinearity(NamedTuple):
@@ -55,7 +64,7 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
         return Nonlinearity(next(rules, "attention"), what, op.path)
     if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
         return None
-    if op.name in POWERS | ABOVE_ZERO | {"var", "var_mean"} and has_rule(plan, op):
+    if op.name in THROUGH_ZERO | ABOVE_ZERO | {"var", "var_mean"} and has_rule(plan, op):
         return None
     if op.name in HOMOGENEOUS and plan.rules.activation:
         return None

@@ -27,9 +27,11 @@ RATIO = {  # f(0) = 0, and f is not piecewise linear
     "gelu", "silu", "elu", "celu", "selu", "mish", "hardswish", "tanh", "softshrink", "hardshrink",
     "relu6", "hardtanh",
 }  # fmt: skip
-POWERS = {"pow", "square", "sqrt"}  # f(0) = 0 if the exponent is positive
+THROUGH_ZERO = {  # f(0) = 0, of powers if the exponent is positive
+    "pow", "square", "sqrt", "log1p", "expm1", "asinh", "atan", "erf", "sin", "sinh", "tan",
+}  # fmt: skip
 # f(0) is not 0, but a constant of the ledger
-ABOVE_ZERO = {"softplus", "exp"}
+ABOVE_ZERO = {"softplus", "exp", "cos", "cosh"}
 HOMOGENEOUS = {"std", "std_mean", "linalg_vector_norm", "norm"}  # x df/dx sums to f(x)
 # functions of single entries, also of several signals
 ENTRYWISE = {
