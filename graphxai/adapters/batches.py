@@ -19,6 +19,7 @@ from .layout import NodeLayout
 from .subgraphs import restricted, same_without_nodes
 
 # Attributes that do not count as further inputs.
+TYPES = {"node_type", "edge_type"}  # numbers that graphxai adds to a heterogeneous graph
 NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 
 
@@ -120,11 +121,15 @@ class WrappedBatch:
             raise ValueError(f"rows of tokens have no input beside x, so they have no {names[0]}.")
         graphs = self.graphs
         inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
+        named = [key for key in inputs if "schema" not in graphs or key not in TYPES]
         for name in names:
             if name not in inputs:
+                shapley = (
+                    " Edges without attributes have values by `edge_shapley`, as the guides say."
+                )
                 raise ValueError(
                     f"the graphs have no input {name!r}; beside x they have"
-                    f" {', '.join(inputs) or 'none'}."
+                    f" {', '.join(named) or 'none'}.{shapley if name == 'edge_attr' else ''}"
                 )
             if not (codes or is_real(graphs[name])):
                 raise ValueError(

@@ -49,8 +49,9 @@ class CounterfactualSet(Drawing):
 
     Args:
         of: "nodes" or "edges".
-        members: the numbers of the nodes, or the two nodes of each edge, ascending. It is empty if
-            the search ended without such a set.
+        members: the numbers of the nodes, or the two nodes of each edge, ascending. In a
+            heterogeneous graph the numbers go on from type to type, and edges come type by type.
+            It is empty if the search ended without such a set.
         explanation: the explanation of the class predicted for the whole graph.
         after: the prediction without the members.
         proven: True if all smaller sets were tried, so that no smaller set exists, or none at all
@@ -160,7 +161,7 @@ def counterfactual_set(
         of: "nodes", such as superpixels, are removed by `operator` as `evaluate` removes them. At
             least one stays, and so do nodes at which the model reads its answer (`root_index`).
             "edges" are taken out of `edge_index` in both directions together, and the graph is
-            encoded again (self loops stay).
+            encoded again (self loops stay). Edges of different types go one by one.
         task: name of the task, in a model with several.
         method: its relevance gives the search an order to start from.
         operator: how nodes are removed.
@@ -361,7 +362,17 @@ def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Te
         stays[read] = True
         numbers = torch.where(stays, -1, (~stays).cumsum(0) - 1)
         return (~stays).nonzero()[:, 0].tolist(), numbers
-    if data.get("edge_index") is None or data.get("schema") is not None:
+    if data.get("edge_index") is None:
         raise ValueError("edges can only be removed if all of them are in one edge_index.")
-    pairs, belongs = undirected_edges(data.edge_index)
-    return [(i, j) for i, j in pairs.tolist()], belongs
+    types = data.get("edge_type") if data.get("schema") is not None else None
+    if types is None:
+        pairs, belongs = undirected_edges(data.edge_index)
+        return [(i, j) for i, j in pairs.tolist()], belongs
+    members: list[tuple[int, int]] = []
+    belongs = torch.full((len(types),), -1)
+    for edge_type in types.unique().tolist():
+        columns = (types == edge_type).nonzero()[:, 0].cpu()
+        pairs, numbers = undirected_edges(data.edge_index[:, columns])
+        belongs[columns] = torch.where(numbers >= 0, numbers + len(members), -1)
+        members += [(i, j) for i, j in pairs.tolist()]
+    return members, belongs
