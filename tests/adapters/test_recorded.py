@@ -11,6 +11,7 @@ from torch_geometric.nn import global_mean_pool
 from torch_geometric.utils import softmax as softmax_over
 
 import graphxai as gx
+from graphxai.contract.model import NoAttentionError
 from other_models import GpsModel, SparseModel, encoder
 
 # -- cut off -----------------------------------------------------------------------------------
@@ -93,6 +94,22 @@ def test_what_only_selects_or_hides_is_not_cut_off():
         ledger = gx.explain(gx.wrap(Cut(hidden).eval(), kind="regression"), graph()).ledger
     assert not ledger.others
     assert abs(ledger.unexplained) < 1e-6
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "rollout"])
+def test_a_change_of_type_is_not_cut_off(method):
+    def in_another_type(m: Cut, h: Tensor) -> Tensor:
+        weights = (h @ h.mT).float().softmax(-1).topk(2, -1)
+        return (m.other(h)[weights.indices] * weights.values[..., None]).sum(1) + 1.0
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*without their gradient")
+        model = gx.wrap(Cut(in_another_type).eval(), kind="regression")
+        try:
+            explanation = gx.explain(model, graph(), method)
+        except NoAttentionError:
+            return
+    assert set(explanation.ledger.others or ()) <= {"constants"}
 
 
 def softmax_shifted_over(dim: int):

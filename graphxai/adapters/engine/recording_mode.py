@@ -12,9 +12,10 @@ from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 
 from .vocabulary import name_of
 
-EXITS = {"tolist", "numpy", "array", "item", "float", "dlpack"}
+# the underscores tell `float(x)` from `x.float()`, which stays within PyTorch
+EXITS = {"tolist", "numpy", "__array__", "item", "__float__", "__dlpack__"}
 HOOKS = {"register_hook", "retain_grad"}
-REPORTED = EXITS | HOOKS | DRAWING
+REPORTED = HOOKS | DRAWING
 _saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
@@ -39,9 +40,9 @@ class _PythonCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = name_of(func), kwargs or {}
+        if getattr(func, "__name__", "") in EXITS:
+            self._mode.leaves(args[0])
         if name in REPORTED:
-            if name in EXITS:
-                self._mode.leaves(args[0])
             if name in HOOKS:
                 self._mode.changes_gradients()
             if name in DRAWING and draws_numbers(name, args, kwargs):
