@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import isfinite
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ __all__ = [
     "time_split",
 ]
 
+Item = TypeVar("Item")
 FRACTIONS = (0.8, 0.1, 0.1)
 NEAR = 0.6  # a cluster's molecules are more similar than this to its first one, as in Taylor 1995
 MONTH_FIRST = re.compile(r"(\d{1,2})[./-]((?:19|20)\d{2})")
@@ -60,6 +62,13 @@ class Split:
         together = [*self.train, *self.valid, *self.test]
         if len(set(together)) != len(together):
             raise ValueError("a graph is in two parts of the split, or twice in one")
+
+    def parts_of(self, items: Sequence[Item]) -> tuple[list[Item], list[Item], list[Item]]:
+        """Return the training, the validation and the test part of a list of graphs or the like."""
+        train, valid, test = (
+            [items[k] for k in part] for part in (self.train, self.valid, self.test)
+        )
+        return train, valid, test
 
     def to_json(self) -> str:
         """Return one line of JSON to store with a checkpoint."""

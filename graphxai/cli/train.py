@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import CleanTable
 
 NAMED = ("bace", "mnist-superpixels")
-HARDWARE = ("accelerator", "devices", "precision")
 SHOWN_ROWS = 4
 
 
@@ -176,7 +175,7 @@ def train(
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
     from graphxai.learning.fit import require_hardware
 
-    require_hardware(*(getattr(settings, name) for name in HARDWARE))
+    require_hardware(settings)
     way: Standardisation = AS_DRAWN if as_drawn else standardise.value
     table = _read_table(
         Path(source), smiles_column, target_column, kind or [], units or [], way, settings

@@ -17,6 +17,7 @@ import torch
 from graphxai.learning.interruption import resumable_in
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
 from graphxai.runtime.writing import write_whole
@@ -73,7 +74,7 @@ def fit(
         ValueError: no training graphs; the accelerator is not there; or `out` already contains a
             run and `resume` is False, or that run has different settings.
     """
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     from graphxai.learning.lightning import run
 
     if not train:
@@ -107,15 +108,8 @@ def require_lightning() -> None:
         ) from error
 
 
-def require_hardware(
-    accelerator: str = "auto", devices: int | str | Sequence[int] = 1, precision: str | None = None
-) -> None:
-    """Check that Lightning can train on this hardware.
-
-    Args:
-        accelerator: Lightning's.
-        devices: Lightning's.
-        precision: Lightning's; None for any.
+def require_hardware(settings: RunSettings | TrainingSettings) -> None:
+    """Check that Lightning can train on the hardware that was chosen.
 
     Raises:
         ImportError: the extra `train` is not installed.
@@ -125,7 +119,8 @@ def require_hardware(
     require_lightning()
     from graphxai.learning.lightning import check_hardware
 
-    check_hardware(accelerator, devices, precision or TrainingSettings.precision)
+    precision = settings.precision or TrainingSettings.precision
+    check_hardware(settings.accelerator, settings.devices, precision)
 
 
 def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:

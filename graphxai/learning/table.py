@@ -61,7 +61,7 @@ def train_table(
             each other.
     """
     settings = with_options(settings or TableSettings(), options, "train_table")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out = Path(out)
     split = split_table(table, settings)
     shares = LEARNING_CURVE if settings.learning_curve else ()

@@ -53,6 +53,11 @@ def test_a_cluster_of_similar_molecules_is_in_one_part() -> None:
     assert cluster_split(others + series) == split
 
 
+def test_the_parts_of_a_list_are_in_the_order_of_the_split():
+    split = Split(train=(4, 0), valid=(2,), test=(3, 1))
+    assert split.parts_of("abcde") == (["e", "a"], ["c"], ["d", "b"])
+
+
 def test_the_newest_molecules_are_tested() -> None:
     days = [f"2024-{month:02d}-15" for month in (5, 1, 9, 12, 3, 7, 2, 11, 4, 10)]
     split = time_split(days)

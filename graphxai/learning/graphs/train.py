@@ -82,7 +82,7 @@ def train(
             `out` already contains a run and `resume` is False, or one of other graphs or settings.
     """
     settings = with_options(settings or GraphSettings(), options, "train")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out, name = Path(out), ""
     if isinstance(dataset, str | Path):
         stored, name = load_graphs(dataset), Path(dataset).name

@@ -107,7 +107,7 @@ def train_bace(
         ValueError: `out` already contains a run and `resume` is False.
     """
     settings = with_options(settings or RunSettings(), options, "train_bace")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out, seed = Path(out), settings.seed
     graphs = load_bace(root, canonical=True, standardise=STANDARDISED)
     parts = bace_split(graphs, split, seed)

@@ -94,7 +94,7 @@ def train_mnist(
         ValueError: `out` already contains a run and `resume` is False, or too few images.
     """
     settings = with_options(settings or DigitSettings(), options, "train_mnist")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out, seed, progress = Path(out), settings.seed, settings.progress
     versions = settings.versions_used
     if (out / "state").exists() and not settings.resume:

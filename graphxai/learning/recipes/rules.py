@@ -90,7 +90,7 @@ def train_rule(
             False.
     """
     settings = with_options(settings or RunSettings(), options, "train_rule")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out, chosen, seed = Path(out), get_rule(rule), settings.seed
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
@@ -100,9 +100,7 @@ def train_rule(
     model = _untrained(task) if init_weights is None else _pretrained(init_weights, task)
     graphs = encode_all(_graphs(dataset.smiles, dataset.labels[:, None]), model.config)
     split = dataset.split
-    train, valid, test = (
-        [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
-    )
+    train, valid, test = split.parts_of(graphs)
     fit(model, train, valid, recipe.for_run(settings), out, resume=settings.resume)
     score = score_task(task, predict(model, test), torch.cat([g.y for g in test])[:, 0])
     calibrate(model, graphs, dataset.labels[:, None].astype(np.float64), split)
@@ -150,7 +148,7 @@ def train_rules(
         ValueError: `out` already contains a run and `resume` is False.
     """
     settings = with_options(settings or RunSettings(), options, "train_rules")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out = Path(out)
     torch.manual_seed(settings.seed)
     split = table.split
@@ -160,9 +158,7 @@ def train_rules(
     )
     model = _untrained(*tasks) if init_weights is None else _pretrained(init_weights, *tasks)
     graphs = encode_all(_graphs(table.smiles, table.labels), model.config)
-    train, valid, test = (
-        [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
-    )
+    train, valid, test = split.parts_of(graphs)
     start_at_frequencies(model, torch.cat([graph.y for graph in train]))
     fit(model, train, valid, TOGETHER.for_run(settings), out, resume=settings.resume)
     calibrate(model, graphs, table.labels.astype(np.float64), split)

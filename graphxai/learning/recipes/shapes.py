@@ -69,15 +69,12 @@ def train_shapes(
         ValueError: `out` already contains a run and `resume` is False.
     """
     settings = with_options(settings or RunSettings(), options, "train_shapes")
-    require_hardware(settings.accelerator, settings.devices, settings.precision)
+    require_hardware(settings)
     out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
     torch.manual_seed(settings.seed)
     model = Graphormer(shape_config())
     graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)
-    split = dataset.split
-    train, valid, test = (
-        [graphs[k] for k in part] for part in (split.train, split.valid, split.test)
-    )
+    train, valid, test = dataset.split.parts_of(graphs)
     fit(model, train, valid, RECIPE.for_run(settings), out, resume=settings.resume)
     scores = evaluate(model, test)
     summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
