@@ -29,7 +29,8 @@ _CHIRALITY = ATOM_FEATURE_NAMES.index("chirality")
 class Featurised(NamedTuple):
     """A molecule's SMILES and its features in OGB's codes.
 
-    There is the RDKit molecule if one was given, and the molecule as given if this is its parent.
+    There is the RDKit molecule if one was given, the molecule as given if this is its parent, and
+    the molecule that was read, unless another process read it.
     """
 
     text: str
@@ -38,6 +39,7 @@ class Featurised(NamedTuple):
     ends: NDArray[np.int64]  # (2, E), both directions of every bond
     bonds: NDArray[np.int64]  # (E, 3)
     as_given: AsGiven | None = None
+    read: Chem.Mol | None = None
 
 
 class Packed(NamedTuple):
@@ -96,6 +98,7 @@ def _featurised(
                 molecule.mol if molecule.is_given else None,
                 *features,
                 molecule.as_given,
+                molecule.mol,
             )
             for molecule, features in zip(readable, arrays, strict=True)
         ]

@@ -25,8 +25,13 @@ class Graph(SimpleNamespace):
         edge_attr: edge features (E, F).
         pos: positions in the plane (N, 2).
         y: labels of any shape.
+
+    Attributes:
+        read: the RDKit molecule that a SMILES was read as. Copies do not have it.
     """
 
+    __slots__ = ("read",)
+    read: Any
     x: Tensor
     edge_index: Tensor
     edge_attr: Tensor | None = None

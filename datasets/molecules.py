@@ -342,13 +342,14 @@ def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
     """Return the graph of a featurised molecule, or the error in its place."""
     if isinstance(featurised, MoleculeError):
         return featurised
-    text, mol, *arrays, as_given = featurised
+    text, mol, *arrays, as_given, read = featurised
     x, edge_index, edge_attr = map(torch.from_numpy, arrays)
     graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
     if mol is not None:
         graph.mol = mol
     if as_given is not None:
         graph.as_given = as_given
+    graph.read = read
     return graph
 
 

@@ -44,6 +44,7 @@ class Input:
         image: the picture that the graph was made from.
         segments: the number of the node that each pixel of the picture belongs to.
         as_given: the molecule that was given, if the graph is that of its parent.
+        read: the molecule that `smiles` was read as, if it is still at hand.
     """
 
     graph: "Data | Graph"
@@ -52,6 +53,7 @@ class Input:
     image: NDArray[np.floating] | None = None
     segments: NDArray[np.integer] | None = None
     as_given: "AsGiven | None" = None
+    read: "Mol | None" = None
 
     @cached_property
     def data(self) -> "Data":

@@ -17,12 +17,12 @@ from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, molecule_graphs
-from graphxai.datasets.training_set import training_set_of
+from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.compute.models import LoadedModel
-from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.explanation.compute.nearness import read_nearness
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
@@ -127,10 +127,7 @@ class ExplainBatch:
         `smiles` and `reason`. If the table has names, every row has a `name`.
         """
         training = training_set_of(loaded(self.model))
-        explained = self.explanations(smiles, numbers, names)
-        for row in explained:
-            if isinstance(row, ExplainedRow):
-                set_nearness(row.explanation, training)
+        explained = self._explained(smiles, numbers, names, training)
         return [self._row(row, names is not None) for row in explained]
 
     def explanations(
@@ -141,10 +138,25 @@ class ExplainBatch:
         The explanations do not say how near their molecules are to the training set, see
         `set_nearness`.
         """
+        return self._explained(smiles, numbers, names, None)
+
+    def _explained(
+        self,
+        smiles: Sequence[str],
+        numbers: Sequence[int],
+        names: Names,
+        training: TrainingSet | None,
+    ) -> list[ExplainedRow | NamedRejectedRow]:
+        """Explain molecules, and tell how near they are to a training set if there is one."""
         model, explainer = loaded(self.model), get_explainer(self.method)
 
         def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
-            return explain_prepared(model, rows, explainer, target=self.target)
+            explained = explain_prepared(
+                model, rows, explainer, target=self.target, training=training
+            )
+            for row, explanation in explained:
+                read_nearness(explanation)  # now, while the molecule that was read is at hand
+                yield row, explanation
 
         with one_thread():
             encoded, rejected = _encoded(model, smiles, numbers)

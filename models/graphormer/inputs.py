@@ -75,9 +75,9 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     if isinstance(graph, Exception):
         raise graph
     if graph is not None:
-        return _molecule(encode.forward(graph))
+        return _molecule(encode.forward(graph), graph)
     if isinstance(value, Graph):
-        return _molecule(encode(value))
+        return _molecule(encode(value), value)
     if is_data(value):
         return _from_data(config, value, encode)
     if config.reads == "digits":
@@ -88,10 +88,11 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     raise InputError(f"this model takes {inputs_text}, not {type(value).__name__}.")
 
 
-def _molecule(graph: Graph) -> Input:
-    """Return the input of a molecule's encoded graph."""
+def _molecule(graph: Graph, featurised: Graph) -> Input:
+    """Return the input of a molecule's encoded graph, made from its featurised graph."""
     as_given = vars(graph).pop("as_given", None)  # what lies on a graph must be alike on all
-    return Input(graph, graph.smiles, graph.get("mol"), as_given=as_given)
+    read = featurised.get("read")
+    return Input(graph, graph.smiles, graph.get("mol"), as_given=as_given, read=read)
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:

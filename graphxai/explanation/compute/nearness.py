@@ -3,13 +3,17 @@
 This takes a while, so it is only computed when it is first read.
 """
 
+import weakref
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphxai.contract.inputs import Input
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
 
 
 def nearness_when_read(
@@ -23,7 +27,9 @@ def nearness_when_read(
         return None
     if training is None:
         return UNKNOWN
-    return cache(partial(_nearness, training, item.molecule or item.smiles))
+    # A result may outlive its input by far, and must not keep the molecule that was read.
+    read = None if item.read is None else weakref.ref(item.read)
+    return cache(partial(_nearness, training, item.molecule or item.smiles, read))
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
@@ -41,11 +47,23 @@ def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None
             prediction.set_nearness(nearness)
 
 
-def _nearness(training: TrainingSet, molecule: Any) -> Nearness:
-    """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES."""
+def read_nearness(explanation: Explanation) -> None:
+    """Compute the nearness of an explanation now, instead of when it is first read."""
+    for prediction in explanation.predictions:
+        _ = prediction.nearness
+
+
+def _nearness(
+    training: TrainingSet, molecule: Any, read: "weakref.ref[Mol] | None" = None
+) -> Nearness:
+    """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES.
+
+    If the molecule that the SMILES was read as still exists, it is not read again.
+    """
     from rdkit import Chem, rdBase
 
+    at_hand = None if read is None else read()
     with rdBase.BlockLogs():
-        return training.nearness(
-            Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
-        )
+        if isinstance(molecule, str):
+            molecule = Chem.MolFromSmiles(molecule) if at_hand is None else at_hand
+        return training.nearness(molecule)
