@@ -217,30 +217,7 @@ def run(
     module = GraphormerModule(model, settings, out)
     state = out / "state"
     last = state / "last.ckpt"
-    trainer = pl.Trainer(
-        max_epochs=settings.epochs,
-        accelerator=settings.accelerator,
-        devices=settings.devices,  # type: ignore[arg-type]
-        strategy=settings.strategy,
-        precision=settings.precision,  # type: ignore[arg-type]
-        gradient_clip_val=settings.gradient_clip or None,
-        logger=CSVLogger(str(out), name="", version=""),
-        callbacks=[
-            ModelCheckpoint(
-                dirpath=state,
-                filename="last",
-                save_top_k=1,
-                save_on_train_epoch_end=True,  # after the validation of the epoch
-                enable_version_counter=False,
-            ),
-            *_progress(settings.progress),
-        ],
-        enable_progress_bar=settings.progress and sys.stderr.isatty(),
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        log_every_n_steps=1,
-    )
+    trainer = _trainer(settings, out)
     loaders = make_loaders(train, valid, settings, module)
     earlier = _read_metrics(out)  # Lightning overwrites the file
     try:
@@ -258,6 +235,34 @@ def run(
         save_checkpoint(module.current_model, state / "best")
         module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
     return module.kept
+
+
+def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
+    """Return Lightning's trainer, which writes `metrics.csv` and its state into `out`."""
+    return pl.Trainer(
+        max_epochs=settings.epochs,
+        accelerator=settings.accelerator,
+        devices=settings.devices,  # type: ignore[arg-type]
+        strategy=settings.strategy,
+        precision=settings.precision,  # type: ignore[arg-type]
+        gradient_clip_val=settings.gradient_clip or None,
+        logger=CSVLogger(str(out), name="", version=""),
+        callbacks=[
+            ModelCheckpoint(
+                dirpath=out / "state",
+                filename="last",
+                save_top_k=1,
+                save_on_train_epoch_end=True,  # after the validation of the epoch
+                enable_version_counter=False,
+            ),
+            *_progress(settings.progress),
+        ],
+        enable_progress_bar=settings.progress and sys.stderr.isatty(),
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        log_every_n_steps=1,
+    )
 
 
 def _end_if_terminated(trainer: pl.Trainer, out: Path) -> None:

@@ -95,8 +95,7 @@ def train_mnist(
     """
     settings = with_options(settings or DigitSettings(), options, "train_mnist")
     require_hardware(settings)
-    out, seed, progress = Path(out), settings.seed, settings.progress
-    versions = settings.versions_used
+    out, progress = Path(out), settings.progress
     if (out / "state").exists() and not settings.resume:
         raise ValueError(
             f"{out} already contains a run: resume it (resume=True, --resume) or choose another"
@@ -107,18 +106,13 @@ def train_mnist(
     held_out = max(1, len(images) // 10)
     cut = len(images) - held_out
     valid = list(_graphs(images[cut:], labels[cut:], config, "validation graphs", progress))
-    train: list[Data] = []
-    for version in range(versions):
-        chosen = images[:cut] if version == 0 else _deformed(images[:cut], 1000 * seed + version)
-        title = f"training graphs, version {version + 1} of {versions}"
-        train += _graphs(chosen, labels[:cut], config, title, progress)
-
+    train = _training_graphs(images[:cut], labels[:cut], config, settings)
     training = replace(
         RECIPE.for_run(settings),
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(settings.seed)
     result = fit(Graphormer(config), train, valid, training, out)
     model = result.model.cpu()
     temperature = calibrate(model, predict(model, valid), torch.from_numpy(labels[cut:]))
@@ -134,7 +128,7 @@ def train_mnist(
         "train_images": cut,
         "validation_images": held_out,
         "test_images": len(test),
-        "versions": versions,
+        "versions": settings.versions_used,
         "training": asdict(training),
         "best_epoch": result.epoch,
         "validation_accuracy": next(iter(result.scores.values()), math.nan),
@@ -145,6 +139,19 @@ def train_mnist(
     }
     measure_mean_node(model, train)
     return save_checkpoint(model, out / "model", card=_card(model, metadata), metadata=metadata)
+
+
+def _training_graphs(
+    images: np.ndarray, labels: np.ndarray, config: GraphormerConfig, settings: DigitSettings
+) -> list[Data]:
+    """Return the graphs of images in all their versions, of which the first is unchanged."""
+    graphs: list[Data] = []
+    versions = settings.versions_used
+    for version in range(versions):
+        chosen = images if version == 0 else _deformed(images, 1000 * settings.seed + version)
+        title = f"training graphs, version {version + 1} of {versions}"
+        graphs += _graphs(chosen, labels, config, title, settings.progress)
+    return graphs
 
 
 def conformal_parts(digits: np.ndarray, held_out: int) -> tuple[np.ndarray, Split]:

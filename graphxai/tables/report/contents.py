@@ -67,29 +67,16 @@ def page_data(
     prediction = explanations[0].prediction
     (task,) = (task for task in model.config.tasks if task.name == prediction.task)
     score = score_sign(model.origin.metadata, prediction)
-    limit = colour_limit(records, SATURATED)
     compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
-    shown = [explainer, *map(get_explainer, compared)]
     # a fragment's relevance cannot be averaged over different classes
     fragments = _fragment_table(cards.molecules) if len(targets) == 1 else None
     target = next(iter(targets)) if len(targets) == 1 else None
     return {
         "title": title,
         "source": source,
-        "model": {
-            "name": model.origin.name,
-            "sha256": model.origin.sha256,
-            "summary": _summary(model, task.name, score),
-            "score": _objection(score),
-            "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
-        },
+        "model": _about_model(model, task.name, score),
         "versions": versions(),
-        "method": explainer.name,
-        "additive": explainer.traits.adds_up,
-        "unsigned": {
-            e.name: e.traits.large_score_means for e in shown if e.traits.large_score_means
-        },
-        "titles": {e.name: e.title for e in shown},
+        **_about_methods([explainer, *map(get_explainer, compared)]),
         "words": {
             "intro": _intro(explainer, {about_output(e) for e in explanations}),
             "full": sentence_about(records, chosen),
@@ -100,11 +87,7 @@ def page_data(
         "rule": RULE,
         "value": value_names.pop() if len(value_names) == 1 else "Probability",
         "unit": UNIT,
-        "limit": rounded([limit])[0],
-        "quantile": SATURATED,
-        "ticks": list(Scale(limit, one_sided=bool(explainer.traits.large_score_means)).ticks()),
-        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
-        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
+        **_colours(colour_limit(records, SATURATED), explainer),
         "molecules": records,
         "columns": list(predicted_columns(model)),
         "inputs": _headings(cards.molecules[0].row.others, predicted_columns(model)),
@@ -115,6 +98,39 @@ def page_data(
         "rejected": cards.rejected,
         "refused": dict(full.refused),
         "measured": agreement(task, measured.columns.get(task.name, ""), target, records),
+    }
+
+
+def _about_model(model: Model, task: str, score: Sign) -> dict[str, Any]:
+    """Describe the model and how well it predicts the explained task."""
+    return {
+        "name": model.origin.name,
+        "sha256": model.origin.sha256,
+        "summary": _summary(model, task, score),
+        "score": _objection(score),
+        "tasks": [[each.name, list(each.classes), each.unit] for each in model.config.tasks],
+    }
+
+
+def _about_methods(explainers: Sequence[Explainer]) -> dict[str, Any]:
+    """Describe the methods on the page, of which the first explains all molecules."""
+    meanings = {e.name: e.traits.large_score_means for e in explainers}
+    return {
+        "method": explainers[0].name,
+        "additive": explainers[0].traits.adds_up,
+        "unsigned": {name: meaning for name, meaning in meanings.items() if meaning},
+        "titles": {e.name: e.title for e in explainers},
+    }
+
+
+def _colours(limit: float, explainer: Explainer) -> dict[str, Any]:
+    """Describe the colours of relevance and the bar that explains them."""
+    return {
+        "limit": rounded([limit])[0],
+        "quantile": SATURATED,
+        "ticks": list(Scale(limit, one_sided=bool(explainer.traits.large_score_means)).ticks()),
+        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
+        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
     }
 
 
