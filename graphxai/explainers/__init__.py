@@ -1,4 +1,4 @@
-"""Explainers. Each family has a file, and all share a base class and a registry."""
+"""Methods that give relevance to nodes and pairs of nodes. Each family has a file."""
 
 from importlib import import_module
 from pkgutil import iter_modules
