@@ -97,11 +97,18 @@ def further_methods() -> str:
     return "\n\n".join(["## Further methods", *entries])
 
 
+def kinds_of_models() -> str:
+    """Return the table that `benchmarks/kinds.py` measured, and the sentences of refusals."""
+    page = (DOCS.parent / "benchmarks" / "results" / "kinds.md").read_text(encoding="utf-8")
+    return page[page.index("\n* ") :].strip()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": table_of_methods,
     "metrics": table_of_metrics,
     "models": table_of_models,
     "further methods": further_methods,
+    "kinds of models": kinds_of_models,
 }
 
 

@@ -18,6 +18,7 @@ from graphxai.explanation.result import Result
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
+from .graph_schemes import GRAPH_SCHEME_TITLES, parts_of_graph
 from .names import cut_smiles, described, name_in_words
 from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .fragment_shapley import FragmentValues
 
 REST = "rest"  # the atoms that no pattern covers
-NO_MOLECULE = "fragments are parts of a molecule, but this graph has none."
+NO_MOLECULE = "fragments are parts of a molecule or of a graph with edges, but this input has none."
 
 FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is computed
 
@@ -43,8 +44,9 @@ class Fragment:
 
     Args:
         name: what the part is called.
-        smiles: canonical SMILES without stereochemistry, with `*` where the part is attached.
-        atoms: sorted atom indices.
+        smiles: canonical SMILES without stereochemistry, with `*` where the part is attached. It is
+            empty for a part of a graph that is no molecule.
+        atoms: sorted atom indices, or numbers of nodes.
         relevance: its summed relevance, or its Shapley value.
         scheme: how the molecule was divided.
         unsigned: as in `Explanation`.
@@ -69,12 +71,14 @@ class Fragment:
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragment_svg
 
+        if not self.smiles:
+            raise ValueError("a part of a graph has no picture of its own: draw all parts.")
         chosen = Scale.chosen(scale, [self.relevance], palette=palette)
         chosen = replace(chosen, one_sided=bool(self.unsigned))
         return fragment_svg(self.smiles, self.relevance, scale=chosen)
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if self.smiles else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +132,13 @@ class Fragments(Result, Sequence[Fragment]):
             for p in self
         ]
         columns = ["name", "smiles", "relevance", "per_atom", "atoms", "error"]
-        frame = pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(rows, columns=columns).replace({"smiles": {"": None}})
         return frame.dropna(axis=1, how="all") if len(frame) else frame
 
     def svg(
         self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
     ) -> str:
-        """Draw the molecule, its fragments in the colours of their relevance, and a numbered list.
+        """Draw the molecule or graph, its parts in their colours, and a numbered list of the parts.
 
         Args:
             scale: the relevance shown in full colour; by default the largest |relevance| of a
@@ -144,6 +148,7 @@ class Fragments(Result, Sequence[Fragment]):
         """
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragments_svg
+        from graphxai.visualization.graph_parts import graph_parts_svg
 
         explanation = self.explanation
         options.setdefault("title", explanation.headline)
@@ -152,13 +157,16 @@ class Fragments(Result, Sequence[Fragment]):
         listed = [(part.name, part.atoms, part.relevance) for part in self]
         fitted = Scale.chosen(scale, [part.relevance for part in self], palette=palette)
         options["scale"] = explanation.scale(fitted)
+        if explanation.molecule is None and explanation.drawn is not None:
+            return graph_parts_svg(explanation.drawn, listed, **options)
         return fragments_svg(explanation.atoms(NO_MOLECULE), listed, **options)
 
     def _caption(self) -> str:
         e = self.explanation
         total = f"{self.total:z.2f}" if e.unsigned else f"{self.total:+z.2f}"
         total += f" {e.unit}" if e.unit and e.additive else ""
-        over = SCHEME_TITLES.get(self.scheme, "matches of SMARTS")
+        named = "named parts" if e.molecule is None else "matches of SMARTS"
+        over = (SCHEME_TITLES | GRAPH_SCHEME_TITLES).get(self.scheme, named)
         if self.shapley is not None:
             return minus_signs(f"{e.title} of {over} ({self.shapley}): {total} in all")
         return minus_signs(f"{e.title}, summed over {over}: {total} in all")
@@ -174,7 +182,7 @@ def fragments(
     operator: "Operator" = "mask",
     seed: int = 0,
 ) -> Fragments:
-    """Sum relevance over the parts of a molecule, or compute the parts' Shapley values.
+    """Sum relevance over the parts of a molecule or graph, or compute the parts' Shapley values.
 
     The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
     pattern covers into one part, "rest". A match that shares an atom with an earlier match is
@@ -192,7 +200,9 @@ def fragments(
         explanation: explanation of a molecule.
         scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
             Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
-            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}.
+            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is
+            no molecule is divided into "communities" of largest modularity (Clauset 2004),
+            connected "components", or your parts {name: numbers of nodes}.
         method: "sum" adds the relevance of the atoms; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
         graph: the graph that was explained, for "shapley". It is needed where the molecule alone
@@ -202,8 +212,9 @@ def fragments(
 
     Raises:
         TypeError: for a list (see `fragment_table`).
-        ValueError: for a graph without a molecule, an unknown scheme, method or operator,
-            unreadable SMARTS, or a model or graph other than those explained.
+        ValueError: for an input with neither a molecule nor edges, an unknown scheme, method or
+            operator, unreadable SMARTS, parts with wrong nodes, or a model or graph other than
+            those explained.
     """
     if isinstance(explanation, str) or hasattr(explanation, "GetAtoms"):
         raise TypeError(
@@ -217,9 +228,14 @@ def fragments(
         )
     if method not in get_args(FragmentMethod):
         raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
-    mol = explanation.atoms(NO_MOLECULE)
-    name, divide = named_scheme(scheme)
-    parts = _closed(divide(mol), mol.GetNumAtoms())
+    mol = explanation.molecule
+    if mol is None and explanation.drawn is not None:
+        name, divided = parts_of_graph(explanation.drawn, len(explanation), scheme)
+    else:
+        mol = explanation.atoms(NO_MOLECULE)
+        name, divide = named_scheme(scheme)
+        divided = divide(mol)
+    parts = _closed(divided, len(explanation))
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
     from .fragment_shapley import fragment_values, valued  # needs PyG
@@ -241,12 +257,12 @@ def _closed(parts: list[Part], n: int) -> list[Part]:
 
 def _summed(
     explanation: Explanation,
-    mol: "Mol",
+    mol: "Mol | None",
     parts: list[Part],
     scheme: str,
     shapley: "FragmentValues | None" = None,
 ) -> tuple[Fragment, ...]:
-    written = _smiles_of(mol, [atoms for _, atoms in parts])
+    written = [""] * len(parts) if mol is None else _smiles_of(mol, [atoms for _, atoms in parts])
     errors = None if shapley is None else shapley.errors
     summed = []
     for k, ((name, atoms), smiles) in enumerate(zip(parts, written, strict=True)):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MAX_MATCHES = 100_000  # per pattern and molecule
 
-Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
+Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"  # see `fragments`
 Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
 
 

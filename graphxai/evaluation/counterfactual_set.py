@@ -363,7 +363,9 @@ def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Te
         numbers = torch.where(stays, -1, (~stays).cumsum(0) - 1)
         return (~stays).nonzero()[:, 0].tolist(), numbers
     if data.get("edge_index") is None:
-        raise ValueError("edges can only be removed if all of them are in one edge_index.")
+        raise ValueError(
+            "rows of tokens have no edge_index, so no edges: remove nodes (of='nodes')."
+        )
     types = data.get("edge_type") if data.get("schema") is not None else None
     if types is None:
         pairs, belongs = undirected_edges(data.edge_index)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.inputs import prepare_all
+from graphxai.contract.inputs import as_list, prepare_all
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 
@@ -56,6 +56,8 @@ def edge_shapley(
     inputs: Sequence[Any],
     target: Any = None,
     *,
+    node: Any = None,
+    pair: Any = None,
     permutations: int = 8,
     seed: int = 0,
 ) -> list[EdgeShapley]:
@@ -74,17 +76,24 @@ def edge_shapley(
         model: any model that `explain` takes.
         inputs: graphs, as for `explain`.
         target: the output to explain, as for `explain`.
+        node, pair: the node or pair of nodes to explain, as for `explain`.
         permutations: the number of orders.
         seed: draws the orders.
 
     Raises:
-        ValueError: `permutations` is below 1, an input cannot be used, the model does not have the
-            target, or a wrapped model may read edges from a matrix.
+        ValueError: `permutations` is below 1, an input cannot be used or has no edges, the model
+            does not have the target, or a wrapped model may read edges from a matrix.
     """
     if permutations < 1:
         raise ValueError(f"permutations must be at least 1, not {permutations}.")
     wanted = Target.of(target)
+    if node is not None or pair is not None:
+        from graphxai.adapters.chosen import mark_explained  # loads PyG
+
+        inputs = as_list(mark_explained(inputs, node, pair))[0]
     graphs = [item.data for item in prepare_all(model, inputs)]
+    if any(graph.get("edge_index") is None for graph in graphs):
+        raise ValueError("rows of tokens have no edges: explain the tokens.")
     with evaluating(model):
         return [
             values

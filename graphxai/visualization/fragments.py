@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +63,49 @@ def fragments_svg(
     Raises:
         ValueError: a sum is not finite, or the picture is too small.
     """
-    sums = finite([relevance for *_, relevance in fragments])
+
+    def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
+        drawing, points, bond = structure(mol, room)
+        areas = [
+            _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
+            for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
+        ]
+        tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
+        return (
+            f'<g class="fragments">{"".join(areas)}</g>'
+            f'<g class="structure" pointer-events="none">{drawing}</g>{tags}'
+        )
+
+    return parts_page(
+        fragments, drawn, "Fragments coloured by relevance", scale=scale, title=title,
+        subtitle=subtitle, legend=legend, width=width, height=height, palette=palette,
+    )  # fmt: skip
+
+
+def parts_page(
+    parts: Sequence[Listed],
+    drawn: Callable[[tuple[float, float], Sequence[str], Scale], str],
+    untitled: str,
+    *,
+    scale: Scale | float | None,
+    title: str,
+    subtitle: str,
+    legend: Sequence[str],
+    width: float,
+    height: float,
+    palette: str,
+    dark_tags: bool = False,
+) -> str:
+    """Draw what has parts as SVG, beside a numbered list of the parts.
+
+    Args:
+        parts: the name, members and summed relevance of each part.
+        drawn: draws them in a room of pixels, given the colour of each part and the scale.
+        untitled: the title for screen readers if there is no other.
+        scale, title, subtitle, legend, width, height, palette: as for `fragments_svg`.
+        dark_tags: whether the numbers of the parts are in dark circles.
+    """
+    sums = finite([relevance for *_, relevance in parts])
     scale = Scale.chosen(scale, sums, palette=palette)
     head, top = heading(title, subtitle, width)
     bottom = height - BAR_ROOM
@@ -71,27 +113,20 @@ def fragments_svg(
     if min(room) < SMALLEST_ROOM:
         least = (SMALLEST_ROOM + width - room[0], SMALLEST_ROOM + height - room[1])
         raise too_small((width, height), least)
-    drawing, points, bond = structure(mol, room)
-    colors = scale.hex(sums)
-    areas = [
-        _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
-        for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
-    ]
-    tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
     x, y = MARGIN, top + MARGIN
     listed_at = (width - _LIST_WIDTH - MARGIN, y)
     body = (
-        f'{head}<g transform="translate({number(x)} {number(y)})"><g class="fragments">'
-        f'{"".join(areas)}</g><g class="structure" pointer-events="none">{drawing}</g>{tags}</g>'
-        f"{_list(fragments, scale, listed_at, bottom - y)}"
+        f'{head}<g transform="translate({number(x)} {number(y)})">'
+        f"{drawn(room, scale.hex(sums), scale)}</g>"
+        f"{_list(parts, scale, listed_at, bottom - y, dark_tags)}"
         f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
     )
-    text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in fragments)
+    text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in parts)
     return document(
         width,
         height,
         body,
-        title=title.strip() or "Fragments coloured by relevance",
+        title=title.strip() or untitled,
         description=f"{subtitle.strip()}. {text}.".removeprefix(". "),
     )
 
@@ -186,13 +221,13 @@ def _tags(
     parts = []
     for place, atoms in enumerate(fragments, start=1):
         centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(atoms)]
-        at = _free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
+        at = free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
         taken.append(at)
-        parts.append(_tag(place, float(at[0]), float(at[1])))
+        parts.append(numbered_tag(place, float(at[0]), float(at[1])))
     return "".join(parts)
 
 
-def _free_place(
+def free_place(
     fragment_points: NDArray[np.float64],
     centres: list[NDArray[np.float64]],
     taken: NDArray[np.float64],
@@ -212,15 +247,19 @@ def _free_place(
     return freest
 
 
-def _tag(place: int, x: float, y: float) -> str:
-    text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True)
+def numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
+    """Draw a small circle with a number, white or dark."""
+    ink, fill = ("#ffffff", "#333333") if dark else ("#000000", "#ffffff")
+    text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True, color=ink)
     return (
-        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(_TAG)}" fill="#ffffff"'
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(_TAG)}" fill="{fill}"'
         f' stroke="{_OUTLINE}" stroke-width="1"/>{text}'
     )
 
 
-def _list(fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float) -> str:
+def _list(
+    fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float, dark: bool
+) -> str:
     """Draw the number, colour, name and sum of each fragment in a list.
 
     If there is not enough room, the weakest fragments share a row.
@@ -235,7 +274,7 @@ def _list(fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], he
     colors = scale.hex(sums)
     parts, left, y = [], at[0], at[1] + _ROW / 2
     for k in sorted(strongest[:room]):
-        parts.append(_tag(k + 1, left + _TAG, y))
+        parts.append(numbered_tag(k + 1, left + _TAG, y, dark))
         parts.append(
             f'<rect x="{number(left + 24)}" y="{number(y - 7)}" width="14" height="14" rx="3"'
             f' fill="{colors[k]}" stroke="{_OUTLINE}" stroke-width="1"/>'

@@ -16,6 +16,7 @@ from .text import draw_text, escape, fit_text, number, text_width
 
 MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
 _LARGEST, _SMALLEST = 17.0, 3.5  # the limits of a node's radius, in pixels
+ARC = 0.28  # how far an arc bends, as a part of the distance between its ends
 _OUTLINE = "#333333"
 _VISIBLE = 0.03  # below this part of the limit, relevance gives an edge no colour
 _DARK = 0.45  # below this luminance of a node, its label is white
@@ -123,6 +124,7 @@ def framed_graph(
     strength: NDArray[np.float64],
     about: str,
     ringed: Collection[int] = (),
+    arcs: Collection[tuple[int, int]] = (),
 ) -> str:
     """Draw a graph as SVG by `draw`, with heading and colour bar.
 
@@ -135,16 +137,17 @@ def framed_graph(
         strength (N,): decides which nodes of a large graph are drawn, those with the largest.
         about: what is drawn, in words for screen readers.
         ringed: the nodes that are drawn in any case.
+        arcs: the nodes between which there are arcs, for which there has to be room around.
 
     Raises:
         ValueError: the picture is too small.
     """
-    shown = _shown(strength, ringed)
+    shown = nodes_to_draw(strength, ringed)
     if len(shown) < len(strength):
         cut = f"{len(shown)} of {len(strength)} nodes, with the largest |relevance|"
         picture = replace(picture, note=f"{picture.note}; {cut}" if picture.note else cut)
     surroundings = frame(picture)
-    drawn = draw(_laid_out(graph, shown, surroundings.room))
+    drawn = draw(laid_out(graph, shown, surroundings.room, arcs))
     key, subtitle = scale.key(picture.legend), picture.subtitle.strip()
     words = [f"{subtitle}." if subtitle else "", about]
     words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
@@ -166,7 +169,7 @@ def _about(values: NDArray[np.float64], scale: Scale) -> str:
     return f"{len(values)} nodes with relevance from {ends}."
 
 
-def _shown(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
+def nodes_to_draw(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
     """Return the nodes to draw, in ascending order."""
     if len(strength) <= MOST_NODES:
         return np.arange(len(strength))
@@ -195,17 +198,26 @@ def _lines(
     return lines
 
 
-def _laid_out(graph: PlainGraph, shown: NDArray[np.int_], room: tuple[float, float]) -> GraphLayout:
-    """Lay out the nodes in a room of pixels, with a radius that depends on their places."""
+def laid_out(
+    graph: PlainGraph,
+    shown: NDArray[np.int_],
+    room: tuple[float, float],
+    arcs: Collection[tuple[int, int]] = (),
+) -> GraphLayout:
+    """Lay out the nodes in a room of pixels, with a radius that depends on their places.
+
+    Around them there is room for arcs between these nodes.
+    """
     place = {int(node): k for k, node in enumerate(shown)}
     lines = _lines(graph.edges, place, np.zeros(max(place, default=0) + 1), None)
     points = laid_out_graph(len(shown), tuple(lines), room[0] / room[1])
+    spans = [points[place[i]] - points[place[j]] for i, j in arcs if i in place and j in place]
+    bulge = ARC * float(np.linalg.norm(spans, axis=1).max()) if spans else 0.0
     radius = _LARGEST
-    for _ in range(
-        2
-    ):  # the places need a margin of one radius, and the radius depends on the places
+    # the places need a margin of one radius, and the radius depends on the places
+    for _ in range(2):
         margin = radius + 12
-        extent = np.maximum(np.ptp(points, axis=0), 1e-9)
+        extent = np.maximum(np.ptp(points, axis=0) + bulge, 1e-9)
         free = np.maximum(np.array(room) - 2 * margin, 10.0)
         zoom = float((free / extent).min()) if len(shown) > 1 else 1.0
         middle = (points.max(0) + points.min(0)) / 2
@@ -284,8 +296,12 @@ def nodes_svg(
     scale: Scale,
     ringed: Collection[int],
     labels: bool,
+    around: float = 1.0,
 ) -> str:
-    """Draw the nodes with their labels, which belong above the edges."""
+    """Draw the nodes with their labels, which belong above the edges.
+
+    A label beside its node keeps a distance of `around` radii from the node's middle.
+    """
     shown, points, radius = layout.shown, layout.points, layout.radius
     discs = []
     names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
@@ -303,7 +319,7 @@ def nodes_svg(
         first = [node in ringed for node in shown.tolist()]
         strength = np.where(first, np.inf, np.abs(values[shown]))
         order = np.argsort(-strength, kind="stable").tolist()
-        words = _labels_svg(names, order, points, radius, colors)
+        words = _labels_svg(names, order, points, radius, colors, around)
     return f'<g class="nodes">{"".join(discs)}</g><g pointer-events="none">{words}</g>'
 
 
@@ -313,13 +329,15 @@ def _labels_svg(
     points: NDArray[np.float64],
     radius: float,
     colors: Sequence[str],
+    around: float,
 ) -> str:
     """Write the names on their nodes, or below or above them where there is room.
 
     The nodes are in `order`, the most important first. A name without room is only in the tooltip.
     """
     size, words = min(12.0, max(7.0, radius * 0.95)), []
-    taken = [(x - radius, y - radius, x + radius, y + radius) for x, y in points.tolist()]
+    away = around * radius
+    taken = [(x - away, y - away, x + away, y + away) for x, y in points.tolist()]
     for k in order:
         x, y = points[k].tolist()
         if text_width(names[k], size) <= 1.9 * radius:
@@ -328,7 +346,7 @@ def _labels_svg(
             continue
         text, fitted = fit_text(names[k], min(max(size, 9.0), 10.0), 90.0, smallest=8.0)
         half = text_width(text, fitted) / 2
-        for base in (y + radius + fitted, y - radius - 0.3 * fitted):
+        for base in (y + away + fitted, y - away - 0.3 * fitted):
             box = (x - half, base - 0.75 * fitted, x + half, base + 0.2 * fitted)
             if not any(_overlap(box, other) for other in taken):
                 taken.append(box)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite, signed
 from .curves import new_figure
-from .graph import GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
+from .graph import ARC, GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
 from .molecule import Window, framed
 from .picture import PictureOptions, with_picture_options
 from .text import escape, number
@@ -27,7 +27,6 @@ _THINNEST = 0.8  # the smallest width of a line, in pixels
 _FAINT = 0.08  # below this part of the limit, rings would only be white lines
 _RING = 0.24  # the radius of a ring, in bond lengths
 _HEAD = 0.12  # the head of an arrow without width, in bond lengths
-_BULGE = 0.28  # how far an arrow bends, as a part of the distance between its atoms
 _DARKEST = (
     0.0,
     0.447,
@@ -153,6 +152,7 @@ def graph_pairs_svg(
         strength=strength,
         about=count,
         ringed=graph.explained,
+        arcs=[(a, b) for a, b, value in pairs if abs(value) > _FAINT * scale.limit],
     )
 
 
@@ -174,7 +174,7 @@ def _arrow(
     reader, read, value = pair
     start, end = (points[node if place is None else place[node]] for node in (read, reader))
     along = end - start
-    bend = (start + end) / 2 + _BULGE * along[::-1] * (1, -1)
+    bend = (start + end) / 2 + ARC * along[::-1] * (1, -1)
     width = _width(value, bond, scale)
     clear, head = (_RING + _WIDEST / 2) * bond, _HEAD * bond + width
     start = start + clear * _unit(bend - start)

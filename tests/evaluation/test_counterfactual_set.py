@@ -5,7 +5,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv, global_add_pool
 
 import graphxai as gx
@@ -212,3 +212,29 @@ def test_the_root_at_which_a_model_reads_its_answer_stays(operator):
         assert removed.before.label == "b"
         assert removed.members == (1, 3)
         assert removed.proven
+
+
+class Written(nn.Module):
+    """Counts authors of papers, and half of the papers that cite them."""
+
+    def forward(self, x_dict, edge_index_dict, batch_dict):
+        writes = edge_index_dict["author", "writes", "paper"]
+        cites = edge_index_dict["paper", "cites", "paper"]
+        papers = x_dict["paper"].new_zeros(len(x_dict["paper"]), 1)
+        papers = papers.index_add(0, writes[1], x_dict["author"][writes[0]])
+        papers = papers.index_add(0, cites[1], x_dict["paper"][cites[0]] / 2)
+        return global_add_pool(papers, batch_dict["paper"]) - 2.4
+
+
+def test_edges_of_a_heterogeneous_graph_go_type_by_type():
+    data = HeteroData()
+    data["author"].x, data["paper"].x = torch.ones(2, 1), torch.ones(3, 1)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [0, 1]])
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    model = gx.wrap(Written(), kind="binary")  # the output is 2 + 1 - 2.4
+    result = gx.counterfactual_set(model, data, of="edges", method="random")
+    assert len(result) == 1
+    assert result.members[0] in {(0, 2), (1, 3)}  # an author's, as papers come after two authors
+    assert result.proven
+    assert result.before.label == "positive"
+    assert result.after.label == "negative"
