@@ -15,25 +15,27 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import Method
+from graphxai.explanation.compute import models
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
 from graphxai.explanation.compute.lists import OnError, map_inputs
-from graphxai.explanation.compute.models import LoadedModel, Model, loaded
+from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.predicting import PredictionComputation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
 from graphxai.explanation.result import Picture
-from graphxai.models.graphormer import load_model, pretrained_names
+from graphxai.models.graphormer import pretrained_names
 from graphxai.runtime.device import on_device
 
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
-def load(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedModel:
-    """Load a model by name (see `pretrained_models()`), or from the folder of a checkpoint.
-
+def load(
+    name_or_folder: str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+) -> Model:
+    """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
 
     Models of molecules that were trained here bring each molecule to its parent, without
     counter-ions and solvents and neutral where it can be, and say what they changed.
@@ -42,13 +44,26 @@ def load(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedModel:
     A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
     converted. `graphxai.models.graphormer.load_huggingface` has options for this.
 
+    A model of chemprop 2 is a file that `chemprop train` or Lightning wrote (`best.pt`, `.ckpt`),
+    or the folder of a run with several, which are an ensemble. No code from the file is run. It
+    takes molecules as they are drawn.
+
+    Args:
+        name_or_folder: the model.
+        as_drawn: see above.
+        molecule_features: for a chemprop model that reads features of whole molecules, how they
+            are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
+            of an RDKit molecule, or several of these. By default they are read from `config.toml`
+            in the folder of the run.
+
     Returns:
-        A Graphormer, or an Ensemble of several.
+        A Graphormer, an Ensemble of several, or a wrapped chemprop model.
 
     Raises:
         CheckpointError: a checkpoint cannot be read. The message names the file and the key.
+        ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
     """
-    return load_model(name_or_folder, as_drawn=as_drawn)
+    return models.load(name_or_folder, as_drawn=as_drawn, molecule_features=molecule_features)
 
 
 def pretrained_models() -> tuple[str, ...]:
@@ -67,7 +82,7 @@ def explain(
     method: Method = "lrp",
     *,
     target: Any = None,
-    wrt: str | Sequence[str] = ("x",),
+    wrt: str | Sequence[str] | None = None,
     node: Any = None,
     pair: Any = None,
     on_error: OnError = "warn",
@@ -92,7 +107,9 @@ def explain(
         target: the output to explain, see `Target`. By default it is the predicted class, the
             second of two classes, or the value of a regression.
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
-            attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`.
+            attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`. By default
+            these are the nodes' features `x`, and for a chemprop model also its bonds `edge_attr`
+            if the method can explain them.
         node: for models with one output per node, the number of the node to explain. For
             `HeteroData` it is a type and a number. A list has a node for each input, or several
             nodes of a single graph.
@@ -114,7 +131,8 @@ def explain(
             be sent to the processes.
     """
     model = on_device(loaded(model), device)
-    wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    if wrt is not None:
+        wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
     explanations = map_inputs(

@@ -43,6 +43,7 @@ class CallSettings:
     transform: Callable[[Data], Data] | None = None
     features: tuple[str, ...] = ()
     rules: tuple[CustomRule, ...] = ()
+    wrt: tuple[str, ...] = ("x",)  # the inputs that get relevance unless the caller names others
 
     def rules_with(self, rules: Rules) -> Rules:
         """Add the rules of the model to those of a method, if the method has any.

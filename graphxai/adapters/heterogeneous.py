@@ -4,6 +4,7 @@ The rows of all types follow each other, padded with zeros to one width. Such a 
 into batches, lose nodes and get relevance like any other. For the model it is split by types again.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Schema:
         edges = []
         for edge in graph.edge_types:
             attr = graph[edge].get("edge_attr")
-            edges.append((edge, 0 if attr is None else attr.reshape(len(attr), -1).shape[1]))
+            edges.append((edge, 0 if attr is None else math.prod(attr.shape[1:])))
         return cls(tuple(nodes), tuple(edges))
 
 
@@ -86,7 +87,7 @@ def _padded_attributes(graph: HeteroData, schema: Schema, like: Tensor) -> Tenso
     rows = []
     for edge, size in schema.edges:
         count = graph[edge].edge_index.shape[1]
-        attr = graph[edge].edge_attr.reshape(count, -1) if size else like.new_zeros(count, 0)
+        attr = graph[edge].edge_attr.reshape(count, size) if size else like.new_zeros(count, 0)
         rows.append(F.pad(attr.to(like), (0, width - size)))
     return torch.cat(rows)
 

@@ -1,8 +1,8 @@
-"""Check what a user passes to a wrapped model, which is a PyG graph or a row of tokens."""
+"""Check what a user passes to a wrapped model: a PyG graph, a molecule or a row of tokens."""
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,6 +10,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input, InputError, check_edges
+
+if TYPE_CHECKING:
+    from graphxai.datasets.molecule_reading import ReadMolecule
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,40 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
         return Input(value)
     return Input(value, smiles)
+
+
+def read_molecule(value: Any) -> "ReadMolecule":
+    """Check a SMILES or RDKit molecule.
+
+    Raises:
+        MoleculeError: the molecule cannot be read, and the message says why.
+        InputError: the value is no molecule.
+    """
+    from rdkit import Chem, rdBase
+
+    from graphxai.datasets.molecule_reading import MoleculeError, read_molecules
+    from graphxai.datasets.molecules import MAX_ATOMS
+
+    if not isinstance(value, str | Chem.Mol):
+        raise InputError(
+            f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
+        )
+    with rdBase.BlockLogs():
+        (read,) = read_molecules([value], MAX_ATOMS)
+    if isinstance(read, MoleculeError):
+        raise read
+    return read
+
+
+def of_molecule(graph: Data, read: "ReadMolecule") -> Input:
+    """Return the input of a molecule's graph, whose nodes must be the atoms in their order."""
+    atoms = read.mol.GetNumAtoms()
+    if graph.num_nodes != atoms:
+        raise InputError(
+            f"featurize made a graph of {graph.num_nodes} nodes for a molecule of {atoms} atoms."
+            " For relevance of atoms, it needs a node for each atom, in the order of the SMILES."
+        )
+    return Input(graph, read.text, read.mol if read.is_given else None)
 
 
 def _with_entries(graph: Data) -> Data:

@@ -5,28 +5,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
-from graphxai.contract.inputs import Input, InputError
-from graphxai.contract.model import Origin, evaluating
-from graphxai.contract.tasks import TaskSet
+from graphxai.contract.inputs import Input
+from graphxai.contract.model import Origin
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
-from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
 from .call_settings import CallSettings
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
-from .chosen import PAIR, PAIR_IS_IGNORED
-from .embedding import choose_embedding, embedded_rows, replacing_rows
+from .embedding import embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.hooked_pass import why_recorded
 from .engine.pass_request import PassRequest, with_module_rules
 from .engine.relevance_pass import current_relevance
 from .engine.session import pass_by_conservative_rules, pass_by_positive_rules
 from .eval_replica import restoring_attributes
-from .heterogeneous import OF_TYPES, SCHEMA, as_one_graph
+from .heterogeneous import OF_TYPES, SCHEMA
 from .layout import OneGraphAtATime
-from .lookups import LookupForms, may_look_up_rows
+from .lookups import LookupForms
 from .model_checks import ModelChecks, PaddingCheck
 from .module_view import ModuleView
 from .one_at_a_time import (
@@ -36,8 +34,9 @@ from .one_at_a_time import (
     warn_of_undefined_empty,
     warn_of_zeroed_nodes,
 )
-from .reading import read_graph, read_tokens
+from .preparing import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
+from .wrapped_config import WrappedConfig
 
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
 
@@ -46,7 +45,7 @@ class WrappedModel(ModuleView):
     """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
     def __init__(
-        self, module: nn.Module, config: TaskSet, settings: CallSettings, name: str
+        self, module: nn.Module, config: WrappedConfig, settings: CallSettings, name: str
     ) -> None:
         super().__init__(module)
         self.config, self.settings = config, settings
@@ -59,7 +58,7 @@ class WrappedModel(ModuleView):
 
     def __repr__(self) -> str:
         tasks = ", ".join(f"{task.name} ({task.kind})" for task in self.config.tasks)
-        takes = "rows of tokens" if self.settings.dense else "graphs"
+        takes = "rows of tokens" if self.settings.dense else self.config.reads
         names = " and ".join(self.settings.embedding)
         at = f", explained at {names}" if names else ""
         return f"WrappedModel({self.origin.name} of {takes}: {tasks}{at})"
@@ -70,6 +69,11 @@ class WrappedModel(ModuleView):
     def feature_names(self) -> tuple[str, ...]:
         """The names of the columns of `x`."""
         return self.settings.features
+
+    @property
+    def explained_inputs(self) -> tuple[str, ...]:
+        """The inputs that get relevance unless the caller names others."""
+        return self.settings.wrt
 
     @property
     def same_size_only(self) -> bool:
@@ -139,32 +143,7 @@ class WrappedModel(ModuleView):
 
     def prepare(self, value: Any) -> Input:
         """Prepare one input of `explain`, or raise InputError if it cannot be used."""
-        smiles = value if isinstance(value, str) else None
-        if self.settings.featurize is not None and not isinstance(value, Data | HeteroData):
-            value = self.settings.featurize(value)
-        if not self.settings.dense:
-            if isinstance(value, HeteroData):
-                value = as_one_graph(value)
-            may_look_up = bool(self.settings.embedding) or may_look_up_rows(self.module, value)
-            graph = read_graph(value, categorical=may_look_up)
-            if not self.settings.embedding and not is_real(graph.data.x):
-                choose_embedding(self, graph.data)
-            reads_any = PAIR in graph.data and self.attributes_read() is None
-            if reads_any and self.checks.ignores_pair(self, graph.data):
-                raise InputError(PAIR_IS_IGNORED)
-            return Input(graph.data, smiles or graph.smiles)
-        if isinstance(value, Data):
-            value = value.get("dense", value.x)
-        x = read_tokens(value, categorical=bool(self.settings.embedding))
-        nodes = len(x) - int(self.settings.graph_token)
-        if self.settings.embedding:
-            row = Data(dense=x, num_nodes=nodes)
-            with evaluating(self), torch.no_grad():
-                tokens = embedded_rows(self, self.collate([row]).to(self.device))
-            nodes = tokens.shape[1] - int(self.settings.graph_token)
-        if nodes < 1:
-            raise InputError("there are no tokens besides the graph token.")
-        return Input(Data(x=x, dense=x, num_nodes=nodes))
+        return prepared(self, value)
 
     def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
         """Collate prepared inputs into one batch, padded to at least `pad_to` nodes."""

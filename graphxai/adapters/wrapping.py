@@ -7,20 +7,22 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from graphxai.contract.tasks import Task, TaskKind, TaskSet
+from graphxai.contract.tasks import Task, TaskKind
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
 
 from .call_settings import CallSettings
 from .calling import Forward, module_named
+from .chemprop.wrapping import is_chemprop, wrap_chemprop
 from .eval_replica import unwrapped
 from .wrapped import WrappedModel
+from .wrapped_config import WrappedConfig
 
 MOST_CLASSES = 1 << 20  # limited because each class gets a name
 
 
 def wrap(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     tasks: Sequence[Task] | Task | None = None,
     *,
     kind: TaskKind | None = None,
@@ -28,15 +30,21 @@ def wrap(
     task: str | None = None,
     embedding: str | Sequence[str] | None = None,
     forward: Forward | None = None,
-    inputs: Literal["graphs", "tokens"] = "graphs",
+    inputs: Literal["graphs", "molecules", "tokens"] = "graphs",
     graph_token: bool = False,
     featurize: Callable[[Any], Any] | None = None,
     transform: Callable[[Data], Data] | None = None,
     features: Sequence[str] = (),
     rules: Mapping[Any, Compute | ComputeModule] | None = None,
+    molecule_features: Any = (),
     name: str | None = None,
 ) -> WrappedModel:
     """Make a PyTorch model explainable by every method of the toolkit.
+
+    A model of chemprop 2 (`chemprop.models.MPNN`) says itself what its outputs are and what it
+    reads. It takes SMILES, and a list of such models is an ensemble. Of the arguments it takes
+    `tasks` or `task` and `classes`, `featurize` for a `MolGraph` featurizer other than chemprop's
+    own sets, `molecule_features` and `name`.
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes.
@@ -60,7 +68,9 @@ def wrap(
             (`nn.Embedding`) of nodes get it.
         forward: a function `forward(model, batch) -> outputs (B, C)`, for a model with arguments
             that are not attributes of the graph. `batch` is a PyG batch, or `Tokens` (x, mask).
-        inputs: "graphs" for PyG `Data` (or `Batch`), or "tokens" for tensors (N, D).
+        inputs: "graphs" for PyG `Data` (or `Batch`), "molecules" if `featurize` makes such a graph
+            of a SMILES, with a node for each atom in its order, or "tokens" for tensors (N, D).
+            Only models of molecules work in reports, in tables and in the app.
         graph_token: whether the first token is a class token.
         featurize: turns any other input, such as a SMILES, into a graph (or tensor).
         transform: recomputes the structure of a graph after the operator `delete` has removed
@@ -71,6 +81,9 @@ def wrap(
             function `rule(x, operation) -> y`. It computes what the operation or module computes
             from its first argument, and detaches what is constant on the way back (see
             `rules.operation_rule` and `rules.module_rule`).
+        molecule_features: for a chemprop model that reads features of whole molecules, how they
+            are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
+            of an RDKit molecule, or several of these.
         name: the name of the model in results, by default that of its class.
 
     Raises:
@@ -78,13 +91,28 @@ def wrap(
             on an operation.
         TypeError: a key of `rules` is neither an operation nor a class of modules.
     """
-    task_set = TaskSet(_tasks_from(tasks, kind, classes, task))
-    if inputs not in ("graphs", "tokens"):
-        raise ValueError(f"inputs must be 'graphs' or 'tokens', not {inputs!r}.")
-    if graph_token and inputs == "graphs":
-        raise ValueError("graph_token=True needs inputs='tokens', where it is the first row.")
+    if is_chemprop(model):
+        unused = {
+            "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
+            "transform": transform, "features": features, "rules": rules,
+        }  # fmt: skip
+        if given := [option for option, value in unused.items() if value]:
+            raise ValueError(f"a chemprop model takes no {', '.join(given)}: leave it out.")
+        own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
+        return wrap_chemprop(
+            model, own_tasks, task, _class_names(classes), featurize, molecule_features, name
+        )
+    if molecule_features:
+        raise ValueError("molecule_features are for models of chemprop: leave them out.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
+    if inputs not in ("graphs", "molecules", "tokens"):
+        raise ValueError(f"inputs must be 'graphs', 'molecules' or 'tokens', not {inputs!r}.")
+    if inputs == "molecules" and featurize is None:
+        raise ValueError("inputs='molecules' needs featurize=, which makes the graph of a SMILES.")
+    if graph_token and inputs != "tokens":
+        raise ValueError("graph_token=True needs inputs='tokens', where it is the first row.")
+    config = WrappedConfig(_tasks_from(tasks, kind, classes, task), reads=inputs)
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         raise ValueError(
             f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
@@ -98,7 +126,7 @@ def wrap(
         names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
     )  # fmt: skip
-    return WrappedModel(module, task_set, settings, name or type(module).__name__)
+    return WrappedModel(module, config, settings, name or type(module).__name__)
 
 
 def _rule_for(key: Any, compute: Any) -> CustomRule:
@@ -129,10 +157,16 @@ def _tasks_from(
         return tuple(tasks)
     if kind is None:
         raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
-    if isinstance(classes, int):
-        if classes > MOST_CLASSES:
-            raise ValueError(f"classes is {classes}, more than the limit of {MOST_CLASSES:,}.")
-        classes = [str(c) for c in range(classes)]
-    if classes is None and kind == "binary":
-        classes = ("negative", "positive")
-    return (Task("output" if task is None else task, kind, tuple(classes or ())),)
+    names = _class_names(classes)
+    if not names and kind == "binary":
+        names = ("negative", "positive")
+    return (Task("output" if task is None else task, kind, names),)
+
+
+def _class_names(classes: Sequence[str] | int | None) -> tuple[str, ...]:
+    """Return the names of classes, which are numbers if only their count is given."""
+    if not isinstance(classes, int):
+        return tuple(classes or ())
+    if classes > MOST_CLASSES:
+        raise ValueError(f"classes is {classes}, more than the limit of {MOST_CLASSES:,}.")
+    return tuple(str(c) for c in range(classes))

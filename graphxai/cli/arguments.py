@@ -13,7 +13,7 @@ from .terminal import echo
 
 if TYPE_CHECKING:
     from graphxai.datasets.tables.table import Table
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
@@ -54,7 +54,7 @@ def share_imports() -> None:
 
 def load_with_warning(
     name_or_folder: str | Path, device: str | None = None, *, as_drawn: bool = False
-) -> "LoadedModel":
+) -> "Model":
     """Load a model to a device, and warn on standard error if its test scores are of no use."""
     from graphxai.api import load
     from graphxai.learning.scores import useless_tasks
@@ -69,14 +69,15 @@ def load_with_warning(
     return model
 
 
-def check_level(context: typer.Context, model: "LoadedModel", level: float) -> None:
+def check_level(context: typer.Context, model: "Model", level: float) -> None:
     """Say on standard error if a level was given, but the model has no intervals.
 
     Raises ValueError unless the level lies between 0 and 1.
     """
     from graphxai.contract.intervals import require_level
+    from graphxai.explanation.compute.models import conformal_of
 
-    if was_given(context, "level") and not model.conformal:
+    if was_given(context, "level") and not conformal_of(model):
         echo(
             f"model {model.origin.name!r} has no intervals: they are made from its errors on"
             " molecules held out in training, which are not stored with it (`graphxai train` stores"
@@ -170,7 +171,7 @@ def value_of(source: str, kind: str) -> str | Path:
     return Path(source) if kind == "image" else source
 
 
-def require_kind(model: "LoadedModel", source: str, kind: str) -> None:
+def require_kind(model: "Model", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
     taken = model.config.reads
     if kind == "graphs" and taken in ("graphs", "molecules"):

@@ -20,7 +20,7 @@ from .terminal import echo, echo_left_out, printable
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
     from graphxai.chemistry.measurements import Measurements
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
 
 
@@ -154,7 +154,7 @@ def counterfactuals(
 
 
 def _measurements(
-    model: "LoadedModel", path: str | Path, columns: list[str], smiles_column: str | None
+    model: "Model", path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements":
     from graphxai.chemistry.measurements import Measurements
     from graphxai.explanation.compute.models import standardisation_of
@@ -163,7 +163,7 @@ def _measurements(
 
 
 def _measurements_if_any(
-    model: "LoadedModel", path: str | Path, columns: list[str], smiles_column: str | None
+    model: "Model", path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements | None":
     """Read the measured values in the table of molecules, or return None if it has none."""
     from graphxai.chemistry.measurements import NoNumbersError
@@ -178,7 +178,7 @@ def _measurements_if_any(
 
 
 def _find_for_molecule(
-    model: "LoadedModel", smiles: str, towards: str, n: int, options: dict[str, Any], out: Path
+    model: "Model", smiles: str, towards: str, n: int, options: dict[str, Any], out: Path
 ) -> None:
     from graphxai.chemistry.counterfactuals import counterfactuals as find
 
@@ -190,7 +190,7 @@ def _find_for_molecule(
 
 
 def _find_for_table(
-    model: "LoadedModel",
+    model: "Model",
     source: "RowSource",
     towards: str,
     n: int,
@@ -225,7 +225,7 @@ def _find_for_table(
     echo(f"{done}: {out}")
 
 
-def _doubt(model: "LoadedModel", goal_task: str, measured: "Measurements | None") -> str:
+def _doubt(model: "Model", goal_task: str, measured: "Measurements | None") -> str:
     """Return a warning if measured values hardly look like those of their task, or else "".
 
     The task is the one that names their column, or else the goal's.

@@ -27,7 +27,7 @@ from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicab
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
     from graphxai.tables.run import TableCounts
 
@@ -235,7 +235,7 @@ def _require_writable(out: Path | None, methods: list[str]) -> None:
 
 
 def _explain_one(
-    model: "LoadedModel", source: str, kind: str, method: str, target: str | None
+    model: "Model", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     from graphxai.api import explain as explain_input
 
@@ -266,7 +266,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
 
 
 def _explain_table(
-    model: "LoadedModel",
+    model: "Model",
     source: str,
     method: str,
     folder: Path,
@@ -313,7 +313,7 @@ def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str
 
 def _explain_on_ray(
     source: str,
-    model: "LoadedModel",
+    model: "Model",
     method: str,
     folder: str,
     settings: ExplanationSettings,

@@ -11,14 +11,14 @@ from graphxai.runtime.writing import folder_at
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanations import Explanations
 
 PREDICTIONS, RELEVANCE = "predictions.csv", "relevance.csv"
 
 
 def explain_graphs(
-    model: LoadedModel,
+    model: Model,
     source: Path,
     method: str,
     out: Path,
@@ -46,9 +46,10 @@ def explain_graphs(
     from graphxai.api import explain
     from graphxai.datasets.graph_folders import load_graphs
 
-    if model.config.level == "node" and not nodes:
+    level = getattr(model.config, "level", "graph")  # wrapped models have none
+    if level == "node" and not nodes:
         raise ValueError("this model answers for nodes: name them, such as --node 0 --node 5.")
-    if model.config.level == "graph" and nodes:
+    if level == "graph" and nodes:
         raise ValueError("this model has one output per graph: leave out --node.")
     graphs = load_graphs(source).graphs
     explained: dict[str, Explanations] = {}

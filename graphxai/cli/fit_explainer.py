@@ -16,7 +16,7 @@ from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
 
 DIGITS = "mnist-superpixels"
 
@@ -119,7 +119,7 @@ def _kind_of(source: str | None) -> str:
     return DIGITS if source == DIGITS else "table"
 
 
-def _inputs(loaded: "LoadedModel", source: str | None, column: str | None) -> tuple[list[Any], str]:
+def _inputs(loaded: "Model", source: str | None, column: str | None) -> tuple[list[Any], str]:
     """Return the graphs to draw from, and what they are in words."""
     from graphxai.datasets.training_set import FILE
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from graphxai.chemistry.fragment_table import FragmentTable
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
@@ -165,7 +165,7 @@ class _SummedFragments:
 
 
 def _sum_over_rows(
-    model: "LoadedModel",
+    model: "Model",
     source: str,
     method: str,
     division: "str | dict[str, str]",
@@ -204,7 +204,7 @@ def _sum_over_rows(
 
 
 def _of_molecule(
-    model: "LoadedModel", smiles: str, method: str, division: "str | dict[str, str]"
+    model: "Model", smiles: str, method: str, division: "str | dict[str, str]"
 ) -> _SummedFragments:
     """Explain one molecule, and sum relevance over its fragments."""
     from graphxai.api import explain

@@ -26,7 +26,7 @@ from .options import applies_to, options_from, refuse_inapplicable
 from .terminal import PrintableOutput, echo, echo_left_out
 
 if TYPE_CHECKING:
-    from graphxai.explanation.compute.models import LoadedModel
+    from graphxai.explanation.compute.models import Model
 
 
 @options_from(PredictionSettings)
@@ -73,7 +73,7 @@ def predict(
         _predict_one(loaded, source, kind, settings.level)
 
 
-def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> None:
+def _predict_one(model: "Model", source: str, kind: str, level: float) -> None:
     from graphxai.api import predict as predict_one
     from graphxai.tables.cells import teacher_cells
 
@@ -90,7 +90,7 @@ def _predict_one(model: "LoadedModel", source: str, kind: str, level: float) -> 
 
 
 def _predict_table(
-    model: "LoadedModel", source: str, out: Path | None, settings: PredictionSettings
+    model: "Model", source: str, out: Path | None, settings: PredictionSettings
 ) -> None:
     """Predict every row of a table. Exit with status 1 if none can be predicted."""
     from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole

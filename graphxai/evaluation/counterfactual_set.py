@@ -27,7 +27,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
-from graphxai.explanation.compute.models import LoadedModel, Model, loaded
+from graphxai.explanation.compute.models import Model, conformal_of, loaded
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
@@ -321,7 +321,7 @@ def _search(
     if chosen is not None:
         predictions += 1
         (outputs,) = yield ~chosen[None, belongs] | (belongs < 0)
-        conformal = model.conformal if isinstance(model, LoadedModel) else None
+        conformal = conformal_of(model)
         read = read_outputs(model.config, outputs.double().tolist(), None, conformal)
         (after,) = (prediction for prediction in read if prediction.task == task.name)
         if after.label == before.label:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphxai.contract.inputs import Input, as_list, prepare_each
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 from graphxai.learning.masked_atom_network import MaskedAtoms
 from graphxai.learning.masked_atoms import accuracy, train_masked_atoms
 from graphxai.models.graphormer import Ensemble, Graphormer
@@ -20,7 +20,7 @@ FEWEST = 16  # how many graphs are needed to learn from
 
 
 def fit_masked_atoms(
-    model: LoadedModel,
+    model: Model,
     graphs: Any,
     *,
     epochs: int = 30,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphxai.datasets.molecule_reading import MoleculeError
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 
 from .store import Key
 
@@ -40,12 +40,12 @@ class Source:
         return Source(self.title, kept, self.labels)
 
 
-def bace_test(model: LoadedModel, root: str | Path | None = None) -> Source:
+def bace_test(model: Model, root: str | Path | None = None) -> Source:
     """Return the BACE compounds in the test part of the model's split."""
     return bace_part(model, "test", root)
 
 
-def bace_part(model: LoadedModel, part: str, root: str | Path | None = None) -> Source:
+def bace_part(model: Model, part: str, root: str | Path | None = None) -> Source:
     """Return the BACE compounds in a part of the model's split, by their positions in the file.
 
     Args:
@@ -83,7 +83,7 @@ def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
     return Source(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
 
 
-def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
+def graph_part(model: Model, part: str, folder: str | Path) -> Source:
     """Return the graphs of a folder by their positions, with labels for the first task.
 
     If the model was trained on these graphs, only those in a part of its split are returned. For a
@@ -101,11 +101,12 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
     graphs = [plain(graph) for graph in load_graphs(folder).graphs]
     metadata = model.origin.metadata
     split, name = metadata.get("split"), Path(folder).name
-    chosen, title = None, f"{name}, all {model.config.level}s"
+    level = getattr(model.config, "level", "graph")  # wrapped models have none
+    chosen, title = None, f"{name}, all {level}s"
     if isinstance(split, dict) and metadata.get("sha256") == digest_of(graphs):
         chosen = list(map(int, split[part]))
         title = f"{name}, {part} part of the model's split"
-    if model.config.level == "node":
+    if level == "node":
         return _node_part(model, graphs, chosen, title)
     chosen = list(range(len(graphs))) if chosen is None else chosen
     inputs: dict[Key, Any] = {k: graphs[k] for k in chosen}
@@ -116,9 +117,7 @@ def graph_part(model: LoadedModel, part: str, folder: str | Path) -> Source:
     return Source(title, inputs, labels)
 
 
-def _node_part(
-    model: LoadedModel, graphs: list[Any], chosen: list[int] | None, title: str
-) -> Source:
+def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title: str) -> Source:
     """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
 
     Args:
@@ -177,7 +176,7 @@ def _label(cell: str) -> Any:
 
 
 def source(
-    model: LoadedModel,
+    model: Model,
     name: str,
     *,
     data: str | Path | None = None,
@@ -206,7 +205,7 @@ def source(
 
 
 def training_source(
-    model: LoadedModel, name: str, *, data: str | Path | None = None, **columns: Any
+    model: Model, name: str, *, data: str | Path | None = None, **columns: Any
 ) -> Source:
     """Return the training graphs that belong to the `source` of this name."""
     if name == "bace":

@@ -14,7 +14,6 @@ from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
-from graphxai.models.graphormer import Ensemble
 
 from .soundness import noticing_random_numbers, warn_if_outputs_differ
 from .traits import Traits
@@ -22,6 +21,7 @@ from .wrapped import (
     NODES_ONLY,
     check_gradients,
     further_inputs,
+    members_of,
     passes_of,
     warn_of_mixing,
     with_leaves,
@@ -122,7 +122,7 @@ class Explainer(ABC):
         traits = self.traits
         wanted = Target.of(target)
         further = further_inputs(wrt, self.title, traits.explains_other_inputs)
-        if isinstance(model, Ensemble):
+        if members_of(model):
             return self._of_ensemble(model, batch, wanted, wrt)
         with explaining(model), noticing_random_numbers(model, batch):
             if traits.needs_gradients:
@@ -154,12 +154,12 @@ class Explainer(ABC):
         return [self._attribute(model, batch, wanted) for batch in with_inputs]
 
     def _of_ensemble(
-        self, model: Ensemble, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
+        self, model: ExplainableModel, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
     ) -> Attribution:
         """Average over the members, which all explain the target that the ensemble decides on."""
         outputs, decided = decided_by(model, batch, wanted)
         return _averaged(
-            [self.attribute(member, batch, decided, wrt) for member in model.members], outputs
+            [self.attribute(member, batch, decided, wrt) for member in members_of(model)], outputs
         )
 
     def applies_to(self, model: Any) -> bool:
@@ -211,7 +211,7 @@ def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
     )
 
 
-def decided_by(model: Ensemble, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
+def decided_by(model: Any, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
     """Compute the outputs (B, num_outputs) of an ensemble, and the target resolved for them."""
     with evaluating(model), torch.no_grad():
         outputs = model(batch)
@@ -226,7 +226,7 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
         if values[0] is None:
             return None
         if isinstance(values[0], dict):
-            return {k: torch.stack([value[k] for value in values]).mean(0) for k in values[0]}
+            return _mean_by_name(values)
         return torch.stack(values).mean(0)
 
     names = ("relevance", "features", "graph_token", "biases", "output", "average_node")
@@ -238,7 +238,32 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
         mask=attributions[0].mask,
         members=members,
         spread=members.std(0) if len(attributions) > 1 else None,
+        inputs=_mean_of_inputs([attribution.inputs for attribution in attributions]),
     )
+
+
+def _mean_by_name(shares: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average named shares (B,) over the members. A member without a name has zero."""
+    some = {name: value for share in shares for name, value in share.items()}
+    return {
+        name: torch.stack([share.get(name, torch.zeros_like(value)) for share in shares]).mean(0)
+        for name, value in some.items()
+    }
+
+
+def _mean_of_inputs(
+    members: Sequence[dict[str, list[Tensor]] | None],
+) -> dict[str, list[Tensor]] | None:
+    """Average the relevance of further inputs, with one tensor for each graph, over the members."""
+    explained = [inputs for inputs in members if inputs is not None]
+    if not explained:
+        return None
+    return {
+        name: [
+            torch.stack(parts).mean(0) for parts in zip(*(i[name] for i in explained), strict=True)
+        ]
+        for name in explained[0]
+    }
 
 
 def scored(

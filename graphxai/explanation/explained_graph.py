@@ -60,7 +60,7 @@ class ExplainedGraph:
         segments: the number of the superpixel that each pixel belongs to (H, W), or None.
         graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, if it has them. It is empty
             for graphs with several types of nodes, and for molecules, as their features follow from
-            `mol` or `smiles`.
+            `mol` or `smiles`. A molecule whose bonds were explained has `edge_index`.
         drawn: the edges and labels to draw a graph that is no molecule and no image.
         provenance: the model, the hash of its checkpoint, the options and the versions.
 
@@ -162,6 +162,23 @@ class ExplainedGraph:
         return molecule
 
     @property
+    def bonds(self) -> "NDArray[np.floating] | None":
+        """The relevance of each bond (M,), in RDKit's order, or None if bonds were not explained.
+
+        It is the sum over both directions of the bond.
+        """
+        edges, ends = self.relevance_of.get("edge_attr"), self.graph.get("edge_index")
+        molecule = self.molecule
+        if edges is None or ends is None or molecule is None:
+            return None
+        bonds = np.zeros(molecule.GetNumBonds(), dtype=edges.dtype)
+        for value, first, second in zip(edges, *ends.tolist(), strict=True):
+            if (bond := molecule.GetBondBetweenAtoms(first, second)) is None:
+                return None  # the edges are not the bonds
+            bonds[bond.GetIdx()] += value
+        return bonds
+
+    @property
     def equivalent(self) -> list[tuple[int, ...]]:
         """The groups of atoms that differ only by the resonance form that is drawn.
 
@@ -229,7 +246,7 @@ class ExplainedGraph:
         terms["graph token and biases"] = ledger.graph_token + ledger.biases
         if ledger.structure:
             terms["structure"] = sum(ledger.structure.values())
-        terms |= ledger.others
+        terms |= {self._share_word(name): value for name, value in ledger.others.items()}
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
@@ -239,6 +256,11 @@ class ExplainedGraph:
         empty = f"{ledger.without_nodes:+z.2f} without {self.node_word}"
         changed = f"{ledger.change:+z.2f} from adding them"
         return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
+
+    def _share_word(self, name: str) -> str:
+        """Return the word for a further share, by its name in the ledger."""
+        is_bonds = name == "edge_attr" and self.smiles is not None
+        return "bonds" if is_bonds else name.replace("_", " ")
 
     @property
     def node_word(self) -> str:

@@ -95,7 +95,12 @@ class Explanation(ExplainedGraph, Result):
                 options["atom_numbers"] = self.as_given.atoms
                 notes.append(NUMBERED)
             options.setdefault("note", "; ".join(note for note in notes if note))
-            return draw.molecule_svg(molecule, averaged(relevance, groups), **options)
+            bonds = self.bonds
+            if scale is None and bonds is not None:
+                options["scale"] = replace(options["scale"], limit=self._limit(bonds))
+            return draw.molecule_svg(
+                molecule, averaged(relevance, groups), bond_relevance=bonds, **options
+            )
         if self.image is not None and self.segments is not None:
             return draw.superpixel_svg(self.image, self.segments, relevance, **options)
         if self.drawn is not None:
@@ -218,8 +223,9 @@ class Explanation(ExplainedGraph, Result):
 
         Its `node_mask` (N, 1) is the signed relevance. Its `edge_mask` (E,) is the relevance of
         `edge_attr`, if this was explained. A molecule has `x`, `edge_index` and `edge_attr` in
-        OGB's encoding, and other graphs have those of the input. Graphs with several types of nodes
-        have only their number of nodes. Further attributes are `pos` (of superpixels), `smiles`,
+        OGB's encoding, where half of a bond's relevance belongs to each direction, and other graphs
+        have those of the input. Graphs with several types of nodes have only their number of nodes.
+        Further attributes are `pos` (of superpixels), `smiles`,
         `method`, `label` (the target in words) and `ledger`.
         """
         import torch
@@ -234,6 +240,8 @@ class Explanation(ExplainedGraph, Result):
         if molecule is not None and molecule.GetNumAtoms() == len(self):
             data = molecule_to_data(molecule, max_atoms=len(self))
             content |= {"x": data.x, "edge_index": data.edge_index, "edge_attr": data.edge_attr}
+            if (bonds := self.bonds) is not None:  # OGB lists both directions of each bond
+                content["edge_mask"] = torch.from_numpy(bonds).repeat_interleave(2) / 2
             content["smiles"] = self.smiles
         else:
             content |= {name: torch.from_numpy(values) for name, values in self.graph.items()}

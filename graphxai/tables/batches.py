@@ -9,33 +9,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from graphxai.api import load
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.intervals import LEVEL
-from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
-from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, molecule_graphs
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model, last_written, load
 from graphxai.explanation.compute.nearness import read_nearness
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import locate, reading_of
+from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.runtime.threads import one_thread
 from graphxai.visualization.layout import layout_note
 
 from .cells import PARENT, parent_cells, predicted_columns, prediction_cells, teacher_cells
 from .settings import Pictures
-
-if TYPE_CHECKING:
-    pass
 
 PROBE = "CC"
 LEDGER = (
@@ -84,7 +79,7 @@ class ExplainBatch:
         level: how often the predictions' intervals and sets of classes should hold.
     """
 
-    model: LoadedModel | str | Path
+    model: "Model | str | Path"
     method: Method = "lrp"
     target: Any = None
     pictures: Pictures | None = None
@@ -109,7 +104,7 @@ class ExplainBatch:
             "smiles": str,
             **predicted_columns(loaded(self.model)),
             "target": str,
-            **dict.fromkeys(LEDGER, float),
+            **dict.fromkeys(_ledger_columns(loaded(self.model)), float),
             "relevance": list,
             "picture": str,
             **dict.fromkeys(PARENT, str),
@@ -182,8 +177,10 @@ class ExplainBatch:
         explanation, pictures = row.explanation.at(self.level), self.pictures
         ledger = vars(explanation.ledger) | {
             "structure": sum(explanation.ledger.structure.values()),
+            "other_inputs": sum(explanation.ledger.others.values()),
             "unexplained": explanation.ledger.unexplained,
         }
+        columns = _ledger_columns(loaded(self.model))
         as_given = explanation.as_given
         relevance = explanation.by_atom_given(explanation.relevance)
         cells = {
@@ -191,7 +188,7 @@ class ExplainBatch:
             "smiles": one_line((as_given.smiles if as_given else explanation.smiles) or ""),
             **prediction_cells(explanation.predictions),
             "target": explanation.target,
-            **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in LEDGER},
+            **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in columns},
             "relevance": " ".join(f"{value:.7g}" for value in relevance),
             "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
             **parent_cells(explanation.smiles, as_given),
@@ -219,7 +216,7 @@ class PredictBatch:
         level: how often the predictions' intervals and sets of classes should hold.
     """
 
-    model: LoadedModel | str | Path
+    model: "Model | str | Path"
     level: float = LEVEL
 
     def columns(self, named: bool = False) -> dict[str, type]:
@@ -258,21 +255,23 @@ class PredictBatch:
         return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
-def loaded(model: LoadedModel | str | Path) -> LoadedModel:
+def loaded(model: "Model | str | Path") -> Model:
     """Return a model, after loading it once per process if it is given by name or folder."""
-    if not isinstance(model, str | Path):
-        return model
-    folder = locate(model)
-    return _load(folder, max(file.stat().st_mtime_ns for file in folder.iterdir()))
+    return model if not isinstance(model, str | Path) else _load(*last_written(model))
 
 
 @lru_cache(maxsize=2)
-def _load(folder: Path, written: int) -> LoadedModel:
+def _load(folder: Path, written: int) -> Model:
     """Load the model in a folder, again if the date `written` has changed."""
     return load(folder)
 
 
-def require_molecules(model: LoadedModel) -> None:
+def _ledger_columns(model: Model) -> tuple[str, ...]:
+    """Return the columns of the ledger. Wrapped models may have relevance in other inputs."""
+    return LEDGER if isinstance(model, Graphormer | Ensemble) else (*LEDGER, "other_inputs")
+
+
+def require_molecules(model: Model) -> None:
     """Raise ValueError if the model does not read molecules."""
     if not model.config.reads_molecules:
         raise ValueError(
@@ -298,23 +297,18 @@ def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 
 
 def _encoded(
-    model: LoadedModel, smiles: Sequence[str], numbers: Sequence[int]
+    model: Model, smiles: Sequence[str], numbers: Sequence[int]
 ) -> tuple[Encoded, list[RejectedRow]]:
     """Encode molecules with their row numbers, and list the rows that cannot be read."""
-    graphs: dict[int, Graph] = {}
     rejected: list[RejectedRow] = []
-    read = molecule_graphs(smiles, **reading_of(model.config))
-    for row, text, graph in zip(numbers, smiles, read, strict=True):
-        if isinstance(graph, MoleculeError):
-            rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(graph)))
-        else:
-            graphs[row] = graph
     encoded: Encoded = []
     # errors of any type are caught, because one row must not stop the others
-    prepared = prepare_each(model, list(graphs.values()), Exception)
-    for (row, graph), item in zip(graphs.items(), prepared, strict=True):
-        if isinstance(item, Exception):
-            rejected.append(_rejected_for(row, str(graph.get("smiles") or ""), item))
+    prepared = prepare_each(model, smiles, Exception)
+    for row, text, item in zip(numbers, smiles, prepared, strict=True):
+        if isinstance(item, MoleculeError):
+            rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(item)))
+        elif isinstance(item, Exception):
+            rejected.append(_rejected_for(row, text, item))
         else:
             encoded.append((row, item))
     return encoded, rejected
@@ -342,7 +336,7 @@ def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> Re
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def _teacher_cells_by_row(model: LoadedModel, rows: Encoded) -> dict[int, dict[str, Any]]:
+def _teacher_cells_by_row(model: Model, rows: Encoded) -> dict[int, dict[str, Any]]:
     """Return the cells that the teacher beside a model predicts for each row, if there is one."""
     cells = teacher_cells(model, [item for _, item in rows]) if rows else []
     return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))

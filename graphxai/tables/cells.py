@@ -7,7 +7,7 @@ from graphxai.contract.inputs import Input
 from graphxai.datasets.as_given import AsGiven
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import UNKNOWN
-from graphxai.explanation.compute.models import LoadedModel, Model, conformal_of
+from graphxai.explanation.compute.models import Model, conformal_of
 from graphxai.explanation.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def teacher_of(model: Model) -> "Teacher | None":
     return saved_teacher(folder, model.origin.sha256)
 
 
-def teacher_cells(model: LoadedModel, items: Sequence[Input]) -> list[dict[str, str]]:
+def teacher_cells(model: Model, items: Sequence[Input]) -> list[dict[str, str]]:
     """Return what the teacher beside a model predicts, as cells, or [] without a teacher."""
     teacher = teacher_of(model)
     if teacher is None:

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphxai.api import load
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model, load, standardisation_of
 from graphxai.explanation.provenance import provenance, versions
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.settings import accepts
@@ -49,7 +48,7 @@ BLOCKS = 10_000  # how many blocks of Ray Data there are at most, which more pie
 @accepts(DatasetSettings)
 def explain_dataset(
     dataset: "Dataset",
-    model: LoadedModel | str | Path,
+    model: "Model | str | Path",
     method: Method = "lrp",
     *,
     settings: DatasetSettings,
@@ -83,7 +82,7 @@ def explain_dataset(
 
 @accepts(RaySettings)
 def explain_on_ray(
-    model: LoadedModel | str | Path,
+    model: "Model | str | Path",
     table: str | os.PathLike[str],
     out: str | os.PathLike[str],
     method: Method = "lrp",
@@ -249,7 +248,7 @@ def _cores(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _batch(model: LoadedModel | str | Path, method: Method, target: Any) -> ExplainBatch:
+def _batch(model: "Model | str | Path", method: Method, target: Any) -> ExplainBatch:
     """Check and load the model and the method, because other machines lack the model's folder."""
     model = load(model) if isinstance(model, str | Path) else model
     batch = ExplainBatch(model, method, target)
@@ -263,7 +262,7 @@ def _description(
     """Describe the run for the manifest by everything that must be the same to resume it."""
     from graphxai.evaluation.benchmark import weights_hash
 
-    assert isinstance(batch.model, LoadedModel)
+    assert not isinstance(batch.model, str | Path)
     origin = provenance(batch.model, get_explainer(batch.method))
     listed = repr([(piece.path, piece.rows, piece.version) for piece in files])
     return {
@@ -275,5 +274,5 @@ def _description(
         "method": origin["method"],
         "options": origin["options"],  # which include seeds
         "target": None if batch.target is None else str(batch.target),
-        "standardise": batch.model.config.standardise,
+        "standardise": standardisation_of(batch.model),
     }

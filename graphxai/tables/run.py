@@ -31,7 +31,7 @@ from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.runtime.progress import Progress, no_progress
 from graphxai.runtime.settings import accepts
@@ -73,7 +73,7 @@ class TableCounts:
 
 @accepts(ExplanationSettings)
 def explain_table(
-    model: LoadedModel,
+    model: Model,
     path: str | Path,
     folder: str | Path,
     explainer: Explainer,
@@ -140,7 +140,7 @@ def explain_table(
 
 @accepts(RowSettings)
 def explain_rows(
-    model: LoadedModel,
+    model: Model,
     path: str | Path,
     explainer: Explainer,
     *,
@@ -169,7 +169,7 @@ def explain_rows(
 
 @accepts(PredictionSettings)
 def predict_table(
-    model: LoadedModel,
+    model: Model,
     path: str | Path,
     out: TextIO,
     *,
@@ -216,7 +216,7 @@ def predict_table(
 
 @accepts(RowSettings)
 def largest_relevance(
-    model: LoadedModel,
+    model: Model,
     path: str | Path,
     explainer: Explainer,
     *,
@@ -272,7 +272,7 @@ def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
 
 
 def _description(
-    model: LoadedModel, source: RowSource, explainer: Explainer, settings: ExplanationSettings
+    model: Model, source: RowSource, explainer: Explainer, settings: ExplanationSettings
 ) -> dict[str, Any]:
     """Describe a run for `run.json` by everything that must be the same to resume it."""
     return {
@@ -287,7 +287,7 @@ def _description(
         "sdf": True if "sdf" in settings.formats else None,
         "level": None if settings.level == LEVEL else settings.level,
         "excel_safe": settings.excel_safe or None,
-        "standardise": model.config.standardise,
+        "standardise": standardisation_of(model),
     }
 
 

@@ -47,12 +47,14 @@ def molecule_svg(
     keep_layout: bool = False,
     outlined: Collection[int] = (),
     window: Window | None = None,
+    bond_relevance: ArrayLike | None = None,
     picture: PictureOptions,
 ) -> str:
     """Draw a molecule as SVG, with its atoms coloured by signed relevance.
 
-    An atom has exactly the colour of its relevance. The middle of a bond has the colour of the mean
-    of both ends, and the colour changes smoothly in between. The molecule itself is not modified.
+    An atom has exactly the colour of its relevance. The middle of a bond has the colour of the
+    bond's relevance, or of the mean of both ends if bonds have none, and the colour changes
+    smoothly in between. The molecule itself is not modified.
 
     Args:
         mol: any RDKit molecule, sanitised or not.
@@ -63,23 +65,31 @@ def molecule_svg(
         outlined: the atoms with a dark contour. Bonded atoms share one contour.
         window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
             the same window and `keep_layout` have their atoms in the same places.
+        bond_relevance: one number per bond of `mol` (M,), if bonds were explained.
         picture: the words, size and colours of the picture.
 
     Raises:
-        ValueError: `relevance` does not have one finite number per atom, or the picture is too
-            small for the molecule.
+        ValueError: `relevance` does not have one finite number per atom, `bond_relevance` does not
+            have one per bond, or the picture is too small for the molecule.
     """
     values = finite(relevance)
+    of_bonds = None if bond_relevance is None else finite(bond_relevance)
     if values.shape != (mol.GetNumAtoms(),):
         raise ValueError(
             f"relevance must have one number per atom: the molecule has {mol.GetNumAtoms()} atoms,"
             f" relevance has {_shape(values)}"
         )
-    scale = picture.scale_for(values)
+    if of_bonds is not None and of_bonds.shape != (mol.GetNumBonds(),):
+        raise ValueError(
+            f"bond_relevance must have one number per bond: the molecule has {mol.GetNumBonds()}"
+            f" bonds, bond_relevance has {_shape(of_bonds)}"
+        )
+    everything = values if of_bonds is None else np.concatenate([values, of_bonds])
+    scale = picture.scale_for(everything)
 
     def colored(points: NDArray[np.float64], bond: float) -> str:
         contour = _contour(mol, outlined, points, bond)
-        return contour + _highlights(mol, values, scale, points, bond)
+        return contour + _highlights(mol, values, of_bonds, scale, points, bond)
 
     return framed(
         mol,
@@ -288,17 +298,28 @@ def _contour(
     return f'<g class="outline">{"".join(parts)}</g>'
 
 
+def _end_of_band(scale: Scale, of_bonds: NDArray[np.float64] | None, index: int) -> str:
+    """Return the end of a bond's element, with its relevance as a tooltip if it has any."""
+    if of_bonds is None:
+        return "/>"
+    return f"><title>{escape(f'bond {index}: {scale.text(float(of_bonds[index]))}')}</title></path>"
+
+
 def _highlights(
     mol: Mol,
     values: NDArray[np.float64],
+    of_bonds: NDArray[np.float64] | None,
     scale: Scale,
     points: NDArray[np.float64],
     bond_px: float,
 ) -> str:
     ends = bonded(mol)  # (B, 2)
-    colors = scale.hex(np.concatenate([values, values[ends].mean(axis=1)]))
+    middles = values[ends].mean(axis=1) if of_bonds is None else of_bonds  # (B,)
+    colors = scale.hex(np.concatenate([values, middles]))
     colors, means = colors[: len(values)], colors[len(values) :]
-    key = "m" + digest(scale, values.tobytes(), points.round(3).tobytes())
+    key = "m" + digest(
+        scale, np.concatenate([values, middles]).tobytes(), points.round(3).tobytes()
+    )
     start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
     along = end - start
     length = np.linalg.norm(along, axis=1, keepdims=True)
@@ -324,7 +345,7 @@ def _highlights(
         a, b, c, d, e, f, g, h = shape
         bands.append(
             f'<path data-bond="{index}" data-color="{mean}" d="M{a} {b}L{c} {d}L{e} {f}L{g} {h}Z"'
-            f' fill="url(#{name})"/>'
+            f' fill="url(#{name})"{_end_of_band(scale, of_bonds, index)}'
         )
     radius = number(bond_px * _ATOM_RADIUS)
     labels = [

@@ -55,6 +55,14 @@ def test_relevance_of_edges_and_positions_is_that_of_a_pass_by_hand(model):
     assert explanation.features_of["pe"] == pytest.approx(places.numpy(), abs=1e-6)
 
 
+def test_a_graph_without_edges_has_no_relevance_of_edges(model):
+    lonely = graph(nodes=1)
+    lonely.edge_index, lonely.edge_attr = EDGES[:, :0], lonely.edge_attr[:0]
+    explanation = gx.explain(model, lonely, wrt=("x", "edge_attr"))
+    assert explanation.relevance_of["edge_attr"].shape == (0,)
+    assert abs(explanation.ledger.unexplained) < 1e-5
+
+
 @pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
 @pytest.mark.filterwarnings("ignore:.*without their gradient", "ignore:.*no rule covers")
 def test_edges_of_a_gps_sum_to_their_line(method):

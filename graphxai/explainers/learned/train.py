@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input, as_list, prepare_each
-from graphxai.contract.model import explaining
+from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
-from graphxai.models.graphormer import Graphormer, LoadedModel
+from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
@@ -71,7 +71,7 @@ class _TaughtBatch:
 
 
 def fit_explainer(
-    model: LoadedModel,
+    model: ExplainableModel,
     graphs: Any,
     *,
     task: str | None = None,

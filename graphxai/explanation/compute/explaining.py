@@ -42,7 +42,7 @@ class ExplanationComputation:
 
     explainer: Explainer
     target: Any
-    wrt: tuple[str, ...]
+    wrt: tuple[str, ...] | None
 
     def __call__(
         self, model: Model, encoded: Sequence[tuple[int, Input]], /
@@ -59,7 +59,7 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
-    wrt: Sequence[str] = ("x",),
+    wrt: Sequence[str] | None = None,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs, and raise an error if a result is not finite."""
@@ -78,7 +78,7 @@ def explanations_or_errors(
     explainer: Explainer,
     *,
     target: Any = None,
-    wrt: Sequence[str] = ("x",),
+    wrt: Sequence[str] | None = None,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation | NotFiniteError]]:
     """Explain encoded inputs in batches of similar size, and yield each key with its explanation.
@@ -95,6 +95,7 @@ def explanations_or_errors(
             this is unknown.
     """
     wanted = Target.of(target)
+    wrt = _inputs_explained(model, explainer) if wrt is None else wrt
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
     for part in batches_for(model, prepared):
@@ -115,6 +116,16 @@ def explanations_or_errors(
         )
         for row, (key, item) in enumerate(part):
             yield key, explained.explanation_or_error(row, item, nearness_when_read(item, training))
+
+
+def _inputs_explained(model: Model, explainer: Explainer) -> Sequence[str]:
+    """Return the inputs that get relevance unless the caller names some.
+
+    These are the nodes' features, and whatever else a wrapped model offers if the method can
+    explain it, such as the bonds of a chemprop network.
+    """
+    offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
+    return offered if explainer.traits.explains_other_inputs else ("x",)
 
 
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
@@ -277,7 +288,7 @@ class _ExplainedBatch:
             as_given=item.as_given,
             image=item.image,
             segments=item.segments,
-            graph=_arrays_of(item),
+            graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
             is_sequence=_is_sequence(item),
             provenance=self.origin,
@@ -306,18 +317,25 @@ class _ExplainedBatch:
             values = graphs[row].double().cpu().numpy()
             if name == "edge_attr":
                 for kind, edges in (_edges_by_type(item.graph) or {}).items():
-                    relevance[kind] = values[edges].reshape(len(edges), -1).sum(-1)
-            relevance[name] = values.reshape(len(values), -1).sum(-1)
+                    relevance[kind] = _summed_by_row(values[edges])
+            relevance[name] = _summed_by_row(values)
             if values.ndim > 1:
                 split[name] = values
         return relevance, split
 
 
-def _arrays_of(item: Input) -> dict[str, NDArray[Any]]:
+def _summed_by_row(values: NDArray[Any]) -> NDArray[Any]:
+    """Sum values (rows, ...) over all axes but the first. There may be no rows."""
+    return values.sum(tuple(range(1, values.ndim)))
+
+
+def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     """Return the features and edges of a graph, as in `ExplainedGraph.graph`."""
-    if item.smiles is not None or item.molecule is not None or item.graph.get("schema") is not None:
+    if item.graph.get("schema") is not None:
         return {}
-    tensors = {name: item.graph.get(name) for name in GRAPH_TENSORS}
+    is_molecule = item.smiles is not None or item.molecule is not None
+    names = (("edge_index",) if with_bonds else ()) if is_molecule else GRAPH_TENSORS
+    tensors = {name: item.graph.get(name) for name in names}
     return {
         name: _as_numpy(value)
         for name, value in tensors.items()

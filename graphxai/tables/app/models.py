@@ -6,7 +6,7 @@ from typing import Any
 
 from graphxai.api import load
 from graphxai.explainers import REGISTRY
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 from graphxai.visualization.color import Scale
 
 from .molecules import MAX_ATOMS
@@ -21,13 +21,13 @@ LEFT_OUT = {
 class OfferedModels:
     """Models by name. The page only names them and never sends a path."""
 
-    def __init__(self, models: Sequence[LoadedModel | str | Path]) -> None:
+    def __init__(self, models: "Sequence[Model | str | Path]") -> None:
         """Offer models, names or folders. The first is loaded at once and shown first.
 
         Raises:
             ValueError: a model does not read molecules.
         """
-        self._models: dict[str, LoadedModel | str | Path] = {}
+        self._models: dict[str, Model | str | Path] = {}
         for model in models:
             name = Path(model).name if isinstance(model, str | Path) else model.origin.name
             while name in self._models:
@@ -40,7 +40,7 @@ class OfferedModels:
         """The names of the models, in the order given."""
         return list(self._models)
 
-    def __getitem__(self, name: str) -> LoadedModel:
+    def __getitem__(self, name: str) -> Model:
         if name not in self._models:
             raise ValueError(f"there is no model {name!r}; there is {', '.join(self.names)}.")
         model = self._models[name]

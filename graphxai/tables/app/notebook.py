@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 
 if TYPE_CHECKING:
     from .widget import Explorer
 
 
 def explore(
-    model: LoadedModel | str | Path | Sequence[LoadedModel | str | Path],
+    model: "Model | str | Path | Sequence[Model | str | Path]",
     smiles: str | Sequence[str] = (),
 ) -> "Explorer":
     """Show the app in a notebook (JupyterLab, VS Code, marimo), to try changes to molecules live.
@@ -32,5 +32,5 @@ def explore(
     """
     from .widget import Explorer  # needs anywidget
 
-    models = [model] if isinstance(model, LoadedModel | str | Path) else list(model)
+    models = list(model) if isinstance(model, Sequence) and not isinstance(model, str) else [model]
     return Explorer(models, [smiles] if isinstance(smiles, str) else list(smiles))

@@ -24,7 +24,7 @@ try:
 except ImportError:
     raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
 
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
@@ -80,7 +80,7 @@ def application(models: OfferedModels, token: str, port: int) -> Guard:
 
 
 def serve(
-    models: Sequence[LoadedModel | str | Path],
+    models: "Sequence[Model | str | Path]",
     port: int = 0,
     *,
     open_browser: bool = True,

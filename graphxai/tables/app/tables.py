@@ -19,7 +19,7 @@ from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import CsvFormat
@@ -124,7 +124,7 @@ def measured_in(
 
 def exported(
     kind: str,
-    model: LoadedModel,
+    model: Model,
     method: str,
     target: Target,
     basket: Sequence[dict[str, str]],

@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
 
-from graphxai.explanation.compute.models import LoadedModel
+from graphxai.explanation.compute.models import Model
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
@@ -42,7 +42,7 @@ class Explorer(anywidget.AnyWidget):
     )
     link = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, models: Sequence[LoadedModel | str | Path], smiles: Sequence[str]) -> None:
+    def __init__(self, models: "Sequence[Model | str | Path]", smiles: Sequence[str]) -> None:
         """Show models, names or folders, the first one first, and molecules as SMILES.
 
         Raises:
