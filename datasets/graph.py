@@ -68,6 +68,11 @@ def is_data(value: object) -> TypeGuard[Data]:
     return pyg is not None and isinstance(value, pyg.Data)
 
 
+def is_from(package: str, value: object) -> bool:
+    """Return whether a value's class, or one that it extends, is from a package."""
+    return any(kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
+
+
 def is_heterogeneous(value: object) -> TypeGuard[HeteroData]:
     """Return whether a value is a PyG `HeteroData`."""
     pyg = sys.modules.get("torch_geometric.data")

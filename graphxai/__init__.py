@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.ledger import Ledger as Ledger
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
+    from graphxai.explanation.predictions import Predictions as Predictions
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table

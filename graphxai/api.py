@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphxai.adapters.engine.pass_cache import cached_passes
-from graphxai.contract.inputs import as_list, row_labels
+from graphxai.contract.inputs import as_list, row_index
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
@@ -25,6 +25,7 @@ from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.predicting import PredictionComputation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import pretrained_names
 from graphxai.runtime.device import on_device
@@ -101,7 +102,7 @@ def explain(
         model: a model from `load` or `wrap`, or its name.
         inputs: a SMILES, an RDKit molecule, a digit as a path or array, a PyG `Data` or
             `Batch`, a `DataLoader`, or a list of these. A pandas frame or column counts as its
-            structures, and the results keep its index, see `Explanations.labels`.
+            structures, and the results keep its index, see `Explanations.to_frame`.
         method: the name of a method (see `methods()`), or your own function
             `(model, batch, target) -> scores`. Options go to the method's constructor.
         target: the output to explain, see `Target`. By default it is the predicted class, the
@@ -150,7 +151,7 @@ def explain(
             set_nearness(explanation, training)
     if not several:
         return explanations[0]
-    return Explanations(explanations, labels=row_labels(inputs))
+    return Explanations(explanations, labels=row_index(inputs))
 
 
 def predict(
@@ -167,7 +168,7 @@ def predict(
     Inputs, node, pair, errors and progress are as for `explain`.
 
     Returns:
-        A dict {task: Prediction}, or for a list a list of these.
+        A dict {task: Prediction}, or for a list Predictions, which are a list of these.
     """
     model = loaded(model)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
@@ -179,7 +180,11 @@ def predict(
         strict=on_error == "raise" or not several,
         progress=progress,
     )
-    return predictions if several else predictions[0]
+    if not several:
+        return predictions[0]
+    are_smiles = all(isinstance(value, str) for value in values)
+    smiles = values if are_smiles else None
+    return Predictions(predictions, labels=row_index(inputs), smiles=smiles)
 
 
 def pairs(

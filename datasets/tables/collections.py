@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from rdkit import Chem
 
+from ..graph import is_from
 from ..molecule_reading import MoleculeError
 from .columns import structure_column
 from .opening import SUFFIXES
 from .structures import records_in
 from .table import open_table
 
-__all__ = ["column_values", "row_labels", "structure_name", "structures_in"]
+__all__ = ["column_values", "structure_name", "structures_in"]
 
 SAMPLE = 20  # rows whose cells show which column has structures
 
@@ -35,21 +36,11 @@ def structures_in(value: Any) -> list[Any] | None:
         return _plain_values(value) if value.ndim == 1 and value.dtype.kind in "OUT" else None
     if isinstance(value, Chem.SDMolSupplier):
         return [record.mol for record in records_in(_lines_of(value), "the SD file")]
-    package = type(value).__module__.partition(".")[0]
-    if package not in ("pandas", "pyarrow", "polars"):
+    if not any(is_from(package, value) for package in ("pandas", "pyarrow", "polars")):
         return None
     if _names(value) is not None:
         return column_values(value, structure_name(value))
     return _plain_values(value) if isinstance(value, Iterable) else None
-
-
-def row_labels(value: Any) -> list[Any] | None:
-    """Return the labels of the rows of a pandas frame or column; None if they count from 0."""
-    index = getattr(value, "index", None)
-    if type(value).__module__.partition(".")[0] != "pandas" or index is None:
-        return None
-    labels = list(index.tolist())
-    return None if labels == list(range(len(labels))) else labels
 
 
 def structure_name(frame: Any, asked: str | None = None) -> str:

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from graphxai.datasets.graph import Graph, is_batch, is_data, is_heterogeneous
+from graphxai.datasets.graph import Graph, is_batch, is_data, is_from, is_heterogeneous
 
 from .model import require_contract
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
@@ -84,6 +85,9 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         raise TypeError("inputs is a mapping: pass its values as a list.")
     if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
         return structures, True
+    if _names_its_columns(inputs):  # going through it would yield the names of its columns
+        kind = type(inputs).__name__
+        raise TypeError(f"inputs is a {kind} with columns: pass the structures in it as a list.")
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
     single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
@@ -92,19 +96,19 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
 
 
-def row_labels(inputs: Any) -> list[Any] | None:
-    """Return the labels of the rows of a pandas frame or column, or None for other inputs."""
-    if type(inputs).__module__.partition(".")[0] != "pandas":
-        return None
-    from graphxai.datasets.tables import collections  # loads RDKit
-
-    return collections.row_labels(inputs)
+def row_index(inputs: Any) -> "pd.Index | None":
+    """Return the index of a pandas frame or column, or None for other inputs."""
+    return inputs.index if is_from("pandas", inputs) and hasattr(inputs, "index") else None
 
 
 def _may_be_table(value: Any) -> bool:
     """Return whether a value may be a frame, an array of SMILES, a supplier, or a table's file."""
-    package = type(value).__module__.partition(".")[0]
-    return isinstance(value, Path | np.ndarray) or package in TABLE_PACKAGES
+    return isinstance(value, Path | np.ndarray) or any(is_from(p, value) for p in TABLE_PACKAGES)
+
+
+def _names_its_columns(value: Any) -> bool:
+    """Return whether a value is a frame of another library, such as Dask or Modin."""
+    return hasattr(type(value), "columns") and hasattr(type(value), "__getitem__")
 
 
 def _structures_in(value: Any) -> list[Any] | None:

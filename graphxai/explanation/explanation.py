@@ -1,6 +1,5 @@
 """An explanation of one graph, which becomes a picture, a page, a table or a file."""
 
-from base64 import b64encode
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
@@ -14,7 +13,7 @@ from graphxai.visualization.resonance import averaged, equivalent_atoms
 
 from . import files
 from .explained_graph import ExplainedGraph
-from .html import page_html, table_html
+from .html import image_html, page_html, table_html
 from .result import Result
 
 if TYPE_CHECKING:
@@ -131,13 +130,11 @@ class Explanation(ExplainedGraph, Result):
 
         Options are those of `svg`. All text is escaped.
         """
-        text = escape(f"{self.headline}. {self.caption}".replace("\n", "; "))
+        text = f"{self.headline}. {self.caption}".replace("\n", "; ")
         if self.has_picture:
-            # each picture is a separate document, because two may use the same ids
-            code = b64encode(self.svg(**options).encode()).decode()
-            shown = f'<p><img alt="{text}" src="data:image/svg+xml;base64,{code}"></p>'
+            shown = f"<p>{image_html(self.svg(**options), text)}</p>"
         else:
-            shown = f"<p>{text}</p>"
+            shown = f"<p>{escape(text)}</p>"
         prediction = self.prediction
         if prediction.range:
             shown += f"<p>{escape(f'{prediction.task}: {prediction.in_full}')}</p>"

@@ -7,8 +7,21 @@ from collections.abc import Iterable
 from html import escape, unescape
 
 
+class Markup(str):
+    """Text that is HTML already, such as an image in a cell."""
+
+
+def image_html(svg: str, text: str) -> Markup:
+    """Return a picture as an image with a text for those who do not see it.
+
+    Each picture is a separate document, because two may use the same ids.
+    """
+    code = base64.b64encode(svg.encode()).decode()
+    return Markup(f'<img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}">')
+
+
 def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table as HTML, with all text escaped."""
+    """Return a table as HTML, with all text escaped that is no `Markup`."""
     body = "".join(_row("td", row) for row in rows)
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
 
@@ -58,4 +71,5 @@ def _hash(text: str) -> str:
 
 
 def _row(cell: str, values: Iterable[object]) -> str:
-    return "<tr>" + "".join(f"<{cell}>{escape(str(v))}</{cell}>" for v in values) + "</tr>"
+    cells = (value if isinstance(value, Markup) else escape(str(value)) for value in values)
+    return "<tr>" + "".join(f"<{cell}>{text}</{cell}>" for text in cells) + "</tr>"

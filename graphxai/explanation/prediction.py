@@ -161,6 +161,21 @@ class Prediction:
         return with_unit(self.task, self.unit)
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of its row in a table, by column, with an infinite end where any value may be.
+
+        These are the value or the class, the probability of each class, and the ends of `interval`
+        or the set of `classes`.
+        """
+        cells: dict[str, Any] = {self.heading: self.value if self.label is None else self.label}
+        cells |= {f"{self.task}: {name}": share for name, share in self.probabilities.items()}
+        names = range_columns(self.task, self.unit, has_classes=self.label is not None)
+        within = self.interval or ()
+        if (classes := self.classes) is not None:
+            return cells | {names[0]: " or ".join(classes)}
+        return cells | dict(zip(names, within, strict=False))  # models may have no intervals
+
+    @property
     def probability(self) -> float | None:
         """The probability of the predicted class, or None for a regression."""
         return None if self.label is None else self.probabilities[self.label]
@@ -203,6 +218,30 @@ class Prediction:
         text += f"<table>{rows}</table>" if rows else ""
         text += f"<div>{escape(self.note)}</div>" if self.note else ""
         return text + (f"<div>{escape(self.warning)}</div>" if self.warning else "")
+
+
+def table_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Return the cells of one graph's row in a table, by column, and none without predictions.
+
+    They are those of each prediction, and for a molecule how near it is to the training set and
+    what was done to it before it was predicted.
+    """
+    cells: dict[str, Any] = {}
+    for prediction in predictions:
+        cells |= prediction.columns
+    near = predictions[0].nearness if predictions else None
+    if near is not None:
+        cells |= {"nearest_similarity": near.similarity, "training_set": near.word}
+    if predictions and predictions[0].note:
+        cells["note"] = predictions[0].note
+    return cells
+
+
+def range_columns(task: str, unit: str, *, has_classes: bool) -> tuple[str, ...]:
+    """Return the columns of a task's interval, or of its set of classes."""
+    if has_classes:
+        return (f"{task}_set",)
+    return tuple(with_unit(f"{task}_{end}", unit) for end in ("low", "high"))
 
 
 def read_outputs(

@@ -8,7 +8,7 @@ from graphxai.datasets.as_given import AsGiven
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import UNKNOWN
 from graphxai.explanation.compute.models import Model, conformal_of
-from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.prediction import Prediction, range_columns
 
 if TYPE_CHECKING:
     from graphxai.learning.teachers.stacking import Teacher
@@ -23,7 +23,7 @@ def predicted_columns(model: Model) -> dict[str, type]:
         columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
         columns |= {f"{task.name}: {name}": float for name in task.classes}
         if task.name in conformal_of(model):
-            names = _range_columns(task.name, task.unit, bool(task.classes))
+            names = range_columns(task.name, task.unit, has_classes=bool(task.classes))
             columns |= dict.fromkeys(names, str if task.classes else float)
     columns |= {"nearest_similarity": float, "training_set": str}
     teacher = teacher_of(model)
@@ -51,28 +51,12 @@ def teacher_cells(model: Model, items: Sequence[Input]) -> list[dict[str, str]]:
     ]
 
 
-def _range_columns(task: str, unit: str, classes: bool) -> list[str]:
-    """Return the columns of a task's interval, or of its set of classes."""
-    if classes:
-        return [f"{task}_set"]
-    return [with_unit(f"{task}_{end}", unit) for end in ("low", "high")]
-
-
 def prediction_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Return the cells of a row's predictions, and of how near it is to the training set."""
     record: dict[str, Any] = {}
     for prediction in predictions:
-        if prediction.label is None:
-            record[prediction.heading] = f"{prediction.value:z.6g}"
-        else:
-            record[prediction.task] = prediction.label
-        for name, probability in prediction.probabilities.items():
-            record[f"{prediction.task}: {name}"] = f"{probability:.6g}"
-        cells = [f"{end:z.6g}" for end in prediction.interval or ()]
-        if prediction.classes is not None:
-            cells = [" or ".join(prediction.classes)]
-        names = _range_columns(prediction.task, prediction.unit, prediction.value is None)
-        record |= dict(zip(names, cells, strict=False))  # models without intervals have no cells
+        for name, value in prediction.columns.items():
+            record[name] = value if isinstance(value, str) else f"{value:z.6g}"
     return record | (predictions[0].nearness or UNKNOWN).columns
 
 
