@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import chain, islice
 from queue import LifoQueue
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
+HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 
 Item = TypeVar("Item")
@@ -167,6 +168,8 @@ def in_workers(
             done = pending.popleft()
             if isinstance(done, _SourceFailure):
                 raise done.error
+            while not done.done():
+                wait([done], timeout=HEARD)
             yield [part._replace(result=_opened(part.result)) for part in done.result()]
     finally:
         for process in processes:
