@@ -19,8 +19,9 @@ from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
 from .graph_schemes import GRAPH_SCHEME_TITLES, parts_of_graph
-from .names import cut_smiles, described, name_in_words
+from .names import cut_smiles, name_in_words
 from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
+from .substituents import fragment_name, substituent_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -280,8 +281,8 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
     A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
     """
     if scheme == "scaffold" and name == "side chain":
-        return f"{name}: {name_in_words(smiles) or smiles}"
-    return name or described(smiles)
+        return f"{name}: {substituent_name(smiles) or name_in_words(smiles) or smiles}"
+    return name or fragment_name(smiles)
 
 
 def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from .condensed import condensed_formula
 from .name_tables import RINGS, SUBSTITUENTS
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def name_in_words(smiles: str) -> str | None:
 def described(smiles: str) -> str:
     """Put a fragment into words: its name, or its formula and rings ("C9H10NO with benzene ring").
 
+    A small fragment without rings has a condensed formula, such as "CH2CH(OH)CH2".
+
     The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
     cannot read it.
     """
@@ -61,6 +64,8 @@ def described(smiles: str) -> str:
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
         return smiles
+    if condensed := condensed_formula(mol):
+        return condensed
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
     systems = ring_systems(mol)
     rings = Counter(ring_name(mol, atoms) or _by_size(mol, atoms) for atoms in systems)

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from .name_tables import SUBSTITUENTS
-from .names import described, ring_systems, skeleton
+from .names import described, group_names, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -134,6 +134,15 @@ def substituent_name(smiles: str) -> str | None:
         return None
     name = _named(mol, open_ends[0].GetIdx(), bond.GetOtherAtom(open_ends[0]).GetIdx())
     return name if name is not None and len(name) <= LONGEST else None
+
+
+def fragment_name(smiles: str) -> str:
+    """Return what chemists call a fragment, whose SMILES is canonical with `*` where it was cut.
+
+    It is the name of a listed group or of a substituent ("4-fluorophenyl"), or else what
+    `described` says.
+    """
+    return group_names().get(smiles) or substituent_name(smiles) or described(smiles)
 
 
 def exchange_name(old: str, new: str) -> str:

@@ -54,9 +54,9 @@ def test_the_name_does_not_depend_on_how_the_smiles_is_written():
     ("old", "new", "name"),
     [
         ("[1*]c1cccnc1", "[1*]c1ccccn1", "pyridin-3-yl to pyridin-2-yl"),
-        ("[1*]OC", "[1*]C(C)(C)CCCO", "methoxy to C6H13O chain"),
-        ("[1*][C@H](C)NC", "[1*][C@@H](C)NC", "C3H8N chain to its stereoisomer"),
-        ("[1*]C(C)(C)CCCO", "[1*]C(C)(C)CCOC", "C6H13O chain to its isomer"),
+        ("[1*]OC", "[1*]C(C)(C)CCCO", "methoxy to C(CH3)2CH2CH2CH2OH"),
+        ("[1*][C@H](C)NC", "[1*][C@@H](C)NC", "CH(CH3)NHCH3 to its stereoisomer"),
+        ("[1*]C(C)(C)CCCO", "[1*]C(C)(C)CCOC", "C(CH3)2CH2CH2CH2OH to C(CH3)2CH2CH2OCH3"),
     ],
 )
 def test_an_exchange_says_what_became_of_what(old, new, name):
