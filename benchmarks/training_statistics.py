@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def store_bace(root: str | None) -> None:
-    molecules = load_bace(root, canonical=True)
+    molecules = load_bace(root, canonical=True, standardise=bace.STANDARDISED)
     split = graphxai.load("bace").origin.metadata["split"]
     training = [molecules[k].smiles for k in split["train"]]
     store("bace", training, f"the {len(training)} training molecules of MoleculeNet's BACE")
