@@ -22,6 +22,7 @@ from graphxai.datasets.labels import is_missing
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.table import train_table
 from graphxai.models.graphormer import CONFIG, PRETRAINED
+from graphxai.models.graphormer.checkpoint import CARD
 from graphxai.runtime.writing import json_text
 
 NUCLEAR = ("AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma")
@@ -29,6 +30,9 @@ STRESS = ("ARE", "ATAD5", "HSE", "MMP", "p53")
 ASSAYS = (*(f"NR-{name}" for name in NUCLEAR), *(f"SR-{name}" for name in STRESS))
 ACTIVITY = {"0": "inactive", "1": "active"}
 LARGEST = 3_000_000  # bytes of a bundled model, its explainer included
+LICENCE = "**Licence.**"
+AS_READ = "Tautomers are read as they are drawn."
+UNSEEN = "It does not see isotopes, and hardly sees configuration (`docs/models.md`)."
 EXPLAINER = 126_000  # bytes that the explainer of a model with classes will take
 
 
@@ -147,10 +151,18 @@ def train(name: str, model: PublicTable, data: Path, out: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> None:
-    """Copy a checkpoint to the bundled ones, without some rows and labels if it is too large."""
+    """Copy a checkpoint to the bundled ones, without some rows and labels if it is too large.
+
+    The card says what the model does not see, and keeps the paragraph on its licence.
+    """
     target = PRETRAINED / name
+    before = (target / CARD).read_text(encoding="utf-8") if (target / CARD).exists() else ""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
+    card = (target / CARD).read_text(encoding="utf-8").rstrip("\n")
+    _, licence, paragraph = before.partition(LICENCE)
+    card = card.replace(AS_READ, f"{AS_READ} {UNSEEN}") + f"\n\n{licence}{paragraph}".rstrip("\n")
+    (target / CARD).write_text(f"{card}\n", encoding="utf-8")
     assert (target / CONFIG).exists()
     if size_of(target) + EXPLAINER > LARGEST:
         leave_labels_out(target / "training.csv")
