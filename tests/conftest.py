@@ -76,6 +76,17 @@ def _quick_processes() -> None:
     multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
 
+@pytest.fixture(autouse=True)
+def _without_word_of_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep wrapped models from warning that they are recorded, which says nothing about results.
+
+    Many tests treat warnings as errors, or count them.
+    """
+    from graphxai.adapters.engine.pass_memory import PassMemory
+
+    monkeypatch.setattr(PassMemory, "warn_of_recording", lambda *_: None)
+
+
 @pytest.fixture(scope="session")
 def smiles() -> list[str]:
     return list(MOLECULES.values())

@@ -95,7 +95,7 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
         warnings.warn(
             f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
             f" {error}. Call model.eval() first, or explain a copy.",
-            stacklevel=6,
+            stacklevel=8,
         )
         with _switched_to_eval(module):
             yield
@@ -263,8 +263,11 @@ def with_plain_attention() -> Iterator[None]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or unwrapped(module) is not module
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # asking a module for an attribute that it lacks is slow
+    may_wrap = "_orig_mod" in vars(module) or module._modules.keys() & {"_orig_mod", "module"}
+    return bool(may_wrap) and unwrapped(module) is not module
 
 
 # -- unchanged -------------------------------------------------------------------------------------

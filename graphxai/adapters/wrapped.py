@@ -1,6 +1,7 @@
 """A user's model that meets the contract in `contract.model` without changes to its code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,14 +11,16 @@ from torch_geometric.data import Data
 from graphxai.contract.inputs import Input
 from graphxai.contract.model import Origin
 from graphxai.rules.conservative import Rules, current_rules, current_tape
+from graphxai.runtime.scope import Blocks
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
 from .call_settings import CallSettings
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
+from .describing import described_pass
 from .embedding import embedded_rows, replacing_rows
 from .engine.attention import GraphsNeedOwnPass
-from .engine.hooked_pass import why_recorded
+from .engine.pass_memory import PassMemory, Tier
 from .engine.pass_request import PassRequest, with_module_rules
 from .engine.relevance_pass import current_relevance
 from .engine.session import pass_by_conservative_rules, pass_by_positive_rules
@@ -38,7 +41,8 @@ from .preparing import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 from .wrapped_config import WrappedConfig
 
-NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
+# the checks that hold within a block in which the model is explained
+_checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
 
 
 class WrappedModel(ModuleView):
@@ -52,6 +56,7 @@ class WrappedModel(ModuleView):
         self.origin = Origin(name)
         self.padding = PaddingCheck()
         self._checks = ModelChecks(module)
+        self.memory = PassMemory()
         self.lookups = LookupForms()
         of_graphs_or_own_call = settings.forward is not None or not settings.dense
         self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
@@ -132,9 +137,17 @@ class WrappedModel(ModuleView):
         """Return the modules that use values of the nodes without their gradient."""
         return self.checks.cuts(self, batch)
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Run passes within the block in eval mode, and take the module's form as it is now."""
+        with super().evaluating(), _checks_in_block.block(self.checks):
+            yield
+
     @property
     def checks(self) -> ModelChecks:
         """What earlier passes have shown about the module in its present form."""
+        if _checks_in_block.get() is self._checks:
+            return self._checks
         if not self._checks.is_of(self.module):
             self._checks = ModelChecks(self.module)
         return self._checks
@@ -183,14 +196,18 @@ class WrappedModel(ModuleView):
         return self.settings.transformed(disjoint_copies(data, times))
 
     @property
-    def why_recorded(self) -> str | None:
-        """The reason why passes of this model were recorded last, or None if none was.
+    def tier(self) -> Tier | None:
+        """How the last pass under the rules of a method ran: by "hooks", or by a "recording".
 
-        LRP and its variants, AttnLRP and Gradient x Input record passes if PyTorch's autograd graph
-        does not say everything that the rules need. This takes several times as long. The reason
-        names the operation and its module where they are known.
+        LRP, its variants, AttnLRP and Gradient x Input run by hooks on PyTorch's autograd graph, if
+        this graph says everything that the rules need. All other passes are recorded.
         """
-        return why_recorded(self.running)
+        return self.memory.tier
+
+    @property
+    def why_recorded(self) -> str | None:
+        """Why hooks did not do for a pass, with the operation and its modules, or None."""
+        return self.memory.why_recorded
 
     # -- the contract --------------------------------------------------------------------------
 
@@ -310,24 +327,8 @@ class WrappedModel(ModuleView):
         return outputs
 
     def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
-        """Describe the pass of these node rows, with the graph's other attributes.
-
-        If the rows are an embedding, `x` is one of these attributes, because the model may use it
-        for more than the embedding.
-        """
-        everything_else_read = (self.settings, shown, *batch.contents())
-        leaves, batch = batch.leaves, batch.without_gradients()
-        call = self.rows_to_outputs(batch, shown)
-        no_inputs = NO_INPUTS if not self.settings.embedding else NO_INPUTS - {"x"}
-        others = {
-            name: value
-            for name, value in (() if batch.graphs is None else batch.graphs.items())
-            if isinstance(value, Tensor) and name not in no_inputs
-        }
-        return PassRequest(
-            self.running, call, rows, batch.layout, others, batch.graphs_of, leaves,
-            everything_else_read,
-        )  # fmt: skip
+        """Describe the pass of these node rows (see `described_pass`)."""
+        return described_pass(self, rows, batch, shown)
 
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""

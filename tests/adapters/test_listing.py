@@ -8,7 +8,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.adapters.engine.recording import recording
-from graphxai.adapters.engine.role_finder import find_roles
 from graphxai.adapters.engine.trace import Trace
 
 N, DIM = 4, 3
@@ -70,7 +69,7 @@ def recorded(module, inputs) -> Trace:
 
 
 def marked(trace: Trace) -> list[str]:
-    return trace.listing(find_roles(trace).notes()).splitlines()
+    return str(trace).splitlines()
 
 
 @pytest.mark.parametrize("make", [gat, lambda: (Gated(), (torch.randn(N, DIM),))])

@@ -16,9 +16,9 @@ import graphxai as gx
 from graphxai.adapters.engine.autograd_graph import AutogradGraph
 from graphxai.adapters.engine.built_in_rules import BUILT_IN
 from graphxai.adapters.engine.hooked_ledger import AFFINE
-from graphxai.adapters.engine.hooked_pass import recorded_only, why_recorded
 from graphxai.adapters.engine.hooks import hooks_of, install_hooks
 from graphxai.adapters.engine.node_kinds import KINDS
+from graphxai.adapters.engine.pass_memory import PassMemory, recorded_only
 from graphxai.adapters.engine.recording import recording
 from graphxai.adapters.engine.replay import replay
 from graphxai.adapters.engine.replay_plan import make_plan
@@ -131,8 +131,10 @@ def test_most_spellings_need_no_recording():
         if model.why_recorded is not None:
             recorded[blocks[0][1]] = model.why_recorded
     assert len(recorded) <= 25
-    assert recorded["constants: number"] == "relevance and biases do not sum to the output"
-    assert recorded["messages: sparse"] == "SparseAddmmBackward0"
+    assert recorded["constants: number"] == (
+        "relevance and biases do not sum to the output (constants in blocks.0.parts.0)"
+    )
+    assert recorded["messages: sparse"].startswith("SparseAddmmBackward0")
 
 
 # -- what the first tier must not be trusted with --------------------------------------------------
@@ -205,6 +207,46 @@ def test_what_the_graph_does_not_say_is_recorded(function, why):
         assert first.ledger.others == second.ledger.others
 
 
+WARN = PassMemory.warn_of_recording  # the tests keep it quiet
+
+
+def test_a_model_says_once_that_it_is_recorded_and_why(monkeypatch):
+    monkeypatch.setattr(PassMemory, "warn_of_recording", WARN)
+    model = gx.wrap(seeded(Pooled(saturated)), kind="regression")
+    with pytest.warns(UserWarning, match=r"recorded passes.*TanhBackward0 in Pooled") as said:
+        gx.explain(model, graph())
+    assert len([w for w in said if "recorded passes" in str(w.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for method in ("lrp", "gradient_input", "attn_lrp"):
+            gx.explain(model, graph(), method)
+        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5))
+        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5), "rollout")
+
+
+def test_the_tier_is_that_of_the_last_method():
+    model = gx.wrap(seeded(Gps()), kind="regression")
+    assert model.tier is None
+    gx.explain(model, with_bonds(5))
+    assert model.tier == "hooks"
+    for method in ("rollout", "lrp_zplus"):
+        gx.explain(model, with_bonds(5), "lrp")
+        gx.explain(model, with_bonds(5), method)
+        assert model.tier == "recording"
+    module = seeded(Pooled(shifted))  # nothing shows before the gradient that it has to be recorded
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graph())
+    assert model.tier == "recording"
+
+
+def test_a_model_in_training_mode_keeps_what_its_passes_have_shown(monkeypatch):
+    model = gx.wrap(seeded(Gps(norm="batch_norm")).train(), kind="regression")
+    gx.explain(model, with_bonds(5), "gradient_input")
+    monkeypatch.setattr("graphxai.adapters.engine.recorded_pass.record_pass", None)
+    gx.explain(model, with_bonds(6), "gradient_input")
+    assert model.tier == "hooks"
+
+
 def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
     class WithTypes(nn.Module):
         def __init__(self):
@@ -220,7 +262,7 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
     data = graph()
     data.kind = torch.arange(data.num_edges) % 3
     first, second, why = explained_twice(seeded(WithTypes()), data)
-    assert why == "a constant that is computed (embedding)"
+    assert why == "a constant that is computed by embedding in types"
     assert first.ledger.others == second.ledger.others
     assert first.ledger.others.keys() == {"kind"}
 
@@ -284,7 +326,7 @@ def test_attributes_of_a_graph_require_no_gradient_afterwards():
     model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5)
     gx.explain(model, data)
     assert not data.edge_attr.requires_grad
-    assert why_recorded(model.running) is None
+    assert model.tier == "hooks"
 
 
 # -- under rules that are not affine ---------------------------------------------------------------
@@ -336,6 +378,21 @@ def test_a_custom_rule_acts_through_hooks_as_in_a_recorded_pass():
         second = gx.explain(model, data, Halved())
     np.testing.assert_allclose(first.relevance, second.relevance, rtol=1e-4, atol=1e-6)
     assert not np.allclose(first.relevance, gx.explain(model, data, "lrp_ah_ln").relevance)
+
+
+def test_a_buffer_of_zeros_may_change_after_the_comparison():
+    def with_a_buffer(model, h):
+        return (h + model.offset).relu()
+
+    module = seeded(Pooled(with_a_buffer))
+    module.register_buffer("offset", torch.zeros(DIM))
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graph(), "gradient_input")
+    module.offset += 1
+    first = gx.explain(model, graph(), "gradient_input")
+    with recorded_only():
+        second = gx.explain(model, graph(), "gradient_input")
+    assert first.ledger.biases == pytest.approx(second.ledger.biases)
 
 
 def attending_with_an_offset(model, h):

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
-from graphxai.adapters.engine.hooked_pass import recorded_only
+from graphxai.adapters.engine.pass_memory import recorded_only
 
 aten = torch.ops.aten
 

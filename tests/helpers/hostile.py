@@ -30,8 +30,8 @@ from composed import (
 from rdkit import rdBase
 
 import graphxai as gx
-from graphxai.adapters.engine.hooked_pass import recorded_only
 from graphxai.adapters.engine.pass_cache import cached_passes
+from graphxai.adapters.engine.pass_memory import recorded_only
 from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError

@@ -28,7 +28,6 @@ Five ideas, in the order in which they build on each other:
 
 `hooked_pass` with `hooked_ledger` is the first tier, `recorded_pass` the second. `session` chooses
 between them for a pass of a wrapped model (`pass_request`), and `interception` does it all
-for a module that is called in a block of a user's code. `program` and `program_following` run a
-recorded list beside the model. `presence` lets nodes be absent from a recorded pass. `pass_cache`
-keeps what several methods need of the same pass.
+for a module that is called in a block of a user's code. `presence` lets nodes be absent from a
+recorded pass. `pass_cache` keeps what several methods need of the same pass.
 """

@@ -16,7 +16,6 @@ from .linear_attention import insert_attention_matrices
 from .node_ids import NONE, NodeIds
 from .node_tracker import track_nodes
 from .pass_cache import cached, weight_versions
-from .pass_plans import Program
 from .pass_request import NODES, PassRequest, record_pass
 from .pass_warnings import warn_of_nonlinearities
 from .replay import Replay, replay
@@ -78,16 +77,16 @@ def node_ids_with_matrices(trace: Trace, slot: int, rows: Tensor, layout: NodeLa
     return track_nodes(trace, slot, ids, layout.tokens)
 
 
-def graph_ids(program: Program, request: PassRequest) -> NodeIds:
+def graph_ids(trace: Trace, request: PassRequest) -> NodeIds:
     """Return ids by which every row, also those of other inputs, belongs to a whole graph."""
-    trace, others, layout = program.trace, {}, request.layout
+    others, layout = {}, request.layout
     for slot, bit in trace.inputs.items():
-        graphs = request.graphs_of(program.names[bit]) if bit != NODES else None
+        graphs = request.graphs_of(request.names[bit]) if bit != NODES else None
         if graphs is not None:
             others[slot] = -2 - graphs.view(-1, *[1] * (trace.memory.tensors[slot].dim() - 1))
     ids = ids_of_rows(layout, request.rows)
     ids = torch.where(ids == NONE, NONE, -2 - ids // layout.tokens)
-    return track_nodes(trace, program.slot, ids, layout.tokens, others=others)
+    return track_nodes(trace, trace.slot_of(NODES), ids, layout.tokens, others=others)
 
 
 def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:

@@ -34,12 +34,15 @@ class Opaque(Exception):
     """A pass whose graph does not say enough; the message says where.
 
     Args:
-        node: the name of a node that is not known, if it is that.
+        operation: the name of the operation, or of its node, that the reason is about.
+        lacks_constants: whether the pass adds constants that its graph does not show.
     """
 
-    def __init__(self, reason: str, node: str | None = None) -> None:
+    def __init__(
+        self, reason: str, operation: str | None = None, lacks_constants: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.node = node
+        self.operation, self.lacks_constants = operation, lacks_constants
 
 
 @dataclass(eq=False)
@@ -81,29 +84,33 @@ class AutogradGraph:
     """The nodes between some inputs and an output, each after those that it reads.
 
     Args:
-        inputs: the bits of the inputs, each a tensor that requires a gradient. `structure` is
-            equal for passes with the same operations on the same values, whatever their sizes.
+        inputs: the bits of the inputs, each a tensor that requires a gradient.
+
+    Attributes:
+        reads: for each node the results of other nodes that it reads, in their order.
     """
 
     def __init__(self, output: Tensor, inputs: Mapping[Tensor, int]) -> None:
         edge = torch.autograd.graph.get_gradient_edge(output)
         self.output: Edge = (edge.node, edge.output_nr)
         self.bits: dict[Node, int] = {_node_of(tensor): bit for tensor, bit in inputs.items()}
-        self.nodes = _in_order(edge.node, self.bits)
+        self.reads = _in_order(edge.node, self.bits)
+        self.nodes = [*self.reads]
         self.place = {node: k for k, node in enumerate(self.nodes)}
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
-        """What each node computes, from which results of which others."""
-        place, bits = self.place, self.bits
+        """What each node computes, from which results of which others.
+
+        It is equal for passes with the same operations on the same values, whatever their sizes.
+        """
+        place = self.place
         return tuple(
             (
-                bits.get(node) or node.name(),
-                *((place[n], k) if n is not None else None for n, k in node.next_functions),
+                self.bits.get(node) or node.name(),
+                *[None if n is None else (place[n], k) for n, k in reads],
             )
-            if node not in bits
-            else bits[node]
-            for node in self.nodes
+            for node, reads in self.reads.items()
         )
 
     def reaches(self, tensor: Tensor) -> bool:
@@ -153,24 +160,21 @@ def _node_of(tensor: Tensor) -> Node:
     return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
-def _in_order(root: Node, inputs: Mapping[Node, int]) -> list[Node]:
-    """Return all nodes behind a node, up to the inputs, each after those that it reads."""
-    ordered: list[Node] = []
-    entered: set[Node] = set()
-    left: set[Node] = set()
+def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
+    """Return all nodes behind a node, up to the inputs, after those that they read."""
+    ordered: dict[Node, tuple[Edge, ...]] = {}
+    entered: dict[Node, tuple[Edge, ...]] = {}
     todo = [root]
     while todo:
         node = todo[-1]
-        if node in left:
+        if node in ordered:
             todo.pop()
         elif node in entered:
             todo.pop()
-            left.add(node)
-            ordered.append(node)
+            ordered[node] = entered[node]
         else:
-            entered.add(node)
-            if node not in inputs:
-                todo += [n for n, _ in node.next_functions if n is not None and n not in entered]
+            reads = entered[node] = () if node in inputs else node.next_functions
+            todo += [n for n, _ in reads if n is not None and n not in entered]
     return ordered
 
 
@@ -228,9 +232,9 @@ class _TraceWriter:
         if unseen and live:
             signals = tuple(ref.value for ref in reads if trace.flow.live[ref.value])
             if (name, signals) in self._with_unseen:
-                raise Opaque(f"{kind.name} twice, of the same signal and constants")
+                raise Opaque(f"{kind.name} twice, of the same signal and constants", kind.name)
             self._with_unseen.add((name, signals))
-        op = Op(number, name, name, kind.name, tuple(args), numbers, reads, makes, makes[0],
+        op = Op(number, name, kind.name, tuple(args), numbers, reads, makes, makes[0],
                 _NO_MODULE, False, True, False)  # fmt: skip
         for ref in reads:
             trace.flow.uses[ref.value].append(number)

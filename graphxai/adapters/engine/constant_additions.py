@@ -1,6 +1,6 @@
-"""Where a pass adds constants, and which graph each row is of to which it adds them."""
+"""Where a pass adds constants, and the graph of each row to which it adds them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from .ledger_lines import BIASES, LedgerLines
 from .node_ids import NONE, NodeIds
 from .replay_plan import ReplayPlan
 from .rules_in_force import custom_rule, has_rule
-from .trace import Op, Ref, Trace
+from .trace import Op, Ref
 from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME, THROUGH_ZERO
 
 BY_ENTRY = RATIO | THROUGH_ZERO | {"relu", "leaky_relu"}  # they are x times a factor
@@ -23,18 +23,11 @@ LINEAR = (SAME | MATRIX_PRODUCTS | {
 ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 
 
-class GraphAxis(NamedTuple):
-    """The axis along which the graph of each entry can be read.
-
-    Args:
-        by: what follows each other along the axis. It is "graphs" or "nodes" in their order,
-            "tiled" if all graphs follow each other several times, "repeated" if each graph
-            comes several times in a row, or the slot of an index that gathered the rows of
-            nodes.
-    """
+class RowGraphs(NamedTuple):
+    """The graph of each row of a tensor, along one of its axes; None if the batch has one graph."""
 
     axis: int
-    by: str | int
+    graphs: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +88,10 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
 # -- which graph a row is of -----------------------------------------------------------------------
 
 
-def graph_axes(
+def graphs_of_additions(
     additions: ConstantAdditions, nodes: NodeIds | None, layout: NodeLayout
-) -> dict[int, GraphAxis | None] | None:
-    """For each operation that adds constants, return where the graph of its rows can be read.
+) -> dict[int, RowGraphs | None] | None:
+    """For each operation that adds constants, return the graphs of the rows of its result.
 
     Args:
         nodes: the node ids of the pass, or None if all rows are of the only graph. An operation
@@ -106,99 +99,61 @@ def graph_axes(
             cannot be told, the result is None.
     """
     trace = additions.plan.trace
-    axis_of = _of_the_only_graph if nodes is None else _by_ids(additions, nodes, layout)
-    if axis_of is None:
+    if nodes is not None and not _inputs_have_ids(additions.plan, nodes):
         return None
-    axes: dict[int, GraphAxis | None] = {}
+    graphs: dict[int, RowGraphs | None] = {}
     for number, lines in additions.added.items():
         op, out = trace.ops[number], trace.ops[number].makes[0]
-        axes[number] = None
+        graphs[number] = None
         # the gradient of a view that is written to arrives at its base
         written = op.in_place and trace.memory.storage[out.slot] != out.slot
-        if trace.memory.tensors[out.slot].dtype in (torch.float32, torch.float64) and not written:
-            axes[number] = axis_of(trace, op)
-        if axes[number] is None and (BIASES in lines or not all(lines.values())):
+        shape, dtype = trace.shape(out.value), trace.memory.tensors[out.slot].dtype
+        if shape and dtype in (torch.float32, torch.float64) and not written:
+            graphs[number] = _graphs_of_rows(nodes, out.value, shape, layout)
+        if graphs[number] is None and (BIASES in lines or not all(lines.values())):
             return None
-    return axes
+    return graphs
 
 
-def _of_the_only_graph(trace: Trace, op: Op) -> GraphAxis | None:
-    return GraphAxis(0, "repeated") if trace.shape(op.out) else None
+def _inputs_have_ids(plan: ReplayPlan, nodes: NodeIds) -> bool:
+    """Whether the ids of all inputs from which signals come are known."""
+    values = map(plan.trace.flow.slot_of_value.index, plan.trace.inputs)
+    return all(value in nodes.by_value for value in values if plan.signal[value])
 
 
-def _by_ids(
-    additions: ConstantAdditions, nodes: NodeIds, layout: NodeLayout
-) -> Callable[[Trace, Op], GraphAxis | None] | None:
-    """Return a function that reads the axis from the ids of an operation's result.
-
-    Returns None if an input has no ids.
-    """
-    trace = additions.plan.trace
-    for slot in trace.inputs:
-        first = trace.flow.slot_of_value.index(slot)
-        if additions.plan.signal[first] and first not in nodes.by_value:
-            return None
-    indices = _indices(trace, len(layout.graph))
-
-    def axis_of(trace: Trace, op: Op) -> GraphAxis | None:
-        ids = nodes.by_value.get(op.out)
-        if ids is None:
-            return None
-        earlier = {slot: index for slot, (first, index) in indices.items() if first < op.number}
-        graph = nodes.graph(ids.query)
-        return next(_fitting(graph, trace.shape(op.out), layout, earlier), None)
-
-    return axis_of
-
-
-def _indices(trace: Trace, count: int) -> dict[int, tuple[int, Tensor]]:
-    """Return the indices that gather rows of nodes, by slot, with the first operation to do so."""
-    indices: dict[int, tuple[int, Tensor]] = {}
-    for op in trace.ops:
-        for ref in op.reads[1:] if op.name in ("index_select", "index") else ():
-            index = trace.memory.tensors[ref.slot]
-            if index.dim() != 1 or index.dtype != torch.long or not index.numel():
-                continue
-            if ref.slot not in trace.memory.unstable and 0 <= index.min() <= index.max() < count:
-                indices.setdefault(ref.slot, (op.number, index))
-    return indices
-
-
-def _fitting(
-    graph: Tensor, shape: torch.Size, layout: NodeLayout, indices: Mapping[int, Tensor]
-) -> Iterator[GraphAxis]:
-    """Yield the axes along which the graphs of a tensor's entries can be read."""
-    for axis, length in enumerate(shape):
-        ways: tuple[str | int, ...] = ("graphs", "nodes", *indices, "tiled", "repeated")
-        for by in ways:
-            index = indices.get(by) if isinstance(by, int) else None
-            rows = graphs_of_rows(by, length, layout, index)
-            if rows is not None:
-                rows = rows.view(-1, *(1,) * (len(shape) - axis - 1))
-                if bool(((graph == rows) | (graph == NONE)).all()):
-                    yield GraphAxis(axis, by)
-
-
-def graphs_of_rows(
-    by: str | int, length: int, layout: NodeLayout, index: Tensor | None
-) -> Tensor | None:
-    """Return the graph of each row, or None if the number of rows does not fit."""
-    if not fits_layout(by, length, layout, index):
+def _graphs_of_rows(
+    nodes: NodeIds | None, value: int, shape: torch.Size, layout: NodeLayout
+) -> RowGraphs | None:
+    """Return the graphs of a value's rows, along the first axis where all entries agree."""
+    if nodes is None:
+        return RowGraphs(0, None)
+    if (ids := nodes.by_value.get(value)) is None:
         return None
-    if by == "nodes":
-        return layout.graph
-    if index is not None:
-        return layout.graph[index]
-    size = len(layout.mask)
-    graphs = torch.arange(size, device=layout.graph.device)
-    times = length // size
-    return graphs.repeat(times) if by == "tiled" else graphs.repeat_interleave(times)
+    graph = nodes.graph(ids.query)
+    for axis, length in enumerate(shape):
+        behind = (1,) * (len(shape) - axis - 1)
+        for graphs in _candidates(graph, axis, length, len(shape), layout):
+            rows = graphs.view(-1, *behind)
+            if bool(((graph == rows) | (graph == NONE)).all()):
+                return RowGraphs(axis, graphs)
+    return None
 
 
-def fits_layout(by: str | int, length: int, layout: NodeLayout, index: Tensor | None) -> bool:
-    """Whether the graphs of so many rows can be read in this way (see `GraphAxis`)."""
-    size = len(layout.mask)
-    if by in ("tiled", "repeated"):
-        return length % size == 0
-    counts = {"graphs": size, "nodes": len(layout.graph)}
-    return length == (counts[by] if isinstance(by, str) else -1 if index is None else len(index))
+def _candidates(
+    graph: Tensor, axis: int, length: int, dim: int, layout: NodeLayout
+) -> Iterator[Tensor]:
+    """Yield what the graphs (length,) of the rows along an axis may be.
+
+    Padding has no graph. So if some rows are padding alone, all are tried that may follow each
+    other in a batch: the graphs or their nodes, once or several times.
+    """
+    if graph.dim() == dim:
+        rows = graph.movedim(axis, 0).flatten(1).amax(1).expand(length)
+        if bool((rows >= 0).all()):
+            yield rows
+    graphs = torch.arange(len(layout.mask), device=layout.graph.device)
+    if length == len(layout.graph):
+        yield layout.graph
+    if length % len(graphs) == 0:
+        yield graphs.repeat(length // len(graphs))
+        yield graphs.repeat_interleave(length // len(graphs))

@@ -106,7 +106,7 @@ class _ConstantDerivative:
                     ref: self._constant(ref, tensor)
                     for ref, tensor in pair_refs(op.args[k], target)
                 }
-                args[k] = fill_refs(op.args[k], target, duals.__getitem__)
+                args[k] = fill_refs(op.args[k], duals.__getitem__)
                 if k == 0 and op.in_place and args[0] is not target:
                     args[0] = target
                     self._fill_with_constants(op.args[0], target)

@@ -7,7 +7,7 @@ The share of a constant c that is added to a signal is `sum c df/dc`. There are 
 * `ConstantShares` is faster and serves most networks. On its way from the outputs to the nodes, the
   gradient passes all constants. It only remains to tell which graph each row of the gradient
   belongs to. In a batch of one graph that is clear. Otherwise the node ids of the recorded pass
-  show it, and `GraphAxis` notes where it can be read.
+  show it.
 
 With attention, scales and ratios held constant an affine network returns `J x + c`, and relevance
 and shares have to add up to it. That sum is compared in every batch.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layout import NodeLayout
-from .constant_additions import ConstantAdditions, GraphAxis, fits_layout, graphs_of_rows
+from .constant_additions import ConstantAdditions, RowGraphs
 from .ledger_lines import BIASES
 from .replay import Replay, TensorOf, out_of_place
 from .trace import Op, Ref, is_real, refs_in
@@ -37,69 +37,51 @@ class ConstantShares:
     """Collects the share of each line in the outputs of a pass, from the gradient of the outputs.
 
     Args:
-        axes: for each operation that adds constants, where the graph of its rows can be read.
+        graphs: for each operation that adds constants, the graphs of the rows of its result.
     """
 
     def __init__(
         self,
         additions: ConstantAdditions,
-        axes: Mapping[int, GraphAxis | None],
+        graphs: Mapping[int, RowGraphs | None],
         layout: NodeLayout,
     ) -> None:
         self.additions, self.layout = additions, layout
-        self._axes = axes
-        self._indices: dict[int, Tensor] = {}
-        self._sums: dict[
-            tuple[str, str | int, int], Tensor
-        ] = {}  # by the line, and by what the rows are
+        self._graphs = graphs
+        self._shares: dict[str, Tensor] = {}  # (B,) by line
 
-    def terms(
-        self, op: Op, tensor_of: TensorOf, arguments: tuple[Any, Any]
-    ) -> list[tuple[str, Any]]:
-        """Return the constants that an operation adds now, each with its line.
-
-        Args:
-            arguments: those of the operation, with the numbers of this pass.
-        """
+    def terms(self, op: Op, tensor_of: TensorOf) -> list[tuple[str, Any]]:
+        """Return the constants that an operation adds, each with its line."""
         terms = []
         for line, refs in self.additions.added[op.number].items():
             taken = self.additions.plan.taken[op.number]
             # other than biases, most constants are zeros, as in padding
             if line == BIASES or not refs or any(bool(tensor_of(ref).any()) for ref in refs):
-                terms.append((line, _constant(op, refs, taken, tensor_of, arguments)))
+                terms.append((line, _constant(op, refs, taken, tensor_of)))
         return terms
 
-    def collect_from(
-        self, op: Op, out: Tensor, terms: list[tuple[str, Any]], tensor_in: Callable[[int], Any]
-    ) -> bool:
+    def collect_from(self, op: Op, out: Tensor, terms: list[tuple[str, Any]]) -> bool:
         """Collect shares when the gradient reaches a result.
 
-        Returns False if the rows of the result do not fit what is known of them.
-
-        Args:
-            tensor_in: returns the present tensor of a slot.
+        Returns False if the graphs of the result's rows are not known.
         """
-        axis = self._axes[op.number]
-        if not terms or axis is None:
-            return not terms
-        kind = axis.by, out.shape[axis.axis]
-        index = tensor_in(axis.by) if isinstance(axis.by, int) else None
-        if not fits_layout(*kind, self.layout, index):
+        if (rows := self._graphs[op.number]) is None:
             return False
-        if index is not None:
-            self._indices[int(axis.by)] = index
-        with torch._C.DisableTorchFunction():  # otherwise it would count as a hook of the model
-            out.register_hook(lambda gradient: self._add(gradient, terms, axis.axis, kind))
+
+        def collect(gradient: Tensor) -> None:
+            for line, constant in terms:
+                self._add(line, _sum_by_rows(gradient, constant, rows.axis), rows.graphs)
+
+        out.register_hook(collect)
         return True
 
-    def _add(
-        self, gradient: Tensor, terms: list[tuple[str, Any]], axis: int, kind: tuple[str | int, int]
-    ) -> None:
-        """Add the shares of an operation's constants to those of their lines."""
-        for line, constant in terms:
-            share = _sum_by_rows(gradient, constant, axis)
-            before = self._sums.get((line, *kind))
-            self._sums[line, *kind] = share if before is None else before + share
+    def _add(self, line: str, rows: Tensor, graphs: Tensor | None) -> None:
+        """Add the shares (n,) of rows to those of a line."""
+        if graphs is None:
+            share = rows.sum()[None]
+        else:
+            share = rows.new_zeros(len(self.layout.mask)).index_add(0, graphs, rows)
+        self._shares[line] = self._shares[line] + share if line in self._shares else share
 
     def of_lines(self, inputs: Mapping[str, tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
         """Return the share (B,) of each line, after the gradient has passed.
@@ -108,41 +90,30 @@ class ConstantShares:
             inputs: for the line of each input beside the nodes, its relevance and the graph of
                 each of its rows.
         """
-        parts: list[tuple[str, Tensor, Tensor | None]] = [
-            (line, rows.view(-1) if rows.dim() < 2 else rows.flatten(1).sum(1), graphs)
-            for line, (rows, graphs) in inputs.items()
-        ]
-        for (line, by, length), rows in self._sums.items():
-            index = self._indices.get(by) if isinstance(by, int) else None
-            parts.append((line, rows, graphs_of_rows(by, length, self.layout, index)))
-        shares: dict[str, Tensor] = {}
-        for line, rows, graphs in parts:
-            if graphs is None:  # the batch has one graph
-                graphs = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-            share = rows.new_zeros(len(self.layout.mask)).index_add(0, graphs, rows)
-            shares[line] = shares[line] + share if line in shares else share
-        return shares
+        for line, (relevance, graphs) in inputs.items():
+            rows = relevance.view(-1) if relevance.dim() < 2 else relevance.flatten(1).sum(1)
+            self._add(line, rows, graphs)
+        return self._shares
 
 
 def replay_with_shares(shares: ConstantShares, inputs: Mapping[int, Tensor]) -> Replay | None:
     """Run a recorded pass again from `inputs` by slot, and collect shares from its gradient.
 
-    Returns None if the gradient does not reach all constants, or if rows do not fit what is known
-    of them.
+    Returns None if the gradient does not reach all constants, or if the graphs of some rows are
+    not known.
     """
     plan = shares.additions.plan
-    replayed = Replay(plan, plan.trace.memory.tensors)
+    replayed = Replay(plan)
     for slot, tensor in inputs.items():
         replayed.begin(slot, tensor)
     for op in plan.ops:
-        adds, arguments = op.number in shares.additions.added, (op.args, op.kwargs)
-        terms = shares.terms(op, replayed.value, arguments) if adds else []
-        out = replayed.run(op, *arguments)
+        adds = op.number in shares.additions.added
+        terms = shares.terms(op, replayed.value) if adds else []
+        out = replayed.run(op)
         if not terms:
             continue
         first = out[0] if isinstance(out, tuple | list) else out
-        tensor_in = plan.trace.memory.tensors.__getitem__
-        if not first.requires_grad or not shares.collect_from(op, first, terms, tensor_in):
+        if not first.requires_grad or not shares.collect_from(op, first, terms):
             return None
     return replayed
 
@@ -174,14 +145,12 @@ def _constant(
     constants: list[Ref],
     taken: frozenset[int],
     tensor_of: TensorOf,
-    arguments: tuple[Any, Any],
 ) -> Any:
     """Return what an operation makes of these constants alone. One row may stand for all.
 
     Args:
         constants: the constants that count, none if it is a number that counts.
         taken: the signals of the operation, which count as zero.
-        arguments: those of the operation, with the numbers of this pass.
     """
 
     def plain(ref: Ref) -> Tensor:
@@ -195,7 +164,7 @@ def _constant(
         return plain(constants[0])
     if op.name in ADDITIONS and not op.kwargs:
         if not constants:
-            return -arguments[0][1] if op.name == "sub" else arguments[0][1]
+            return -op.args[1] if op.name == "sub" else op.args[1]
         if len(constants) == 1:
             sign = SIGN.get((op.name, op.args.index(constants[0])), 1)
             return sign * plain(constants[0])
@@ -211,7 +180,7 @@ def _constant(
         is_zero = ref.value in taken or (ref in added and is_real(tensor))
         return torch.zeros_like(tensor) if is_zero else tensor
 
-    args, kwargs = op.with_tensors(counted, *arguments)
+    args, kwargs = op.with_tensors(counted)
     if op.name in ADDITIONS and type(op.args[1]) is not Ref and constants:
         args[1] = 0
     func: Callable[..., Any] = out_of_place(op.func) if op.in_place else op.func

@@ -1,7 +1,7 @@
 """Queries about how data flows through a pass: what a value is made of, and what becomes of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -230,12 +230,12 @@ def first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
 
 
 def _same_numbers(a: Op, b: Op) -> bool:
-    return numbers_among(a, a.args, a.kwargs) == numbers_among(b, b.args, b.kwargs)
+    return _numbers_among(a) == _numbers_among(b)
 
 
-def numbers_among(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _numbers_among(op: Op) -> str:
     """Write out everything among an operation's arguments that is no tensor."""
-    return repr(fill_refs((op.args, op.kwargs), (args, kwargs), lambda ref: "tensor"))
+    return repr(fill_refs((op.args, op.kwargs), lambda ref: "tensor"))
 
 
 def is_smaller(first: torch.Size, second: torch.Size) -> bool:

@@ -5,9 +5,9 @@ code. So a pass has to prove that nothing is missing.
 
 * Under the affine rules of LRP the output is an affine function of the inputs. Relevance and the
   shares of the biases have to sum to it, in every pass.
-* Under other rules there is no such sum. The first pass of a plan is compared with a recorded pass
-  of the same input, which lists everything that is added. Later passes have the same operations on
-  the same values, because their plan fits.
+* Under other rules there is no such sum. One pass of each plan is compared with a recorded pass of
+  the same input, which lists everything that is added (`hooked_pass`). Later passes have the same
+  operations on the same values, because their plan fits.
 
 The biases of all graphs together have the share `sum b df/db`. Under the affine rules, what each
 graph has of it is what relevance leaves of the graph's output. Otherwise it follows from a second
@@ -15,8 +15,8 @@ backward pass: the sum is linear in the weights of the outputs, so that its deri
 weights of a graph, times these, is the share of that graph.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,13 +24,13 @@ from torch.autograd.graph import GradientEdge
 
 from graphxai.rules.conservative import DeferredShares, DoesNotAddUp, Rules
 
-from .autograd_graph import Node
+from .autograd_graph import Node, Opaque
 from .ledger_lines import BIASES
+from .pass_memory import TRIES
 from .pass_request import PassRequest
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
-GiveUp: TypeAlias = Callable[[str, int], None]  # notes a reason, so many times
 
 
 class Addition(NamedTuple):
@@ -97,7 +97,7 @@ def shift_of_batch_norm(bias: Tensor, node: Node) -> Tensor:
 # -- under the affine rules ------------------------------------------------------------------------
 
 
-def shares_by_sum(request: PassRequest, added: AddedConstants, give_up: GiveUp) -> DeferredShares:
+def shares_by_sum(request: PassRequest, added: AddedConstants) -> DeferredShares:
     """Return the shares of an affine pass: what relevance leaves of each output is the biases'."""
 
     def shares(
@@ -110,7 +110,8 @@ def shares_by_sum(request: PassRequest, added: AddedConstants, give_up: GiveUp) 
         size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
         unexplained = left.sum() - total
         if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
-            give_up("relevance and biases do not sum to the output", 3)
+            why = Opaque("relevance and biases do not sum to the output", lacks_constants=True)
+            request.memory.note_failure(AFFINE, why, TRIES)
             raise DoesNotAddUp
         return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
 
@@ -121,43 +122,24 @@ def shares_by_sum(request: PassRequest, added: AddedConstants, give_up: GiveUp) 
 
 
 class ExplainedPass(NamedTuple):
-    """What a recorded pass says.
+    """What a pass says by hooks, or by a recording, to be compared with the other.
 
     Args:
         gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
+        relevance: that of the tokens, (B, T).
         shares: the share (B,) of each line of the ledger.
         unseen: the constants that the pass adds and autograd does not know, each in words.
     """
 
     gradient: Tensor
+    relevance: Tensor
     shares: dict[str, Tensor]
-    unseen: list[str]
+    unseen: tuple[str, ...] = ()
 
 
-# explains the pass for the weights (B, C) of the outputs, given the relevance (B, T) of the hooks
-RecordedPass: TypeAlias = Callable[[Tensor, Tensor], ExplainedPass]
-
-
-class Proof(NamedTuple):
-    """How a pass is compared with a recorded one.
-
-    Args:
-        recorded: explains the same pass by a recording.
-        rows: the rows of the nodes that went into the model.
-        succeeded: is called if the two agree.
-    """
-
-    recorded: RecordedPass
-    rows: Tensor
-    succeeded: Callable[[], None]
-
-
-def shares_by_gradient(
-    request: PassRequest, added: AddedConstants, proof: Proof | None, give_up: GiveUp
-) -> DeferredShares:
+def shares_by_gradient(request: PassRequest, added: AddedConstants, rules: Rules) -> DeferredShares:
     """Return the shares of a pass under any rules, divided among the graphs by their gradient."""
     several = len(request.layout.mask) > 1
-    further = [] if proof is None else [proof.rows]
 
     def shares(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
@@ -166,21 +148,10 @@ def shares_by_gradient(
         lines = added.shares_of_inputs(request, gradients)
         total = added.share_of_biases(gradients, explained)
         of_biases = _divided(total, weights) if several else total.detach()[None]
-        lines = {BIASES: of_biases} | _nonzero(lines)
-        if proof is not None:
-            weights = weights.detach()
-            recorded = proof.recorded(weights, relevance)
-            size = explained.abs().sum() + relevance.abs().sum()
-            allowed = _rounding(outputs, relevance) * size
-            if reason := _difference(recorded, gradients[-1].detach(), lines, allowed):
-                give_up(reason, 3)
-                raise DoesNotAddUp
-            proof.succeeded()
-        return lines
+        return {BIASES: of_biases} | _nonzero(lines)
 
-    return DeferredShares(
-        [*added.leaves, *further], shares, several, lambda reason: give_up(reason, 3)
-    )
+    give_up = partial(request.memory.give_up, rules)
+    return DeferredShares(added.leaves, shares, several, give_up)
 
 
 def _divided(total: Tensor, weights: Tensor) -> Tensor:
@@ -191,25 +162,26 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
     return (by_weight * weights).sum(-1).detach()
 
 
-def _difference(
-    recorded: ExplainedPass, gradient: Tensor, lines: dict[str, Tensor], allowed: Tensor
+def difference(
+    hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor
 ) -> str | None:
     """Say in what a pass by hooks and a recorded pass differ, or return None if they agree.
 
     Args:
-        gradient: that by the rows of the nodes.
-        lines: the shares (B,) by line.
-        allowed: the difference of two shares that rounding may cause.
+        weighted_outputs: (B, C).
     """
     if recorded.unseen:
         return f"a constant that autograd does not know ({recorded.unseen[0]})"
-    limit = TOLERANCE * torch.finfo(gradient.dtype).eps * recorded.gradient.abs().max()
-    if not bool(((gradient - recorded.gradient).abs() <= limit).all()):
+    gradient = recorded.gradient
+    limit = TOLERANCE * torch.finfo(gradient.dtype).eps * gradient.abs().max()
+    if not bool(((hooked.gradient - gradient).abs() <= limit).all()):
         return "a gradient that differs from that of a recorded pass"
-    for line in {**lines, **recorded.shares}:
-        zero = torch.zeros_like(lines[BIASES])
-        difference = lines.get(line, zero) - recorded.shares.get(line, zero)
-        if not bool((difference.abs() <= allowed).all()):
+    size = weighted_outputs.sum(-1).abs().sum() + hooked.relevance.abs().sum()
+    allowed = _rounding(weighted_outputs, hooked.relevance) * size
+    for line in {**hooked.shares, **recorded.shares}:
+        zero = torch.zeros_like(hooked.shares[BIASES])
+        gap = hooked.shares.get(line, zero) - recorded.shares.get(line, zero)
+        if not bool((gap.abs() <= allowed).all()):
             return f"a share of {line} that differs from that of a recorded pass"
     return None
 

@@ -7,157 +7,96 @@ recorded and nothing runs again, so that it takes little more than a plain gradi
 A pass has to prove that its graph had said enough (see `hooked_ledger`), because the graph does not
 show everything, such as numbers in the code and signals past the gradient. Passes without a proof,
 and those that are `Opaque`, go to the second tier, which records them.
+
+The proof under rules that are not affine is a comparison with a recorded pass. It is made once for
+each plan, on the smallest and the largest graph of the batch: their pass has the same operations on
+the same values, because it has the same plan.
 """
 
-import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
-from graphxai.rules.conservative import DeferredShares, Rules, current_tape
-from graphxai.runtime.scope import Blocks
+from graphxai.rules.conservative import DeferredShares, Rules, conservative, current_tape, record
 
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
-from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Opaque, shape_of
+from .autograd_graph import AutogradGraph, Opaque
 from .hooked_ledger import (
     AFFINE,
     AddedConstants,
-    Addition,
-    Proof,
-    RecordedPass,
+    ExplainedPass,
+    difference,
     shares_by_gradient,
     shares_by_sum,
     shift_of_batch_norm,
 )
-from .hooks import HookAt, can_be_hooked, hooks_of, install_hooks
-from .ledger_lines import STRUCTURE
-from .nonlinearities import nonlinearities
+from .hooked_plan import HookedPlan, plan_for
+from .hooks import install_hooks
 from .pass_request import NODES, PassRequest
-from .replay_plan import ReplayPlan, make_plan
-from .role_finder import find_roles
 from .rules_in_force import acting_rules
-from .trace import Op, Ref, Trace, refs_in
-from .vocabulary import ADDITIVE, GATES
 
-TRIES = 3  # passes of a model that may fail before it is always recorded
-KEPT = 8  # plans of a model
-_MOVES = {
-    "view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "unsqueeze",
-    "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "clone", "alias", "repeat",
-    "cat", "stack",
-}  # fmt: skip
-_LOOKUPS = {"embedding", "index", "index_select", "gather"}
+# explains a pass by a recording, for the weights (B, C) of its outputs
+ExplainRecorded: TypeAlias = Callable[[PassRequest, Tensor], ExplainedPass]
+
+_proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a recorded pass
 
 
 @dataclass(frozen=True, eq=False)
-class HookedPlan:
-    """How relevance passes through all graphs of one structure.
+class _HookedPass:
+    """A pass whose autograd graph has hooks.
 
     Args:
-        plan: what relevance passes through, and the roles that decide it.
-        hooks: what is done at the nodes.
-        places: for each operation, the place of its node in the graph.
-        results: for each value, the place of its node and the number of the result.
-        additions: the parameters that are added to signals.
-        alike: groups of nodes on the same values, each with the pattern of equal settings among
-            them, on which the roles depend.
+        rows: the rows of the nodes that went into the model.
+        outputs: what the model returned, (B, C).
+        plan: by which relevance passes back.
+        added: what the pass adds to signals.
     """
 
-    plan: ReplayPlan
-    hooks: tuple[HookAt, ...]
-    places: tuple[int, ...]
-    results: Mapping[int, tuple[int, int]]
-    additions: tuple[Addition, ...]
-    alike: tuple[tuple[tuple[int, ...], list[int]], ...]
-
-    def fits(self, graph: AutogradGraph) -> bool:
-        """Whether a graph of the same structure has the same roles."""
-        for test, first, second, answer in self.plan.roles.size_comparisons:
-            if test(self._shape(graph, first), self._shape(graph, second)) != answer:
-                return False
-        return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
-
-    def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
-        """Return the shape of a value in another graph."""
-        place, number = self.results[value]
-        return shape_of((graph.nodes[place], number))
-
-
-_agreed: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each once with a recorded pass
-_plans: "weakref.WeakKeyDictionary[nn.Module, dict[object, HookedPlan]]" = (
-    weakref.WeakKeyDictionary()
-)
-_failures: "weakref.WeakKeyDictionary[nn.Module, dict[Rules, list[Opaque]]]" = (
-    weakref.WeakKeyDictionary()
-)
-_hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
-
-
-def recorded_only() -> AbstractContextManager[bool]:
-    """Record all passes within the block, as for methods that the first tier does not serve."""
-    return _hooks_allowed.block(False)
-
-
-def may_be_hooked(request: PassRequest, rules: Rules) -> bool:
-    """Whether a pass under these rules is worth a try."""
-    if request.leaves or not _hooks_allowed.get():
-        return False
-    return len(_failures.get(request.module, {}).get(rules, ())) < TRIES
-
-
-def why_recorded(module: nn.Module) -> str | None:
-    """Say why passes of a module were recorded, under the rules for which they last were."""
-    by_rules = _failures.get(module)
-    return str(list(by_rules.values())[-1][-1]) if by_rules else None
-
-
-def note_failure(
-    module: nn.Module, rules: Rules, reason: str, times: int = 1, node: str | None = None
-) -> None:
-    """Remember why a pass under these rules had to be recorded."""
-    by_rules = _failures.setdefault(module, {})
-    by_rules[rules] = [*by_rules.pop(rules, ()), *[Opaque(reason, node)] * times]
-
-
-def locate_failure(module: nn.Module, rules: Rules, trace: Trace) -> None:
-    """Add to the last reason the modules that run the operation of an unknown node.
-
-    Args:
-        trace: the recorded list of the pass.
-    """
-    failures = _failures.get(module, {}).get(rules)
-    if not failures or failures[-1].node is None:
-        return
-    node = failures[-1].node
-    operation = re.sub(r"Backward\d*$", "", node).lower()
-    ops = (op for op in trace.ops if op.name.replace("_", "").lower() == operation)
-    if paths := sorted({op.path or type(module).__name__ for op in ops}):
-        failures[-1] = Opaque(f"{node} in {', '.join(paths)}")
+    request: PassRequest
+    rows: Tensor
+    outputs: Tensor
+    plan: HookedPlan
+    added: AddedConstants
 
 
 def pass_by_hooks(
-    request: PassRequest, rules: Rules, recorded: RecordedPass
+    request: PassRequest, rules: Rules, explain_recorded: ExplainRecorded
 ) -> tuple[Tensor, DeferredShares]:
     """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
 
     Raises Opaque if the pass has to be recorded.
-
-    Args:
-        recorded: explains the same pass by a recording, to compare with it.
     """
+    hooked = _run(request, rules)
+    if (tape := current_tape()) is not None:
+        tape.acting_rules |= acting_rules(hooked.plan.plan)
+    if rules == AFFINE:
+        return hooked.outputs, shares_by_sum(request, hooked.added)
+    if hooked.plan not in _proved:
+        # what the passes of the comparison record does not belong on the tape of this one
+        with conservative(**vars(rules)), record(biases=True):
+            _prove(hooked, rules, explain_recorded)
+        _proved.add(hooked.plan)
+    return hooked.outputs, shares_by_gradient(request, hooked.added, rules)
+
+
+def _run(request: PassRequest, rules: Rules) -> _HookedPass:
+    """Run a pass, and install the hooks on its graph."""
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
     with torch.enable_grad(), _requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
+        hooks = RemovableHandle.next_id
         with uncompiled(request.module), with_plain_attention(), ties_as_computed():
             outputs = request.call(leaf)
+        hooks = RemovableHandle.next_id - hooks
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             raise Opaque("random numbers")
@@ -168,9 +107,7 @@ def pass_by_hooks(
         edges = {n: get_gradient_edge(t) for n, t in inputs.items() if graph.reaches(t)}
     if not graph.reaches(leaf):
         raise Opaque("an output that does not depend on the nodes")
-    plan = _plan_for(request, graph, rules)
-    if (tape := current_tape()) is not None:
-        tape.acting_rules |= acting_rules(plan.plan)
+    plan = plan_for(request, graph, rules, hooks)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
     parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
     added = AddedConstants(
@@ -181,11 +118,7 @@ def pass_by_hooks(
         {name: request.others[name].detach() for name in edges},
         list(edges.values()),
     )  # fmt: skip
-    give_up = partial(note_failure, request.module, rules)
-    if rules == AFFINE:
-        return outputs, shares_by_sum(request, added, give_up)
-    proof = None if plan in _agreed else Proof(recorded, leaf, partial(_agreed.add, plan))
-    return outputs, shares_by_gradient(request, added, proof, give_up)
+    return _HookedPass(request, leaf, outputs, plan, added)
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
@@ -213,109 +146,46 @@ def _requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
             tensor.requires_grad_(False)
 
 
-# -- plans -----------------------------------------------------------------------------------------
+# -- the comparison with a recorded pass -----------------------------------------------------------
 
 
-def _plan_for(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
-    """Return the plan for a graph: one that was made before, if it fits."""
-    plans = _plans.setdefault(request.module, {})
-    key = (graph.structure, rules)
-    plan = plans.get(key)
-    if plan is None or not plan.fits(graph):
-        plan = _make_plan(request, graph, rules)
-        while len(plans) >= KEPT:
-            del plans[next(iter(plans))]
-        plans[key] = plan
-    return plan
+def _prove(hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded) -> None:
+    """Compare a pass with a recorded one, and raise Opaque if they differ.
+
+    A few of the graphs are enough if their pass has the same plan.
+    """
+    part = hooked.request.part()
+    if part is not None and (smaller := _run(part, rules)).plan is hooked.plan:
+        hooked = smaller
+    outputs = hooked.outputs.detach()
+    count = outputs.numel()
+    weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
+    try:
+        of_hooks = _explained(hooked, rules, weights)
+    except RuntimeError as error:  # an operation may have no second derivative
+        reason: str | None = str(error)
+    else:
+        reason = difference(of_hooks, explain_recorded(hooked.request, weights), outputs * weights)
+    if reason is not None:
+        hooked.request.memory.give_up(rules, reason)
+        raise Opaque(reason)
 
 
-def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
-    trace = graph.trace()
-    roles = find_roles(trace)
-    if any(op.name in GATES for op in trace.ops):
-        _refuse_constant_rows(trace)
-    of_nodes = make_plan(trace, roles, rules, NODES)
-    plan = make_plan(trace, roles, rules)
-    if any(
-        of_nodes.taken[op.number] != {v for v in plan.taken[op.number] if of_nodes.signal[v]}
-        for op in of_nodes.passing
-    ):
-        raise Opaque("other inputs that change how relevance of the nodes passes")
-    for step in nonlinearities(plan):
-        raise Opaque(f"{step.what}, for which there is no rule")
-    for op in plan.passing:
-        if not can_be_hooked(plan, op, graph.nodes[trace.places[op.number]]):
-            raise Opaque(f"the rule of {op.name}")
-        if op.name in ("max", "min"):
-            raise Opaque("a maximum along an axis, in which ties share relevance")
-    additions = tuple(dict.fromkeys(_additions(request, trace, plan)))
-    alike = tuple(
-        (group, _pattern(graph, group))
-        for numbers in roles.alike
-        for group in [tuple(trace.places[number] for number in numbers)]
-    )
-    hooks = tuple(hooks_of(plan))
-    return HookedPlan(plan, hooks, tuple(trace.places), trace.results, additions, alike)
-
-
-def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
-    """Return which of some nodes have equal settings."""
-    settings = [graph.settings(place) for place in group]
-    return [settings.index(setting) for setting in settings]
-
-
-def _refuse_constant_rows(trace: GraphTrace) -> None:
-    """Raise Opaque for a gate that may scale constants which the pass has made."""
-    for op in trace.ops:
-        constants = [arg for arg in op.args[:2] if type(arg) is Ref and arg.slot == CONSTANT]
-        if op.name == "mul" and constants and trace.flow.live[op.out]:
-            raise Opaque("a gate, and a product with a constant")
-
-
-def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
-    """Yield the parameters that are added to signals."""
-    for op in plan.passing:
-        if op.name == "native_batch_norm":
-            yield _addition_of_batch_norm(trace, op)
-            continue
-        for place in ADDITIVE.get(op.name, ()):
-            for ref in refs_in(op.args[place : place + 1]):
-                if not plan.signal[ref.value] and ref.slot != CONSTANT:
-                    for value in _parameters_behind(request, trace, ref.value):
-                        yield Addition(trace.results[value][0])
-
-
-def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
-    """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
-    _, weight, bias, mean, _, training = op.args
-    if training is not False or mean is None:
-        raise Opaque("a BatchNorm with the statistics of the batch")
-    if type(bias) is not Ref or type(weight) is not Ref or bias.value not in trace.parameters:
-        raise Opaque("a BatchNorm without a bias")
-    return Addition(trace.results[bias.value][0], trace.places[op.number])
-
-
-def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> list[int]:
-    """Return the parameters that a constant was moved from."""
-    todo, parameters = [value], []
-    while todo:
-        value = todo.pop()
-        op = trace.op_of(value)
-        if op is None:
-            if value in trace.parameters:
-                parameters.append(value)
-        elif op.name in _LOOKUPS and not _has_codes(request):
-            todo.append(op.reads[0].value)
-        elif op.name in _MOVES:
-            todo += [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
-        else:
-            raise Opaque(f"a constant that is computed ({op.name})")
-    return parameters
-
-
-def _has_codes(request: PassRequest) -> bool:
-    """Whether integers among the graph's attributes may choose among parameters."""
-    return any(
-        not tensor.is_floating_point() and name not in STRUCTURE
-        for name, tensor in request.others.items()
-    )
+def _explained(hooked: _HookedPass, rules: Rules, weights: Tensor) -> ExplainedPass:
+    """Explain a pass by its hooks, for the weights (B, C) of its outputs."""
+    deferred = shares_by_gradient(hooked.request, hooked.added, rules)
+    leaves = [hooked.rows, *deferred.leaves]
+    with torch.enable_grad():
+        weights = weights.detach().requires_grad_(deferred.differentiable)
+        explained = (hooked.outputs * weights).sum()
+        gradient, *at_leaves = torch.autograd.grad(
+            explained,
+            leaves,
+            retain_graph=True,
+            create_graph=deferred.differentiable,
+            materialize_grads=True,
+        )
+    gradient = gradient.detach()
+    relevance = hooked.request.relevance_of_tokens(gradient)
+    shares = deferred.shares(at_leaves, hooked.outputs.detach(), weights, relevance)
+    return ExplainedPass(gradient, relevance, shares)

@@ -105,7 +105,7 @@ def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:
 
 def _differentiable(op: Op) -> list[Ref]:
     """Return the arguments that the node of an operation may have gradients for, in its order."""
-    kind = KINDS[op.called]
+    kind = KINDS[op.func]
     args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
     return [ref for arg in args for ref in refs_in(arg)]
 

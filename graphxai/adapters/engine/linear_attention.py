@@ -176,7 +176,7 @@ def _add(
         trace.flow.live[ref.value] |= trace.flow.live[read.value]
         trace.flow.uses[read.value].append(number)
     trace.ops.append(
-        Op(number, func, func, name, args, {}, args, (ref,), ref, like.running, False,
+        Op(number, func, name, args, {}, args, (ref,), ref, like.running, False,
            like.grad_enabled, like.decomposed)
     )  # fmt: skip
     return ref

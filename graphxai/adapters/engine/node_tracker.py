@@ -207,7 +207,7 @@ class NodeTracker:
             wide = of_ref.expand(tensor.shape)
             return wide.clone() if op.in_place else wide
 
-        args, kwargs = op.with_tensors(ids_in_place_of, op.args, op.kwargs)
+        args, kwargs = op.with_tensors(ids_in_place_of)
         if op.name == "constant_pad_nd":
             args[2:] = [NONE]  # whatever number it pads with
         return op.func(*args, **{k: v for k, v in kwargs.items() if k not in ABOUT_VALUES})

@@ -25,12 +25,17 @@ class Nonlinearity(NamedTuple):
 
     Args:
         what: the step in words.
-        path: the module that runs it.
+        op: the operation.
     """
 
     rule: Rule | None
     what: str
-    path: str
+    op: Op
+
+    @property
+    def path(self) -> str:
+        """The path of the module that runs it."""
+        return self.op.path
 
 
 def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
@@ -47,21 +52,21 @@ def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
 def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
     """Describe an operation that is not linear in the signals it takes, or return None."""
     if op.name in SOFTMAX:
-        return Nonlinearity("attention", "a softmax whose result enters no product", op.path)
+        return Nonlinearity("attention", "a softmax whose result enters no product", op)
     if op.number in plan.roles.softmax and not plan.rules.attention:
         return None
     if op.name in PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
         if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
             what = "a quotient (div) with the input in the denominator"
-            return Nonlinearity("activation", what, op.path)
+            return Nonlinearity("activation", what, op)
         if len(factors) < 2:
             return None
         kind = "quotient" if op.name == "div" else "product"
         what = f"a {kind} ({op.name}) of two quantities that depend on the input"
         held = plan.roles.held.get(op.number, {})
         rules = (held[value] for value in factors if value in held)
-        return Nonlinearity(next(rules, "attention"), what, op.path)
+        return Nonlinearity(next(rules, "attention"), what, op)
     if op.name in ("std_mean", "var_mean") and not _passes_first(plan, op):
         return None
     if op.name in THROUGH_ZERO | ABOVE_ZERO | {"var", "var_mean"} and has_rule(plan, op):
@@ -69,13 +74,13 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
     if op.name in HOMOGENEOUS and plan.rules.activation:
         return None
     if is_root(op):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op.path)
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op)
     if "prod" in op.args:  # a scatter that multiplies
-        return Nonlinearity("activation", "prod", op.path)
+        return Nonlinearity("activation", "prod", op)
     has_ratio = op.name in RATIO and vanishes_at_zero(op)
     if has_ratio or op.name in KNOWN | NORMS | {"_log_softmax"}:
         return None
-    return Nonlinearity("activation", op.name, op.path)
+    return Nonlinearity("activation", op.name, op)
 
 
 def _passes_first(plan: ReplayPlan, op: Op) -> bool:

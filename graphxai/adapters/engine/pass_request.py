@@ -12,6 +12,7 @@ from graphxai.rules.module_rule import ModuleRule
 from ..eval_replica import uncompiled
 from ..layout import NodeLayout
 from ..module_rules import computing_by_rules
+from .pass_memory import PassMemory
 from .recording import recording
 from .trace import Trace
 
@@ -33,6 +34,8 @@ class PassRequest:
         leaves: the attributes to which gradients lead, too.
         key: everything that `call` reads besides the rows, so that a pass with the same key and
             rows need not run again; empty if that is unknown.
+        memory: what earlier passes of the wrapped model have shown.
+        part: returns the same pass for a few of many graphs, or None if there are only a few.
     """
 
     module: nn.Module
@@ -43,6 +46,8 @@ class PassRequest:
     graphs_of: Callable[[str], Tensor | None] = lambda name: None
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
     key: tuple[Any, ...] = ()
+    memory: PassMemory = field(default_factory=PassMemory)
+    part: Callable[[], "PassRequest | None"] = lambda: None
 
     @property
     def name(self) -> str:
@@ -53,6 +58,14 @@ class PassRequest:
     def names(self) -> dict[int, str]:
         """The names of the inputs besides the nodes, by the bit that each has in a trace."""
         return {1 << k: name for k, name in enumerate(self.others, start=1)}
+
+    def relevance_of_tokens(self, gradient: Tensor) -> Tensor:
+        """Return the relevance (B, T) of the rows, given the gradient of the outputs by them."""
+        by_row = (self.rows.detach() * gradient).sum(-1)  # (n,) or (B, S)
+        if by_row.dim() == 2:
+            return by_row
+        relevance = by_row.new_zeros(len(self.layout.mask))
+        return relevance.index_add(0, self.layout.graph, by_row)[:, None]
 
 
 def record_pass(request: PassRequest) -> Trace:
@@ -85,4 +98,9 @@ def with_module_rules(
         acted.update(acted_now)
         return outputs
 
-    return replace(request, call=call, key=request.key and (*request.key, *rules)), acted
+    def part() -> PassRequest | None:
+        some = request.part()
+        return None if some is None else with_module_rules(some, rules)[0]
+
+    key = request.key and (*request.key, *rules)
+    return replace(request, call=call, key=key, part=part), acted

@@ -43,7 +43,7 @@ def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str
     tensors = {value: t.detach() for value, t in reads.items()}
     tensors |= {ref.value: tensors[ref.value].clone() for ref in op.reads if ref.slot in unstable}
     result = None if slot in unstable else context.trace.memory.tensors[slot].detach()
-    frozen = op.with_tensors(lambda ref: tensors[ref.value], args, kwargs)
+    frozen = op.with_tensors(lambda ref: tensors[ref.value])
     out = rule(PositiveCall(op, *frozen, inputs, tensors, result, context))
     if op.in_place:
         return args[0].copy_(out) if out is not args[0] else out

@@ -66,14 +66,12 @@ class PositiveCall:
         The function is part of the backward pass. So it must hold no tensor that has a backward
         pass itself: Python would not see the circle, and the pass would stay in memory for good.
         """
-        op, recorded, arguments = self.op, self.tensors, (self.args, self.kwargs)
+        op, recorded = self.op, self.tensors
         func = out_of_place(op.func) if op.in_place else op.func
 
         def f(*tensors: Tensor) -> Tensor:
             new = dict(zip(values, tensors, strict=True))
-            args, kwargs = op.with_tensors(
-                lambda ref: new.get(ref.value, recorded[ref.value]), *arguments
-            )
+            args, kwargs = op.with_tensors(lambda ref: new.get(ref.value, recorded[ref.value]))
             out = func(*args, **kwargs)
             first: Tensor = out[0] if isinstance(out, tuple | list) else out
             return first

@@ -22,7 +22,7 @@ from .node_ids import NodeIds
 from .node_tracker import GATHERED
 from .presence_gates import OVER_AXES, Gate, find_gates, reduced_axes
 from .presence_quotients import link_quotients
-from .replay import Replay
+from .replay import replay
 from .replay_plan import ReplayPlan
 from .roles import Roles
 from .trace import Op, Trace
@@ -48,10 +48,7 @@ class PresencePlan:
     def outputs(self, presence: Tensor) -> Tensor:
         """Run the pass again with these presences (P,), a one for the graph token among them."""
         run = _GatedRun(self, torch.cat([presence.flatten(), presence.new_ones(1)]))
-        replay = Replay(self.plan, self.trace.memory.tensors, None, run)
-        for op in self.plan.ops:
-            replay.run(op, op.args, op.kwargs)
-        outputs: Tensor = replay.output()
+        outputs: Tensor = replay(self.plan, {}, run_op=run).output()
         return outputs
 
 

@@ -1,25 +1,22 @@
 """Explain a pass under the conservative rules by a recording of it: the second tier."""
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from graphxai.rules.conservative import Rules, Tape, conservative, record
+from graphxai.rules.conservative import DeferredShares, Rules, Tape
 
-from .attention_pass import graph_ids
 from .constant_additions import ZEROS
 from .hooked_ledger import ExplainedPass
-from .hooked_pass import locate_failure
 from .ledger_lines import BIASES, LedgerLines
 from .node_ids import RESHAPES
-from .pass_plans import Program, make_program
+from .pass_plans import PassPlans, make_plans
 from .pass_request import PassRequest, record_pass
 from .pass_warnings import warn_of_nonlinearities, warn_of_random_numbers
-from .program import store_program
-from .program_following import follow_program
 from .recorded_shares import (
     outputs_of_leaves,
     replayed_with_shares,
@@ -27,13 +24,26 @@ from .recorded_shares import (
     shares_from_gradient,
 )
 from .replay import replay
-from .replay_plan import ReplayPlan, make_plan
-from .role_finder import find_roles
+from .replay_plan import ReplayPlan
 from .rules_in_force import acting_rules
-from .trace import Op, Ref, Trace
+from .trace import WEIGHTS, Op, Ref, Trace, is_real
+from .vocabulary import NORMS
 
 FULL = {"full", "new_full", "full_like"}
 COPIES = RESHAPES | {"expand", "repeat", "alias", "lift_fresh", "_to_copy", "detach"}
+
+
+class RecordedPass(NamedTuple):
+    """A recorded pass that ran again under the rules.
+
+    Args:
+        outputs: (B, C), under the rules.
+        shares: those of constants, if they are wanted.
+    """
+
+    outputs: Tensor
+    plans: PassPlans
+    shares: DeferredShares | None
 
 
 def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
@@ -42,45 +52,32 @@ def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> 
     Args:
         tape: gets the shares of constants, unless it is None.
     """
-    inputs = {"": request.rows, **request.others}.items()
-    kinds = tuple((name, t.dtype, t.dim(), t.device) for name, t in inputs)
-    key = (rules, tape is not None, kinds)
-    followed = None if request.leaves else follow_program(request, key)
-    if followed is None:
-        program = _recorded_program(request, rules, key, tape is not None or bool(request.leaves))
-        # run the first pass like every later one, so that it has the same last digits
-        followed = None if request.leaves or tape is None else follow_program(request, key)
-    if followed is None and not request.leaves and tape is not None:
-        followed = replayed_with_shares(request, program)
-    if followed is None:
-        outputs = replay(program.node_plan, {program.slot: request.rows}).output()
-    else:
-        program, outputs = followed.program, followed.outputs
-    if program.has_nonlinearities:
-        warn_of_nonlinearities(request.name, program.full_plan)
-    outputs = connected_to_nodes(outputs, request)
+    recorded = _run_recorded(request, rules, tape is not None)
     if tape is not None:
-        tape.acting_rules |= acting_rules(program.full_plan)
-    if request.leaves:
-        of_leaves = outputs_of_leaves(program, request)
-        outputs = outputs + of_leaves - of_leaves.detach()
-    if tape is None:
-        return outputs
-    if followed is None or followed.shares is None:
-        tape.deferred_shares = shares_by_derivative(outputs, program, request)
-    else:
-        tape.deferred_shares = shares_from_gradient(followed, followed.shares, request, rules, key)
-    return outputs
+        tape.acting_rules |= acting_rules(recorded.plans.of_all)
+        tape.deferred_shares = recorded.shares
+        unseen = _unseen_constants(recorded.plans.of_all, request)
+        request.memory.explain_failure(request.name, rules, recorded.plans.trace, unseen)
+    return recorded.outputs
 
 
-def _recorded_program(request: PassRequest, rules: Rules, key: Hashable, biases: bool) -> Program:
-    """Record a pass, and make and store its program."""
+def _run_recorded(request: PassRequest, rules: Rules, with_shares: bool) -> RecordedPass:
     trace = record_pass(request)
-    locate_failure(request.module, rules, trace)
-    program = make_program(trace, rules, request.names, biases)
     warn_of_random_numbers(request.name, trace)
-    store_program(request, key, program, lambda: graph_ids(program, request))
-    return program
+    plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
+    warn_of_nonlinearities(request.name, plans.of_all)
+    if with_shares and not request.leaves:
+        collected = replayed_with_shares(request, plans)
+        if collected is not None:
+            outputs = connected_to_nodes(collected.outputs, request)
+            return RecordedPass(outputs, plans, shares_from_gradient(collected, plans, request))
+    outputs = replay(plans.of_nodes, {plans.slot: request.rows}).output()
+    outputs = connected_to_nodes(outputs, request)
+    if request.leaves:
+        of_leaves = outputs_of_leaves(plans, request)
+        outputs = outputs + of_leaves - of_leaves.detach()
+    shares = shares_by_derivative(outputs, plans, request) if with_shares else None
+    return RecordedPass(outputs, plans, shares)
 
 
 def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
@@ -91,42 +88,58 @@ def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
 # -- to compare a pass by hooks with ---------------------------------------------------------------
 
 
-def explain_recorded(
-    request: PassRequest, rules: Rules, weights: Tensor, relevance: Tensor
-) -> ExplainedPass:
+def explain_recorded(request: PassRequest, rules: Rules, weights: Tensor) -> ExplainedPass:
     """Explain a pass by a recording.
 
     Args:
         weights: those of the outputs, (B, C).
-        relevance: that of the tokens, (B, T), by the pass to compare with.
     """
     again = replace(request, rows=request.rows.detach().requires_grad_())
-    with torch.enable_grad(), conservative(**vars(rules)), record(biases=True) as tape:
-        outputs = pass_by_recording(again, rules, tape)
+    with torch.enable_grad():
+        outputs, plans, deferred = _run_recorded(again, rules, with_shares=True)
         explained = (outputs * weights).sum()
-    assert tape.deferred_shares is not None
-    wanted = [again.rows, *tape.deferred_shares.leaves]
+    assert deferred is not None
+    wanted = [again.rows, *deferred.leaves]
     gradient, *further = torch.autograd.grad(explained, wanted, materialize_grads=True)
-    shares = tape.deferred_shares.shares(list(further), outputs.detach(), weights, relevance)
-    trace = record_pass(replace(request, rows=request.rows.detach()))
-    plan = make_plan(trace, find_roles(trace), rules)
-    return ExplainedPass(gradient, shares, list(_unseen_constants(plan, request)))
+    relevance = request.relevance_of_tokens(gradient)
+    shares = deferred.shares(further, outputs.detach(), weights, relevance)
+    unseen = tuple(_unseen_constants(plans.of_all, request))
+    return ExplainedPass(gradient, relevance, shares, unseen)
 
 
 def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     """Yield the constants that a recorded pass adds and autograd does not know, in words.
 
     Autograd knows the model's parameters and the graph's other attributes. Zeros, and masks of
-    zeros and minus infinity, add nothing.
+    zeros and minus infinity, add nothing. But buffers may change, also those of zeros.
     """
     lines = LedgerLines(plan.trace, request.names)
     floats = (name for name, tensor in request.others.items() if tensor.is_floating_point())
     expected = {BIASES, *floats}
     for op in plan.passing:
         for line, ref in lines.added_by(plan, op):
+            if line == BIASES and ref is not None and op.name not in NORMS:
+                if _comes_from_a_buffer(plan.trace, ref):
+                    yield f"a buffer in {op.path or request.name}"
+                continue
             adds_nothing = _is_mask(op) if ref is None else _is_zero(plan.trace, ref)
             if line not in expected and not adds_nothing:
                 yield f"{line} in {op.path or request.name}"
+
+
+def _comes_from_a_buffer(trace: Trace, ref: Ref) -> bool:
+    """Whether a constant is made of floats that the model keeps, but not as parameters."""
+    depends = trace.flow.depends
+
+    def made_of_weights(_: int, op: Op) -> list[int]:
+        return [read.value for read in op.reads if depends[read.value] & WEIGHTS]
+
+    for value in trace.ancestors(ref.value, made_of_weights):
+        from_model = trace.op_of(value) is None and depends[value] & WEIGHTS
+        tensor = trace.tensor(value)
+        if from_model and is_real(tensor) and not isinstance(tensor, nn.Parameter):
+            return True
+    return False
 
 
 def _is_mask(op: Op) -> bool:

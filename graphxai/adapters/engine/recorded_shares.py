@@ -1,63 +1,71 @@
 """The shares of constants in a recorded pass, and the relevance of inputs beside the nodes."""
 
 import warnings
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphxai.rules import conservative as rules_of
-from graphxai.rules.conservative import DeferredShares, Rules
+from graphxai.rules.conservative import DeferredShares, conservative
 
 from ..module_rules import paths_under_rules
 from .attention_pass import graph_ids
-from .constant_additions import graph_axes
+from .constant_additions import graphs_of_additions
 from .constant_derivatives import share_by_derivative
 from .constant_shares import ConstantShares, adds_up, replay_with_shares
 from .ledger_lines import BIASES, CUT_OFF
-from .pass_plans import Program, make_program
-from .pass_request import NODES, PassRequest, record_pass
+from .pass_plans import PassPlans
+from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_cuts
-from .program import give_up_programs
-from .program_following import FollowedPass
 from .replay import ValueReplacement, replay
 from .trace import is_real, refs_in
 from .vocabulary import ADDITIVE
 
 
-def replayed_with_shares(request: PassRequest, program: Program) -> FollowedPass | None:
+@dataclass(frozen=True, eq=False)
+class CollectedShares:
+    """A pass that ran again under the rules, and whose gradient brings the shares of constants.
+
+    Args:
+        outputs: under the rules.
+        inputs: the inputs besides the nodes to which gradients lead, by line.
+    """
+
+    outputs: Tensor
+    shares: ConstantShares
+    inputs: dict[str, Tensor]
+
+
+def replayed_with_shares(request: PassRequest, plans: PassPlans) -> CollectedShares | None:
     """Replay a recorded pass under the rules, and collect shares from its gradient.
 
     Returns None if they cannot be collected.
     """
-    if (additions := program.additions) is None:
+    if (additions := plans.additions) is None:
         return None
-    single = len(request.layout.mask) == 1
-    axes = graph_axes(additions, None if single else graph_ids(program, request), request.layout)
-    if axes is None:
+    trace, single = plans.trace, len(request.layout.mask) == 1
+    nodes = None if single else graph_ids(trace, request)
+    graphs = graphs_of_additions(additions, nodes, request.layout)
+    if graphs is None:
         return None
-    trace, leaves = program.trace, dict[int, Tensor]()
+    leaves: dict[int, Tensor] = {}
     for slot, bit in trace.inputs.items():
-        if bit != NODES and program.full_plan.signal[trace.flow.slot_of_value.index(slot)]:
+        if bit != NODES and plans.of_all.signal[trace.flow.slot_of_value.index(slot)]:
             initial = trace.memory.initial.get(slot, trace.memory.tensors[slot])
             leaves[slot] = initial.detach().requires_grad_()
-    shares = ConstantShares(additions, axes, request.layout)
-    replayed = replay_with_shares(shares, {program.slot: request.rows, **leaves})
+    shares = ConstantShares(additions, graphs, request.layout)
+    replayed = replay_with_shares(shares, {plans.slot: request.rows, **leaves})
     if replayed is None:
         return None
-    inputs = {program.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
-    return FollowedPass(program, replayed.output(), shares, inputs)
+    inputs = {plans.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
+    return CollectedShares(replayed.output(), shares, inputs)
 
 
 def shares_from_gradient(
-    followed: FollowedPass,
-    shares: ConstantShares,
-    request: PassRequest,
-    rules: Rules,
-    key: Hashable,
+    collected: CollectedShares, plans: PassPlans, request: PassRequest
 ) -> DeferredShares:
     """Return the shares that the gradient brings, or derivatives if these do not add up."""
-    program, inputs = followed.program, followed.inputs
+    inputs, shares = collected.inputs, collected.shares
 
     def of_lines(
         gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
@@ -68,38 +76,35 @@ def shares_from_gradient(
         }
         of_line = shares.of_lines(of_inputs)
         if shares.additions.affine and not adds_up(outputs, weights, relevance, of_line):
-            give_up_programs(request.module, key)
-            detached = replace(request, rows=request.rows.detach())
-            with rules_of.conservative(**vars(rules)):
-                new_program = make_program(record_pass(detached), rules, program.names, True)
-                of_line = _weight_outputs(_shares_in_outputs(new_program, detached), weights)
+            with conservative(**vars(plans.of_all.rules)):  # the gradient passes outside of them
+                of_line = _weight_outputs(_shares_in_outputs(plans, request), weights)
         if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
-            warn_of_cuts(request.name, _modules_that_cut(program, request))
+            warn_of_cuts(request.name, _modules_that_cut(plans, request))
         return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
 
     return DeferredShares(list(inputs.values()), of_lines)
 
 
-def shares_by_derivative(outputs: Tensor, program: Program, request: PassRequest) -> DeferredShares:
+def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest) -> DeferredShares:
     """Return the shares of a recorded pass, computed before the gradient passes."""
-    line_of_output = program.line_of_output
+    line_of_output = plans.line_of_output
     if line_of_output is None:
-        shares = _shares_in_outputs(program, request)
+        shares = _shares_in_outputs(plans, request)
     else:
         shares = {line_of_output: outputs.detach()}
     shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
     if CUT_OFF in shares:
-        cuts = {""} if line_of_output is not None else _modules_that_cut(program, request)
+        cuts = {""} if line_of_output is not None else _modules_that_cut(plans, request)
         warn_of_cuts(request.name, cuts)
     return DeferredShares(
         [], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights)
     )
 
 
-def _modules_that_cut(program: Program, request: PassRequest) -> set[str]:
+def _modules_that_cut(plans: PassPlans, request: PassRequest) -> set[str]:
     """Return the modules that add signals without their gradient, and do so by themselves."""
-    rules = program.full_plan.rules.of_modules  # what these detach is meant to be constant
-    return program.modules[CUT_OFF] - paths_under_rules(request.module, rules)
+    rules = plans.of_all.rules.of_modules  # what these detach is meant to be constant
+    return plans.modules[CUT_OFF] - paths_under_rules(request.module, rules)
 
 
 def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
@@ -107,17 +112,17 @@ def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Ten
     return {line: (share * weights).sum(-1) for line, share in shares.items()}
 
 
-def _shares_in_outputs(program: Program, request: PassRequest) -> dict[str, Tensor]:
+def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tensor]:
     """Compute the share of each line in the outputs (B, C) of a recorded pass.
 
     The share of every constant c that is added is `sum c * df/dc`. The sum over the constants of a
     line is the directional derivative of f along them, for all graphs and outputs at once.
     """
     shares = {}
-    for line in sorted(program.modules):
+    for line in sorted(plans.modules):
         try:
             shares[line] = share_by_derivative(
-                program.full_plan, {program.slot: request.rows}, line, program.lines
+                plans.of_all, {plans.slot: request.rows}, line, plans.lines
             )
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             warnings.warn(
@@ -128,14 +133,14 @@ def _shares_in_outputs(program: Program, request: PassRequest) -> dict[str, Tens
     return shares
 
 
-def outputs_of_leaves(program: Program, request: PassRequest) -> Tensor:
+def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
     """Return outputs whose gradient leads to the leaves instead of the nodes.
 
     The leaf of an input of integers is a one for each row. It multiplies what the model makes of
     the row and adds to the nodes.
     """
-    plan, trace, lines, leaves = program.full_plan, program.trace, program.lines, request.leaves
-    slots = {program.names.get(bit): slot for slot, bit in trace.inputs.items()}
+    plan, trace, lines, leaves = plans.of_all, plans.trace, plans.lines, request.leaves
+    slots = {plans.names.get(bit): slot for slot, bit in trace.inputs.items()}
     real = {
         name: leaf for name, leaf in leaves.items() if is_real(trace.memory.tensors[slots[name]])
     }
@@ -157,7 +162,7 @@ def outputs_of_leaves(program: Program, request: PassRequest) -> Tensor:
                 )
     outputs: Tensor = replay(
         plan,
-        {slots[name]: leaf for name, leaf in real.items()} | {program.slot: request.rows.detach()},
+        {slots[name]: leaf for name, leaf in real.items()} | {plans.slot: request.rows.detach()},
         replacements=replacements,
     ).output()
     return outputs

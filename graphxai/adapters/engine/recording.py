@@ -1,8 +1,7 @@
 """Record a pass of a model while it runs, below PyTorch's dispatcher, as a `Trace`."""
 
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,8 +17,16 @@ from graphxai.runtime.randomness import current_draws
 
 from .live_values import find_live
 from .operation_kind import OperationKind, operation_kind
-from .recording_mode import saved_tensor_hooks_active, under_mode
+from .recording_mode import under_mode
+from .role_finder import find_roles
 from .trace import NESTED, WEIGHTS, WITH_TENSORS, Op, Ref, RunningModule, Trace, is_real
+
+
+class RecordedTrace(Trace):
+    """A recorded pass, which prints as its list with the roles of its operations."""
+
+    def __repr__(self) -> str:
+        return self.listing(find_roles(self).notes())
 
 
 class Recording(TorchDispatchMode):
@@ -32,13 +39,11 @@ class Recording(TorchDispatchMode):
             does.
     """
 
-    apart: Mapping[int, int] = {}  # a recording replaces no results
-
     def __init__(
         self, model: nn.Module, inputs: Iterable[Tensor] | None = None, graded: bool = True
     ) -> None:
         super().__init__()
-        self.trace = Trace()
+        self.trace: Trace = RecordedTrace()
         self._any_input, self._graded = inputs is None, graded
         self._inputs = list(inputs or ())
         self._nested = 0
@@ -106,17 +111,12 @@ class Recording(TorchDispatchMode):
         """Record that a value leaves PyTorch."""
         trace = self.trace
         slot = trace.memory.slots.get(id(tensor))
-        trace.exits.append((len(trace.ops), slot))
         if (
             slot is not None
             and trace.flow.depends[trace.memory.latest[slot]] & 1
             and trace.first_exit is None
         ):
             trace.first_exit = len(trace.ops)
-
-    def changes_gradients(self) -> None:
-        """Note that the model reads or changes a gradient in the backward pass."""
-        self.trace.uses_autograd = True
 
     def draws(self, name: str) -> None:
         """Note that the running module draws random numbers."""
@@ -161,7 +161,7 @@ class Recording(TorchDispatchMode):
         self, func: Any, kind: OperationKind, args: Any, kwargs: Any, reads: list[Ref], out: Any
     ) -> None:
         """Add an operation to the list."""
-        trace, number, called = self.trace, len(self.trace.ops), func
+        trace, number = self.trace, len(self.trace.ops)
         depends = 0
         if not kind.valueless:
             for ref in reads:
@@ -175,9 +175,8 @@ class Recording(TorchDispatchMode):
             trace.random_results[number] = out.detach().clone() if writes else out
         if writes and kwargs.pop("out", None) is not None:  # record it as if it made a new tensor
             func, writes = getattr(torch.ops.aten, kind.name), False
-        trace.uses_autograd = trace.uses_autograd or saved_tensor_hooks_active()
         trace.ops.append(
-            Op(number, called, func, kind.name, args, kwargs, tuple(reads), tuple(makes), result,
+            Op(number, func, kind.name, args, kwargs, tuple(reads), tuple(makes), result,
                self._within, writes, torch.is_grad_enabled(), self._nested > 0)
         )  # fmt: skip
         for ref in reads:
@@ -242,7 +241,7 @@ class Recording(TorchDispatchMode):
             return slot
         slot = trace.memory.add(tensor, self._slot_sharing_memory(tensor))
         is_weight = id(tensor) in self._weights or isinstance(tensor, nn.Parameter)
-        trace.memory.external[slot] = weakref.ref(tensor) if is_weight else None
+        trace.memory.external.add(slot)
         came_back = not is_weight and is_real(tensor) and self._may_come_back(tensor)
         trace.new_value(slot, depends=WEIGHTS if is_weight else int(came_back))
         if self._any_input and tensor.requires_grad and not isinstance(tensor, nn.Parameter):

@@ -1,4 +1,4 @@
-"""What a recording shares with every other mode that watches a pass in PyTorch's dispatcher."""
+"""Run a pass while it is recorded: below PyTorch's dispatcher, and at its calls from Python."""
 
 import threading
 from collections.abc import Iterator
@@ -14,22 +14,10 @@ from .vocabulary import name_of
 
 # the underscores tell `float(x)` from `x.float()`, which stays within PyTorch
 EXITS = {"tolist", "numpy", "__array__", "item", "__float__", "__dlpack__"}
-HOOKS = {"register_hook", "retain_grad"}
-REPORTED = HOOKS | DRAWING
-_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-
-
-def saved_tensor_hooks_active() -> bool:
-    """Whether hooks handle what autograd saves for the backward pass, as a checkpoint's do.
-
-    The function that tells is not public. Without it the answer is yes, which is always correct:
-    no cached program is used, so that every pass is recorded anew.
-    """
-    return _saving_hooks is None or _saving_hooks(True) is not None
 
 
 class _PythonCalls(TorchFunctionMode):
-    """Reports values that leave PyTorch, random numbers and gradient hooks to a recording.
+    """Reports values that leave PyTorch, and random numbers, to a recording.
 
     As long as it is active, PyTorch's layers do not use their kernels for inference.
     """
@@ -42,13 +30,9 @@ class _PythonCalls(TorchFunctionMode):
         name, kwargs = name_of(func), kwargs or {}
         if getattr(func, "__name__", "") in EXITS:
             self._mode.leaves(args[0])
-        if name in REPORTED:
-            if name in HOOKS:
-                self._mode.changes_gradients()
-            if name in DRAWING and draws_numbers(name, args, kwargs):
-                self._mode.draws(name)
-        out = func(*args, **kwargs)
-        return self._mode.returned(out) if self._mode.apart else out
+        if name in DRAWING and draws_numbers(name, args, kwargs):
+            self._mode.draws(name)
+        return func(*args, **kwargs)
 
 
 _recording = threading.local()

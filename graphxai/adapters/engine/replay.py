@@ -36,11 +36,11 @@ def replay(
             reads it.
         run_op: runs an operation, in place of the conservative rules.
     """
-    replay = Replay(plan, plan.trace.memory.tensors, replacements, run_op)
+    replay = Replay(plan, replacements, run_op)
     for slot, tensor in inputs.items():
         replay.begin(slot, tensor)
     for op in plan.ops:
-        replay.run(op, op.args, op.kwargs)
+        replay.run(op)
     return replay
 
 
@@ -60,7 +60,6 @@ class Replay:
     """A pass that runs again.
 
     Args:
-        tensors: for each slot the tensor of the pass.
         now: for each slot the tensor that was computed again, or None where that of the pass
             will do.
     """
@@ -68,13 +67,11 @@ class Replay:
     def __init__(
         self,
         plan: ReplayPlan,
-        tensors: Sequence[Tensor | None],
         replacements: Mapping[int, ValueReplacement] | None = None,
         run_op: RunOp | None = None,
     ) -> None:
-        self.plan, self.trace, self.tensors = plan, plan.trace, tensors
+        self.plan, self.trace = plan, plan.trace
         self.replacements = replacements or {}
-        self.beside_model = tensors is not plan.trace.memory.tensors  # the model runs, too
         self.run_op = run_op  # not `_by_rule`: a circle would keep the tensors of the pass alive
         self.now: list[Tensor | None] = [None] * len(self.trace.memory.tensors)
 
@@ -84,42 +81,46 @@ class Replay:
 
     def output(self) -> Any:
         """Return what the model returned, with the new values."""
-        return fill_refs(self.trace.output, self.trace.output, self.value)
+        return fill_refs(self.trace.output, self.value)
 
     def value(self, ref: Ref) -> Tensor:
         """Return the present value of a tensor, computed again or recorded."""
-        tensor = self.now[ref.slot]
+        tensor, memory = self.now[ref.slot], self.trace.memory
         if tensor is None:
-            tensor = self.tensors[ref.slot]
-            assert tensor is not None
-            if self.beside_model:
-                signal = self.plan.signal[ref.value] or not tensor.requires_grad
-                tensor = tensor if signal else tensor.detach()
-            elif ref.slot in self.trace.memory.unstable and ref.slot in self.trace.memory.initial:
-                tensor = self.now[ref.slot] = self.trace.memory.initial[ref.slot].clone()
+            tensor = memory.tensors[ref.slot]
+            if ref.slot in memory.unstable and ref.slot in memory.initial:
+                tensor = self.now[ref.slot] = memory.initial[ref.slot].clone()
             elif tensor.requires_grad and self.trace.flow.depends[ref.value] & ~WEIGHTS:
                 tensor = tensor.detach()
         return tensor
 
-    def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation again, with the numbers among these arguments."""
-        drawn = self.trace.random_results.get(op.number)
-        if drawn is None:
-            out = self.applied(op, *self.arguments(op, args, kwargs))
+    def run(self, op: Op) -> Any:
+        """Run an operation again under the rules, and put its result into its slot."""
+        result = self.trace.random_results.get(op.number)
+        if result is None:
+            result = self._result(op)
             replacement = self.replacements.get(op.number)
-            if replacement is None or replacement.spared is None:
-                return out
-            plain = self.arguments(op, args, kwargs, replaced=False)
-            without = (self.run_op or self._by_rule)(op, *plain)
-            return self._store(op, torch.where(replacement.spared, without, out))
-        if op.in_place:
-            drawn = self.value(op.reads[0]).copy_(drawn)
-        return self._store(op, drawn)
+            if replacement is not None and replacement.spared is not None:
+                without = (self.run_op or self._by_rule)(op, *self._arguments(op, replaced=False))
+                result = torch.where(replacement.spared, without, result)
+        elif op.in_place:
+            result = self.value(op.reads[0]).copy_(result)
+        for ref, part in pair_refs(op.result, result):
+            if part is not None:
+                self.now[ref.slot] = part
+        return result
 
-    def arguments(
-        self, op: Op, args: Any, kwargs: Any, replaced: bool = True
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of an operation that runs again.
+    def _result(self, op: Op) -> Any:
+        """Return what an operation results in under the rules."""
+        args, kwargs = self._arguments(op)
+        if (shares := self.plan.shares.get(op.number)) is not None:
+            first = int(op.name in PLUS_PRODUCT)
+            for place in (first, first + 1):
+                args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
+        return (self.run_op or self._by_rule)(op, args, kwargs)
+
+    def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of an operation, without those that it holds constant.
 
         Args:
             replaced: whether with the replacement of a value, if there is one.
@@ -129,19 +130,10 @@ class Replay:
             tensor_of = self._holding(op)
         if replaced and (replacement := self.replacements.get(op.number)) is not None:
             tensor_of = _with_replacement(replacement, tensor_of)
-        return op.with_tensors(tensor_of, args, kwargs)
-
-    def applied(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Run an operation under the rules, and put its result into its slot."""
-        if (shares := self.plan.shares.get(op.number)) is not None:
-            first = int(op.name in PLUS_PRODUCT)
-            for place in (first, first + 1):
-                args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
-        return self._store(op, (self.run_op or self._by_rule)(op, args, kwargs))
+        return op.with_tensors(tensor_of)
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        # a model that runs beside writes to its own tensor
-        return by_rule(op, args, kwargs, rule_for(self.plan, op), apart=self.beside_model)
+        return by_rule(op, args, kwargs, rule_for(self.plan, op))
 
     def _holding(self, op: Op) -> TensorOf:
         """Return a function like `value` that detaches what an operation holds constant."""
@@ -154,28 +146,16 @@ class Replay:
 
         return tensor_of
 
-    def _store(self, op: Op, out: Any) -> Any:
-        for ref, part in pair_refs(op.result, out):
-            if part is not None:
-                self.now[ref.slot] = part
-        return out
 
-
-def by_rule(
-    op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None, apart: bool = False
-) -> Any:
-    """Run an operation, by its rule if it has one.
-
-    Args:
-        apart: whether it may write to no argument.
-    """
-    func = out_of_place(op.func) if op.in_place and (rule or apart) else op.func
+def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:
+    """Run an operation, by its rule if it has one."""
+    func = out_of_place(op.func) if op.in_place and rule else op.func
     if rule is None:
         return func(*args, **kwargs)
     out = rule(func, *args, **kwargs)
     if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
         out = (out, *[None] * (len(op.result) - 1))
-    return args[0].copy_(out) if op.in_place and not apart else out
+    return args[0].copy_(out) if op.in_place else out
 
 
 def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:

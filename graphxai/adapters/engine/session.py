@@ -1,7 +1,5 @@
 """Choose how a pass of a wrapped model is explained: by hooks, a recording, or positive rules."""
 
-from functools import partial
-
 from torch import Tensor
 
 from graphxai.contract.model import NoAttentionError
@@ -9,8 +7,9 @@ from graphxai.rules.conservative import Rules, Tape
 
 from .attention import NodeAttention, attention_between_nodes
 from .attention_pass import annotated_trace, replay_reading_attention
+from .autograd_graph import Opaque
 from .class_token import reads_class_token
-from .hooked_pass import may_be_hooked, note_failure, pass_by_hooks
+from .hooked_pass import pass_by_hooks
 from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_random_numbers
 from .positive_pass import make_positive_plan, run_by_positive_rules
@@ -20,16 +19,22 @@ from .relevance_pass import RelevancePass
 
 def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Return the outputs (B, C) of node rows under the rules, and record what the tape asks for."""
+    memory = request.memory
     if tape is not None and not tape.with_biases:
+        memory.tier = "recording"
         return _pass_with_attention(request, rules, tape)
-    if tape is not None and may_be_hooked(request, rules):
+    if tape is not None and not request.leaves and memory.allows_hooks(rules):
         try:
-            explained_again = partial(explain_recorded, request, rules)
-            outputs, tape.deferred_shares = pass_by_hooks(request, rules, explained_again)
+            outputs, tape.deferred_shares = pass_by_hooks(
+                request, rules, lambda part, weights: explain_recorded(part, rules, weights)
+            )
+            memory.tier = "hooks"
             return connected_to_nodes(outputs, request)
-        except Exception as why:  # the recorded pass raises it again if it is the model's
-            reason, node = str(why) or type(why).__name__, getattr(why, "node", None)
-            note_failure(request.module, rules, reason, node=node)
+        except Opaque as why:
+            memory.note_failure(rules, why)
+        except Exception as error:  # the recorded pass raises it again if it is the model's
+            memory.note_failure(rules, Opaque(str(error) or type(error).__name__))
+    memory.tier = "recording"
     return pass_by_recording(request, rules, tape)
 
 
@@ -55,6 +60,7 @@ def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tens
 
 def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor:
     """Return the outputs (B, C) of node rows, from which relevance passes by positive rules."""
+    request.memory.tier = "recording"
     name, size = request.name, len(request.layout.mask)
     trace, nodes, roles = annotated_trace(request)
     inputs = {trace.slot_of(NODES): request.rows}

@@ -111,5 +111,5 @@ class _StructureTracker(NodeTracker):
             missing = torch.tensor(NONE, device=tensor.device)
             return ids.get(ref.value, missing).expand(tensor.shape)
 
-        args, kwargs = op.with_tensors(ids_in_place_of, op.args, op.kwargs)
+        args, kwargs = op.with_tensors(ids_in_place_of)
         return op.func(*args, **kwargs)

@@ -10,7 +10,6 @@ type. It is *live* if a gradient flows back, too. `detach`, `no_grad`, rounding 
 the gradient, but not the data.
 """
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -51,8 +50,8 @@ class Op:
     """One operation. In `args` and `kwargs` a `Ref` stands for every tensor.
 
     Args:
-        called: the function that the model called, perhaps with `out=`.
-        func: the same function without `out=`.
+        func: the function that it calls, never with `out=`; in a list from the autograd graph the
+            name of the node.
         name: its ATen name without the mark of an in-place variant.
         reads, makes: the values that it reads and makes, in the order of the tensors.
         result: what it returned, with a `Ref` for every tensor.
@@ -63,7 +62,6 @@ class Op:
     """
 
     number: int
-    called: Any
     func: Any
     name: str
     args: tuple[Any, ...]
@@ -76,20 +74,10 @@ class Op:
     grad_enabled: bool
     decomposed: bool
 
-    def with_tensors(
-        self, tensor_of: Callable[[Ref], Any], args: Any, kwargs: Any
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return arguments with `tensor_of` every `Ref` of this operation.
-
-        Args:
-            args, kwargs: arguments of the same structure, from which everything but tensors is
-                taken.
-        """
-        filled_args = [
-            fill_refs(pattern, arg, tensor_of) if isinstance(pattern, NESTED) else arg
-            for pattern, arg in zip(self.args, args, strict=True)
-        ]
-        return filled_args, fill_refs(self.kwargs, kwargs, tensor_of) if self.kwargs else {}
+    def with_tensors(self, tensor_of: Callable[[Ref], Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with `tensor_of` every `Ref`."""
+        args = [fill_refs(a, tensor_of) if isinstance(a, NESTED) else a for a in self.args]
+        return args, fill_refs(self.kwargs, tensor_of) if self.kwargs else {}
 
     @property
     def path(self) -> str:
@@ -113,8 +101,7 @@ class TensorMemory:
         written: for each storage the value that was written to it last.
         unstable: the slots of storages that were written to during the pass.
         initial: what was in tensors from outside before they were written to.
-        external: the slots of tensors that no operation made, with the tensor if the model
-            keeps it.
+        external: the slots of tensors that no operation made.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -124,7 +111,7 @@ class TensorMemory:
     written: dict[int, int] = field(default_factory=dict)
     unstable: set[int] = field(default_factory=set)
     initial: dict[int, Tensor] = field(default_factory=dict)
-    external: dict[int, "weakref.ref[Tensor] | None"] = field(default_factory=dict)
+    external: set[int] = field(default_factory=set)
 
     def add(self, tensor: Tensor, base: int | None = None) -> int:
         """Put a tensor into a new slot.
@@ -178,12 +165,10 @@ class Trace:
     Args:
         inputs: for each slot of an input its bit.
         output: what the model returned.
-        exits: for each value that left PyTorch the number of the next operation, and the slot.
         first_exit: the number of the first operation after a signal left PyTorch.
         random_results: what random operations returned, by number.
         random_calls: the path of a module and the name of a function by which it drew random
             numbers.
-        uses_autograd: whether the model itself takes part in autograd, by checkpoints or hooks.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -191,11 +176,9 @@ class Trace:
     flow: DataFlow = field(default_factory=DataFlow)
     inputs: dict[int, int] = field(default_factory=dict)
     output: Any = None
-    exits: list[tuple[int, int | None]] = field(default_factory=list)
     first_exit: int | None = None
     random_results: dict[int, Tensor] = field(default_factory=dict)
     random_calls: set[tuple[str, str]] = field(default_factory=set)
-    uses_autograd: bool = False
 
     def new_value(self, slot: int, maker: int = -1, depends: int = 0, live: int = 0) -> int:
         """Let a slot hold a new value from now on."""
@@ -308,16 +291,16 @@ def _as_text(argument: Any) -> str:
     return str(argument).removeprefix("torch.")
 
 
-def fill_refs(pattern: Any, arguments: Any, tensor_of: Callable[[Ref], Any]) -> Any:
-    """Return nested arguments with `tensor_of` every `Ref` in a pattern of the same structure."""
+def fill_refs(pattern: Any, tensor_of: Callable[[Ref], Any]) -> Any:
+    """Return nested arguments with `tensor_of` every `Ref` in them."""
     if type(pattern) is Ref:
         return tensor_of(pattern)
     if isinstance(pattern, list | tuple):
-        parts = [fill_refs(p, a, tensor_of) for p, a in zip(pattern, arguments, strict=True)]
+        parts = [fill_refs(part, tensor_of) for part in pattern]
         return type(pattern)(*parts) if hasattr(pattern, "_fields") else type(pattern)(parts)
     if type(pattern) is dict:
-        return {key: fill_refs(part, arguments[key], tensor_of) for key, part in pattern.items()}
-    return arguments
+        return {key: fill_refs(part, tensor_of) for key, part in pattern.items()}
+    return pattern
 
 
 def pair_refs(pattern: Any, arguments: Any) -> Iterator[tuple[Ref, Any]]:
