@@ -27,28 +27,28 @@ def read_graph(value: Any, categorical: bool) -> Input:
     """Check one PyG graph, or raise InputError if it is something else or has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
-    nodes = value.num_nodes  # PyG counts them at every call
-    if not isinstance(value.x, Tensor) or not nodes or not len(value.x):
+    x, nodes = value.x, value.num_nodes  # PyG looks both up at every call
+    if not isinstance(x, Tensor) or not nodes or not len(x):
         raise InputError(
             "the graph needs node features `x` and at least one node. If the model reads them under"
             " another name, store them as `x` and call the model with wrap(..., forward=...)."
         )
-    if value.x.layout != torch.strided:
+    if x.layout != torch.strided:
         raise InputError("x is a sparse tensor: pass x.to_dense().")
-    if len(value.x) != nodes:
-        raise InputError(f"x has {len(value.x)} rows for the {nodes} nodes in num_nodes.")
-    if not categorical and value.x.dim() != 2:
+    if len(x) != nodes:
+        raise InputError(f"x has {len(x)} rows for the {nodes} nodes in num_nodes.")
+    if not categorical and x.dim() != 2:
         raise InputError(
-            f"x has the shape {tuple(value.x.shape)}; it needs (N, F), a row per node."
+            f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node."
         )
     value = _with_entries(value)
     check_edges(value)
-    if not categorical and not value.x.is_floating_point():
+    if not categorical and not x.is_floating_point():
         raise InputError(
-            f"x has {value.x.dtype} values, which cannot carry gradients: name the embedding layer"
+            f"x has {x.dtype} values, which cannot carry gradients: name the embedding layer"
             " with wrap(..., embedding=...)."
         )
-    if not bool(torch.isfinite(value.x).all()):
+    if not bool(torch.isfinite(x).all()):
         raise InputError("x contains values that are not finite.")
     smiles = value.get("smiles")
     if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:

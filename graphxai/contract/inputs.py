@@ -204,12 +204,13 @@ def check_edges(data: "Data") -> None:
             f"edge_index must hold whole numbers in the shape (2, E); it has"
             f" {edges.dtype} in the shape {tuple(edges.shape)}."
         )
-    if edges.numel() and data.num_nodes:
-        low, high = int(edges.min()), int(edges.max())
-        if low < 0 or high >= data.num_nodes:
+    nodes = data.num_nodes  # PyG counts them at every call
+    if edges.numel() and nodes:
+        low, high = map(int, edges.aminmax())
+        if low < 0 or high >= nodes:
             raise InputError(
                 f"edge_index refers to node {high if low >= 0 else low}; the graph has"
-                f" {data.num_nodes} nodes, counted from 0."
+                f" {nodes} nodes, counted from 0."
             )
     if isinstance(features, torch.Tensor):
         rows = len(features) if features.dim() else 0

@@ -57,6 +57,8 @@ def methods_for(model: Any) -> list[str]:
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     """Make an explainer of this class, or raise ValueError for an unknown option."""
     factory: Callable[..., Explainer] = cls
+    if not options:
+        return factory()
     available = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
     for option in options:
         if option not in available:
