@@ -266,8 +266,8 @@ def _is_compiled(module: nn.Module) -> bool:
     if getattr(module, "_compiled_call_impl", None) is not None:
         return True
     # asking a module for an attribute that it lacks is slow
-    may_wrap = "_orig_mod" in vars(module) or module._modules.keys() & {"_orig_mod", "module"}
-    return bool(may_wrap) and unwrapped(module) is not module
+    may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
+    return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
 
 
 # -- unchanged -------------------------------------------------------------------------------------

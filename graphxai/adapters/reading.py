@@ -38,9 +38,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if len(x) != nodes:
         raise InputError(f"x has {len(x)} rows for the {nodes} nodes in num_nodes.")
     if not categorical and x.dim() != 2:
-        raise InputError(
-            f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node."
-        )
+        raise InputError(f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node.")
     value = _with_entries(value)
     check_edges(value)
     if not categorical and not x.is_floating_point():
