@@ -28,7 +28,7 @@ from graphxai.explanation.grid import side_by_side
 from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import pretrained_names
-from graphxai.runtime.device import on_device
+from graphxai.runtime.device import on_cpu_by_default, on_device
 
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
@@ -77,6 +77,7 @@ def methods() -> dict[str, type[Explainer]]:
     return dict(REGISTRY)
 
 
+@on_cpu_by_default
 def explain(
     model: "Model | str | Path",
     inputs: Any,
@@ -154,6 +155,7 @@ def explain(
     return Explanations(explanations, labels=row_index(inputs))
 
 
+@on_cpu_by_default
 def predict(
     model: "Model | str | Path",
     inputs: Any,
@@ -187,6 +189,7 @@ def predict(
     return Predictions(predictions, labels=row_index(inputs), smiles=smiles)
 
 
+@on_cpu_by_default
 def pairs(
     model: "Model | str | Path",
     inputs: Any,
@@ -231,6 +234,7 @@ def pairs(
     return matrices if several else matrices[0]
 
 
+@on_cpu_by_default
 def compare(
     model: "Model | str | Path",
     value: Any,

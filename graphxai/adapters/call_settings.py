@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import CustomRule
+from graphxai.runtime.device import users_default_device
 
 from .batches import WrappedBatch
 from .calling import (
@@ -91,17 +92,18 @@ class CallSettings:
                 graphs.x = rows.clone()  # a model may write over its input
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
-            with without_fused_attention(module), shared_ties(module):
+            with without_fused_attention(module), shared_ties(module), users_default_device():
                 names = None if self.forward else attributes_read(module)
                 answer = run_graphs(module, inputs)
-                return as_outputs(answer, size, columns, graphs, names)
+            return as_outputs(answer, size, columns, graphs, names)
         x = rows if replaces_x else batch.dense
         assert x is not None
         mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
-        with without_fused_attention(module), shared_ties(module):
-            return as_outputs(run_tokens(module, Tokens(x, mask)), size, columns)
+        with without_fused_attention(module), shared_ties(module), users_default_device():
+            answer = run_tokens(module, Tokens(x, mask))
+        return as_outputs(answer, size, columns)
 
     @contextmanager
     def hooking_embedding(self, module: nn.Module, hook: Hook) -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
@@ -173,6 +174,7 @@ class Fragments(Result, Sequence[Fragment]):
         return minus_signs(f"{e.title}, summed over {over}: {total} in all")
 
 
+@on_cpu_by_default
 def fragments(
     explanation: Explanation,
     scheme: Scheme = "brics",

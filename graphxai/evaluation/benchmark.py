@@ -24,7 +24,7 @@ from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method, methods_for
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
-from graphxai.runtime.device import on_device
+from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
@@ -40,6 +40,7 @@ from .targets import Labels, in_words, targets_by_graph, tracked_output
 CHUNK = 16  # how many graphs are explained, measured and written together
 
 
+@on_cpu_by_default
 def evaluate(
     model: "Model | str | Path",
     inputs: Iterable[Any] | Mapping[Key, Any],

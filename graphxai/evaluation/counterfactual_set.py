@@ -32,6 +32,7 @@ from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
+from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.progress import progress_bar
 
 from .curves import class_logits
@@ -135,6 +136,7 @@ class CounterfactualSet(Drawing):
         return f"CounterfactualSet({self.summary})"
 
 
+@on_cpu_by_default
 def counterfactual_set(
     model: "Model | str | Path",
     inputs: Any,

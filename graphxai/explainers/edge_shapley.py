@@ -12,6 +12,7 @@ from torch import Tensor
 from graphxai.contract.inputs import as_list, prepare_all
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
+from graphxai.runtime.device import on_cpu_by_default
 
 from .control import generator_of
 
@@ -51,6 +52,7 @@ class EdgeShapley:
         return {name: self.values[names == name] for name in dict.fromkeys(self.types)}
 
 
+@on_cpu_by_default
 def edge_shapley(
     model: "Model",
     inputs: Sequence[Any],

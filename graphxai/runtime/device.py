@@ -1,10 +1,18 @@
-"""Choose the device on which a model computes."""
+"""Choose the device on which a model computes, and the one on which new tensors are made."""
 
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 AnyModel = TypeVar("AnyModel", bound=Any)
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+_of_thread = threading.local()  # not a context variable: checks run in contexts of their own
 
 
 def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
@@ -30,3 +38,38 @@ def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
             f"cannot compute on the device {str(device)!r}; this machine has {', '.join(devices)}."
         ) from error
     return model.to(device)
+
+
+def on_cpu_by_default(function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """Let a public function make its own tensors on the CPU, whatever the user's default device is.
+
+    Inputs are prepared on the CPU, and go to the model's device from there. The user's own modules
+    run under the user's default (see `users_default_device`).
+    """
+
+    @wraps(function)
+    def called(*args: Args.args, **kwargs: Args.kwargs) -> Result:
+        with _cpu_by_default():
+            return function(*args, **kwargs)
+
+    return called
+
+
+@contextmanager
+def _cpu_by_default() -> Iterator[None]:
+    default = torch.get_default_device()
+    if default.type == "cpu":
+        yield
+        return
+    _of_thread.users_default = default
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        _of_thread.users_default = None
+
+
+def users_default_device() -> AbstractContextManager[Any]:
+    """Within the block, make new tensors where the user's default says."""
+    default = getattr(_of_thread, "users_default", None)
+    return nullcontext() if default is None else default
