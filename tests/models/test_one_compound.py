@@ -82,8 +82,8 @@ def test_as_drawn_reads_salts_whole():
     e = gx.explain(model, BESYLATE)
     assert len(e) == 38
     assert not e.note
-    assert e.prediction.label == "inactive"
-    assert gx.predict(gx.load("bace"), BESYLATE)["BACE-1 inhibition"].label == "active"
+    parent = gx.predict(gx.load("bace"), BESYLATE)["BACE-1 inhibition"]
+    assert abs(e.prediction.probabilities["active"] - parent.probabilities["active"]) > 0.05
 
 
 def test_a_mixture_is_refused_unless_it_is_read_as_drawn():
