@@ -31,7 +31,7 @@ class Account:
     """The difference between the outputs of two molecules a and b, split into terms.
 
     `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + average_atoms
-    + unexplained`. Under `lrp`, `unexplained` is only rounding.
+    + other_inputs + unexplained`. Under `lrp`, `unexplained` is only rounding.
 
     Args:
         output: the difference between the two outputs.
@@ -40,6 +40,7 @@ class Account:
         changed_b: summed relevance of the atoms that only b has.
         graph_token, biases, structure, average_atoms: the share of a minus the share of b; `Ledger`
             says what these shares are.
+        other_inputs: the same for all other shares of a wrapped model, such as that of the bonds.
     """
 
     output: float
@@ -50,12 +51,13 @@ class Account:
     biases: float
     structure: float = 0.0
     average_atoms: float = 0.0
+    other_inputs: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum of all terms."""
         atoms = self.common + self.changed_a - self.changed_b + self.average_atoms
-        return atoms + self.graph_token + self.biases + self.structure
+        return atoms + self.graph_token + self.biases + self.structure + self.other_inputs
 
     @property
     def unexplained(self) -> float:
@@ -114,6 +116,7 @@ class Contrast(Result):
             biases=first.biases - second.biases,
             structure=sum(first.structure.values()) - sum(second.structure.values()),
             average_atoms=(first.average_node or 0.0) - (second.average_node or 0.0),
+            other_inputs=sum(first.others.values()) - sum(second.others.values()),
         )
 
     @property
@@ -136,7 +139,7 @@ class Contrast(Result):
             "changed atoms": account.changed_a - account.changed_b,
             "graph token and biases": account.graph_token + account.biases,
         }
-        for name in ("structure", "average atoms"):
+        for name in ("structure", "average atoms", "other inputs"):
             if share := getattr(account, name.replace(" ", "_")):
                 terms[name] = share
         if abs(account.unexplained) >= 0.005:

@@ -36,6 +36,7 @@ FENCE = re.compile(
 )
 LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 PLATFORM = "docs/howto/platform.md"
+CHEMPROP = "docs/howto/chemprop.md"
 ENGINES = ("ray", "pyspark", "dask")  # each has a test of its own, if it is installed
 COMMAND = typer.main.get_command(cli.app)
 # Commands as pages show them take minutes to hours, so here they get these options. Forests have
@@ -126,6 +127,8 @@ def files_of_the_reader(folder: Path, page: str) -> None:
     shutil.copy(published / "config.json", folder / "folder")
     weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
     (folder / "folder" / "model.safetensors").write_bytes(weights)
+    if page == CHEMPROP:
+        shutil.copytree(ROOT / "tests/data/chemprop/run_2.2.4", folder / "solubility_run")
     if page == "docs/howto/researcher.md":
         shutil.copytree(locate("bace"), folder / "runs" / "mine")
         write_assay(folder / "test.csv", rows=10)
