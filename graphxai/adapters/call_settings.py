@@ -44,6 +44,7 @@ class CallSettings:
     transform: Callable[[Data], Data] | None = None
     features: tuple[str, ...] = ()
     rules: tuple[CustomRule, ...] = ()
+    has_gradients: bool = True  # an estimator that is no network has none
     wrt: tuple[str, ...] = ("x",)  # the inputs that get relevance unless the caller names others
 
     def rules_with(self, rules: Rules) -> Rules:

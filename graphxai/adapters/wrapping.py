@@ -14,6 +14,7 @@ from graphxai.rules.operation_rule import Compute, OperationRule
 from .call_settings import CallSettings
 from .calling import Forward, module_named
 from .chemprop.wrapping import is_chemprop, wrap_chemprop
+from .estimators import is_estimator, wrap_estimator
 from .eval_replica import unwrapped
 from .wrapped import WrappedModel
 from .wrapped_config import WrappedConfig
@@ -22,7 +23,7 @@ MOST_CLASSES = 1 << 20  # limited because each class gets a name
 
 
 def wrap(
-    model: nn.Module | Sequence[nn.Module],
+    model: Any,
     tasks: Sequence[Task] | Task | None = None,
     *,
     kind: TaskKind | None = None,
@@ -46,6 +47,11 @@ def wrap(
     `tasks` or `task` and `classes`, `featurize` for a `MolGraph` featurizer other than chemprop's
     own sets, `molecule_features` and `name`.
 
+    A fitted estimator with scikit-learn's methods, such as a forest on fingerprints, takes SMILES.
+    `featurize` computes the features of an RDKit molecule, and may be left out if the estimator
+    takes molecules itself. Methods that hide atoms explain it: an atom is hidden as a dummy atom,
+    and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`.
+
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes.
 
@@ -56,7 +62,7 @@ def wrap(
     no batch vector, graphs cannot share a pass and go one at a time.
 
     Args:
-        model: the PyTorch module. It should return logits.
+        model: the PyTorch module, which should return logits, or one of the above.
         tasks: what the output columns mean.
         kind: for a single task, "binary", "multiclass" or "regression" instead of `tasks`.
         classes: for a single task, the names of the classes, or how many there are.
@@ -91,17 +97,24 @@ def wrap(
             on an operation.
         TypeError: a key of `rules` is neither an operation nor a class of modules.
     """
+    own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
     if is_chemprop(model):
         unused = {
             "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
             "transform": transform, "features": features, "rules": rules,
         }  # fmt: skip
-        if given := [option for option, value in unused.items() if value]:
-            raise ValueError(f"a chemprop model takes no {', '.join(given)}: leave it out.")
-        own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
+        _refuse(unused, "a chemprop model")
         return wrap_chemprop(
             model, own_tasks, task, _class_names(classes), featurize, molecule_features, name
         )
+    if is_estimator(model):
+        unused = {
+            "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
+            "transform": transform, "features": features, "rules": rules,
+            "molecule_features": molecule_features,
+        }  # fmt: skip
+        _refuse(unused, "an estimator")
+        return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
     if molecule_features:
         raise ValueError("molecule_features are for models of chemprop: leave them out.")
     if not isinstance(model, nn.Module):
@@ -127,6 +140,12 @@ def wrap(
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
+
+
+def _refuse(options: Mapping[str, Any], kind: str) -> None:
+    """Raise ValueError for options that a kind of model does not take."""
+    if given := [option for option, value in options.items() if value]:
+        raise ValueError(f"{kind} takes no {', '.join(given)}: leave it out.")
 
 
 def _rule_for(key: Any, compute: Any) -> CustomRule:

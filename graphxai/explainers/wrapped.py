@@ -102,6 +102,11 @@ def check_gradients(model: Any, batch: Any, reports_cuts: bool) -> None:
     if not hasattr(model, "checks"):
         return
     name = type(model.module).__name__
+    if not model.settings.has_gradients:
+        raise ValueError(
+            f"{model.origin.name} has no gradient: use a method that only hides atoms, such as"
+            " 'occlusion' or 'shapley_sampling'."
+        )
     if (layer := model.quantised_layer) is not None:
         raise ValueError(
             f"{name} has 8-bit integer weights in {layer}, which pass no gradient on: explain the"
