@@ -26,6 +26,7 @@ from pages import (
     ENGINES,
     FENCE,
     LANGUAGES,
+    LESS_WORK,
     OFFICIAL,
     PAGES,
     ROOT,
@@ -95,6 +96,12 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
     for name, example in example_files().items():  # a page writes over no file of its reader's
         copy = tmp_path / name
         assert not copy.exists() or copy.read_bytes() == example.read_bytes()
+
+
+@pytest.mark.parametrize("page", LESS_WORK)
+def test_what_is_replaced_for_less_work_is_on_the_page(page):
+    code = "".join(block.text for block in blocks_of(page))
+    assert [much for much in LESS_WORK[page] if much not in code] == []
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -25,13 +25,18 @@ NEED_TRAINING = {
 }
 # Replacements, by notebook, with which a cell shows the same kind of output after less work.
 LESS_WORK = {
-    "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:160]"},
-    "04_which_explainer": {"epochs=4": "epochs=1", "size=500": "size=200", "steps=21": "steps=5"},
+    "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:80]"},
+    "04_which_explainer": {
+        "epochs=4": "epochs=1",
+        "size=500": "size=120",
+        "steps=21": "steps=5",
+        "list(digit_paths())": "list(digit_paths())[:4]",
+    },
     "05_your_own_graph_transformer": {
         "range(30)": "range(3)",
-        "[:200]": "[:40]",
-        "[:160]": "[:30]",
-        "[160:]": "[30:]",
+        "[:200]": "[:20]",
+        "[:160]": "[:15]",
+        "[160:]": "[15:]",
         "epochs=50": "epochs=5",
     },
     "07_your_own_graphs": {"1, 250, tree": "1, 20, tree", "epochs=40": "epochs=1"},

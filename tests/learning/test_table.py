@@ -514,7 +514,8 @@ def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monk
     with monkeypatch.context() as patched:
         patched.setattr(_lightning.GraphormerModule, "training_step", interrupted)
         arguments = ("--smiles-column", "SMILES", "--target-column", "size", "--epochs", 1)
-        arguments = ("train", table, *arguments, "--split", "random", "--out", tmp_path / "out")
+        arguments += ("--split", "random", "--no-teacher", "--out", tmp_path / "out")
+        arguments = ("train", table, *arguments)
         before = signal.getsignal(signal.SIGINT)
         code, _, error = run(*arguments)
         signal.signal(signal.SIGINT, before)  # Lightning ignores further ones
@@ -599,8 +600,8 @@ def test_weights_trained_on_a_column_of_that_name_are_reported(table, tmp_path):
     clean = clean_table(table, "SMILES", ["size"])
     lines = []
     folder = train_table(
-        clean, tmp_path / "out", split="random", epochs=1, init_weights=weights, progress=False,
-        log=lines.append,
+        clean, tmp_path / "out", split="random", epochs=1, init_weights=weights, teacher=False,
+        progress=False, log=lines.append,
     )  # fmt: skip
     assert "trained on these labels: 'size' (a label of that name)" in lines[0]
     assert "too good" in (folder / "README.md").read_text()
