@@ -39,7 +39,7 @@ def blocks() -> list[PastedBlock]:
 def changed(tmp_path_factory, blocks) -> Path:
     """Return a copy of the repository into which every block of the guides was typed."""
     copy = tmp_path_factory.mktemp("copy")
-    unused = shutil.ignore_patterns("__pycache__", "_build")
+    unused = shutil.ignore_patterns("_build")  # compiled files save compiling the copy anew
     for name in FOLDERS:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=unused)
     for name in FILES:

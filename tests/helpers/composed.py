@@ -800,8 +800,8 @@ def differences(explanation: Any, wanted: Expected) -> dict[str, float]:
     return {name: gap / wanted.largest for name, gap in gaps.items()}
 
 
-def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> bool:
-    """Return whether features hardly change the results, and rounding decides nothing.
+def well_conditioned(model: Composed, data: Data, products: bool = False) -> Expected | None:
+    """Return `expected`, or None where features change the results a lot, or rounding decides.
 
     They change a lot where attention and activations are saturated. Rounding decides which of equal
     nodes is the largest.
@@ -813,7 +813,7 @@ def is_well_conditioned(model: Composed, data: Data, products: bool = False) -> 
     ]
     terms += [(share, disturbed.lines[line]) for line, share in usual.lines.items()]
     steady = all(abs(a - b) < 1e-4 * usual.largest for a, b in terms)
-    return usual.largest < 1e4 and steady and not has_ties(model, data)
+    return usual if usual.largest < 1e4 and steady and not has_ties(model, data) else None
 
 
 def has_ties(model: Composed, data: Data) -> bool:

@@ -22,10 +22,9 @@ from composed import (
     Expected,
     attends_plainly,
     differences,
-    expected,
     graph,
-    is_well_conditioned,
     plainly,
+    well_conditioned,
 )
 from rdkit import rdBase
 
@@ -181,6 +180,10 @@ def check_model(recipe: list[Any]) -> None:
     """
     model, graphs = Composed(*recipe), [graph(nodes) for nodes in (6, 9, 4)]
     wrapped = gx.wrap(model, kind="multiclass", classes=2)
+    references = {  # by whether products are those of AttnLRP
+        products: [well_conditioned(model, data, products) for data in graphs]
+        for products in (False, True)
+    }
     several = ([0, 1, 2], [0, 1, 2], [0, 1], [0], [1], [2])
     for method, batches, tier in (
         ("lrp", several, contextlib.nullcontext),
@@ -188,9 +191,9 @@ def check_model(recipe: list[Any]) -> None:
         ("attn_lrp", ([0, 1, 2], [1]), contextlib.nullcontext),
     ):
         products = method == "attn_lrp"
-        if not all(is_well_conditioned(model, data, products) for data in graphs):
+        wanted = [reference for reference in references[products] if reference is not None]
+        if len(wanted) < len(graphs):
             continue
-        wanted = [expected(model, data, products=products) for data in graphs]
         for chosen in batches:
             with warnings.catch_warnings(record=True) as caught, tier():
                 warnings.simplefilter("always")

@@ -173,6 +173,18 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
         next(explain_rows(model, table, get_explainer("lrp"), workers=workers))
 
 
+MANY_ASPIRINS = ["CC(=O)Oc1ccccc1C(=O)O"] * 600
+
+
+@pytest.fixture(scope="module")
+def many_aspirins(tmp_path_factory):
+    """Return the files of `MANY_ASPIRINS`, explained by one process that nobody stops."""
+    folder = tmp_path_factory.mktemp("aspirins")
+    table = write_table(folder / "t.csv", MANY_ASPIRINS)
+    explain_table(gx.load("bace"), table, folder / "whole", get_explainer("lrp"))
+    return contents(folder / "whole")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize(
     ("stop", "status", "word"),
@@ -180,9 +192,9 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
     ids=["Ctrl-C", "a scheduler"],
 )
 def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
-    stop, status, word, tmp_path
+    stop, status, word, tmp_path, many_aspirins
 ):
-    table = write_table(tmp_path / "t.csv", ["CC(=O)Oc1ccccc1C(=O)O"] * 600)
+    table = write_table(tmp_path / "t.csv", MANY_ASPIRINS)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphxai", "explain", str(table), "--workers", "2"]
     command += ["--out", str(out), "--pictures", "none", "--model", "bace"]
@@ -213,10 +225,8 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
     assert text.endswith("\n")
     numbers = [int(row["row"]) for row in csv.DictReader(text.splitlines())]
     assert numbers == list(range(1, len(numbers) + 1))
-    bundled, lrp, whole = gx.load("bace"), get_explainer("lrp"), tmp_path / "whole"
-    explain_table(bundled, table, out, lrp, resume=True, workers=2)
-    explain_table(bundled, table, whole, lrp)
-    assert contents(out) == contents(whole)
+    explain_table(gx.load("bace"), table, out, get_explainer("lrp"), resume=True, workers=2)
+    assert contents(out) == many_aspirins
 
 
 def heeding_ctrl_c():
