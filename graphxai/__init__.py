@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
     from graphxai.chemistry.cliffs import Cliff as Cliff
-    from graphxai.chemistry.cliffs import Cliffs as Cliffs
     from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
@@ -67,6 +66,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
+    from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
+    from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor
     from graphxai.tables.report import report as report
 
 __path__ += folders_beside(__file__)  # where git cannot make symbolic links

@@ -15,7 +15,6 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
-from graphxai.contract.shown_model import ShownModel
 from graphxai.datasets.as_given import Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
@@ -51,7 +50,7 @@ MEMBERS = "members"
 MOST = 50
 
 
-class Ensemble(ShownModel, nn.Module):
+class Ensemble(nn.Module):
     """The mean of its members' outputs, (B, num_outputs).
 
     Args:
