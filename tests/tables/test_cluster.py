@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ from graphxai.tables.shards import ShardFolder
 from pages import run_blocks_for
 from toy import random_graphormer
 
-ray = pytest.importorskip("ray", reason="the extra `scale` is not installed")
-pytest.importorskip("ray.data")
+if find_spec("ray") is None:  # its import takes long, and only the tests of this file need it
+    pytest.skip("the extra `scale` is not installed", allow_module_level=True)
 CORES = 2
 
 
@@ -39,6 +40,8 @@ def folder_of_ray(tmp_path_factory):
 
     Ray starts neither the process that collects logs nor the one that would start more machines.
     """
+    import ray
+
     with pytest.MonkeyPatch.context() as without:
         for process in ("start_log_monitor", "start_monitor"):
             without.setattr(f"ray._private.node.Node.{process}", lambda self: None, raising=False)
@@ -49,6 +52,8 @@ def folder_of_ray(tmp_path_factory):
 @pytest.fixture
 def running(folder_of_ray) -> Path:
     """Start Ray with two cores, and return the folder in which it runs."""
+    import ray
+
     if not ray.is_initialized():
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         with contextlib.chdir(folder_of_ray):
@@ -106,6 +111,8 @@ def kill_a_process(shards: Path) -> bool:
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch):
     """It runs before anything is killed, because Ray reports that late, amid the page's output."""
+    import ray
+
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
     monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows
@@ -148,6 +155,8 @@ def test_a_killed_process_loses_nothing_and_a_run_is_resumed(running, place, tmp
 
 
 def test_a_dataset_is_explained_while_it_is_read(running, place):
+    import ray.data
+
     dataset = ray.data.read_csv(str(place / "t.csv"))
     explained = gx.explain_dataset(dataset, place / "model", name_column="ID")
     frame = explained.to_pandas().set_index("name")
