@@ -5,7 +5,7 @@ They do their work through `explanation.compute`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 import torch
 
@@ -13,8 +13,9 @@ from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import as_list, row_index
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
+from graphxai.explainers.names import MethodName
 from graphxai.explainers.pairs import rules_of
-from graphxai.explainers.registry import Method
+from graphxai.explainers.registry import KnownMethod, Method
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
@@ -23,18 +24,20 @@ from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.predicting import PredictionComputation
+from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
-from graphxai.models.graphormer import pretrained_names
+from graphxai.models.graphormer import ModelName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
 
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
 def load(
-    name_or_folder: str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+    name_or_folder: ModelName | str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
 ) -> Model:
     """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
 
@@ -72,16 +75,62 @@ def pretrained_models() -> tuple[str, ...]:
     return pretrained_names()
 
 
-def methods() -> dict[str, type[Explainer]]:
+def methods() -> dict[MethodName, type[Explainer]]:
     """Return all explainers by name."""
-    return dict(REGISTRY)
+    return cast(dict[MethodName, type[Explainer]], dict(REGISTRY))
 
 
 @on_cpu_by_default
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: str,
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: list[Any] | tuple[Any, ...],
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Explanations: ...
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: Any,
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Any: ...
 def explain(
     model: "Model | str | Path",
     inputs: Any,
-    method: Method = "lrp",
+    method: KnownMethod = "lrp",
     *,
     target: Any = None,
     wrt: str | Sequence[str] | None = None,
@@ -156,6 +205,34 @@ def explain(
 
 
 @on_cpu_by_default
+@overload
+def predict(
+    model: "Model | ModelName | str | Path",
+    inputs: str,
+    *,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> dict[str, Prediction]: ...
+@overload
+def predict(
+    model: "Model | ModelName | str | Path",
+    inputs: list[Any] | tuple[Any, ...],
+    *,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Predictions: ...
+@overload
+def predict(
+    model: "Model | ModelName | str | Path",
+    inputs: Any,
+    *,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any: ...
 def predict(
     model: "Model | str | Path",
     inputs: Any,
@@ -263,5 +340,6 @@ def compare(
     if isinstance(methods, str):
         methods = [methods]
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
-        explanations = [explain(model, value, method, target=target) for method in methods]
+        explainers = map(get_explainer, methods)
+        explanations = [explain(model, value, each, target=target) for each in explainers]
     return side_by_side(explanations, columns=columns, **options)

@@ -245,8 +245,9 @@ def contrast(
         ValueError: for inputs without a molecule, or if fewer than three atoms correspond.
     """
     model = load(model) if isinstance(model, str | Path) else model
-    first = explain(model, a, method, target=target, progress=False, **options)
-    second = explain(model, b, method, target=first.wanted, progress=False, **options)
+    shared: dict[str, Any] = {"method": method, "progress": False, **options}
+    first = explain(model, a, target=target, **shared)
+    second = explain(model, b, target=first.wanted, **shared)
     cost = np.abs(first.relevance[:, None] - second.relevance)  # (Na, Nb)
     part = common_part(
         first.atoms(NO_MOLECULE), second.atoms(NO_MOLECULE), timeout=timeout, cost=cost

@@ -33,7 +33,9 @@ def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
 def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
     model = load("bace")
     names = list(MOLECULES)
-    explained: list[Explanation] = explain(model, list(MOLECULES.values()))
+    explained: list[Explanation] = [
+        e for e in explain(model, list(MOLECULES.values())) if e is not None
+    ]
     written = []
     for name, explanation in zip(names, explained, strict=True):
         written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
@@ -62,7 +64,7 @@ def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
         model = load(name)
         if only_starts(model) or not model.config.reads_molecules:
             continue
-        (predictions,) = predict(model, [smiles])
+        predictions = predict(model, smiles)
         for task in _shown_tasks(predictions):
             explained.append(explain(model, smiles, target=task))
             titles.append(f"{task}: {explained[-1].prediction}")
@@ -92,7 +94,7 @@ def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
 
 def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
     model = load("mnist-superpixels")
-    explained: list[Explanation] = explain(model, list(digit_paths()))
+    explained: list[Explanation] = [e for e in explain(model, list(digit_paths())) if e is not None]
     written = []
     for digit, explanation in enumerate(explained):
         log(

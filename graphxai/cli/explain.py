@@ -238,8 +238,10 @@ def _explain_one(
     model: "Model", source: str, kind: str, method: str, target: str | None
 ) -> "Explanation":
     from graphxai.api import explain as explain_input
+    from graphxai.explainers import get_explainer
 
-    explanation: Explanation = explain_input(model, value_of(source, kind), method, target=target)
+    value, explainer = value_of(source, kind), get_explainer(method)
+    explanation: Explanation = explain_input(model, value, explainer, target=target)
     return explanation
 
 

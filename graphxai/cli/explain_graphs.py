@@ -45,21 +45,22 @@ def explain_graphs(
     """
     from graphxai.api import explain
     from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.explainers import get_explainer
 
     level = getattr(model.config, "level", "graph")  # wrapped models have none
     if level == "node" and not nodes:
         raise ValueError("this model answers for nodes: name them, such as --node 0 --node 5.")
     if level == "graph" and nodes:
         raise ValueError("this model has one output per graph: leave out --node.")
-    graphs = load_graphs(source).graphs
+    graphs, explainer = load_graphs(source).graphs, get_explainer(method)
     explained: dict[str, Explanations] = {}
     if nodes:
         for k, graph in enumerate(graphs):
-            results = explain(model, graph, method, target=target, node=list(nodes))
+            results = explain(model, graph, explainer, target=target, node=list(nodes))
             explained |= {f"{k}/{node}": e for node, e in zip(nodes, results, strict=True)}
     else:
         explained = dict(zip(map(str, range(len(graphs))), explain(
-            model, graphs, method, target=target
+            model, graphs, explainer, target=target
         ), strict=True))  # fmt: skip
     _write_tables(explained, folder_at(out))
     drawn = [] if suffix is None else list(_pictures(explained, out, suffix, options))

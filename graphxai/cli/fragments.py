@@ -210,8 +210,11 @@ def _of_molecule(
     from graphxai.api import explain
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divide
+    from graphxai.explainers import get_explainer
 
-    explanation = explain(model, smiles, "gradient_input" if method == SHAPLEY else method)
+    explanation = explain(
+        model, smiles, get_explainer("gradient_input" if method == SHAPLEY else method)
+    )
     options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
     parts = divide(explanation, division, **options)
     table = FragmentTable(division)

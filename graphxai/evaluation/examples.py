@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphxai.api import explain
-from graphxai.explainers import REGISTRY
+from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
 
@@ -33,7 +33,9 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
     panels = []
     for key in _typical_graphs(report):
         for method in methods:
-            explanation = explain(model, inputs[key], method, target=_target(report, key, model))
+            explanation = explain(
+                model, inputs[key], get_explainer(method), target=_target(report, key, model)
+            )
             if not explanation.has_picture:
                 return None
             title = f"{explanation.title} · {key}"

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from .base import Explainer
 from .custom import CustomMethod
+from .names import MethodName
 
 REGISTRY: dict[str, type[Explainer]] = {}
 BEST = "learned"  # highest AUAC for the passes it takes, see benchmarks/learned_explainer.md
@@ -20,7 +21,10 @@ def register(cls: _Class) -> _Class:
     return cls
 
 
-Method = str | Explainer | type[Explainer] | Callable[..., Any]
+# A type checker refuses a misspelt name of a `KnownMethod`. Of a method that you registered, pass
+# the class.
+KnownMethod = MethodName | Explainer | type[Explainer] | Callable[..., Any]
+Method = KnownMethod | str
 
 
 def get_explainer(method: Method, **options: Any) -> Explainer:

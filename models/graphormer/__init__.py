@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the list of public names
     from .loading import load_model as load_model
     from .mean_node import measure_mean_node as measure_mean_node
     from .model import Graphormer as Graphormer
+    from .names import ModelName as ModelName
     from .nodes import NodeGraphormer as NodeGraphormer
     from .nodes import graphormer as graphormer
 

@@ -25,6 +25,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import trust
+from graphxai.explainers import get_explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
@@ -94,7 +95,7 @@ def card(
             origin are worked out if they are left out.
     """
     read(smiles)
-    explanation = explain(model, smiles, method, target=target, progress=False)
+    explanation = explain(model, smiles, get_explainer(method), target=target, progress=False)
     mol = explanation.atoms()
     drawn, origin = _drawn_like(model, mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)

@@ -1,0 +1,67 @@
+"""A type checker knows what the functions take and return, in a user's own script."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import graphxai as gx
+from graphxai.explainers.names import MethodName
+from graphxai.models.graphormer import ModelName
+
+# A line with a mistake ends with `# wrong`.
+SCRIPT = """
+import graphxai as gx
+
+e = gx.explain("bace", "CCO")
+print(e.relevance.sum(), e.svg(width=250))
+print(e.relevence)  # wrong
+gx.explain("bace", "CCO", method="lrp", target="active")
+gx.explain("bace", "CCO", method="lpr")  # wrong
+several = gx.explain("bace", ["CCO", "CCN"])
+several.grid(columns=2).save("all.svg")
+several.svg()  # wrong
+gx.explain("bace", ["CCO"], on_error="ignore")  # wrong
+print(gx.predict("bace", "CCO")["pIC50"].interval)
+print(gx.predict("bace", "CCO")["pIC50"].intervall)  # wrong
+table = gx.predict("bace", ["CCO"]).to_frame()
+gx.predict("bace", ["CCO"], progres=True)  # wrong
+for name in gx.methods():
+    gx.explain("bace", "CCO", name)
+"""
+WRONG = [k for k, line in enumerate(SCRIPT.splitlines(), 1) if line.endswith("# wrong")]
+
+
+def lines_with_errors(command: list[str], folder: Path) -> list[int]:
+    """Return the lines of the script in which a type checker finds errors."""
+    (folder / "script.py").write_text(SCRIPT)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    found = [
+        line.split(":")[1]
+        for line in done.stdout.splitlines()
+        if "script.py:" in line and "error" in line
+    ]
+    assert found, done.stdout + done.stderr
+    return sorted({int(number) for number in found})
+
+
+def test_mypy_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    command = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--follow-imports=silent"]
+    assert lines_with_errors([*command, "script.py"], tmp_path) == WRONG
+
+
+def test_pyright_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
+    checker = shutil.which("basedpyright") or shutil.which("pyright")
+    if checker is None:
+        pytest.skip("neither basedpyright nor pyright is installed")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "basic"}')
+    assert lines_with_errors([checker, "script.py"], tmp_path) == WRONG
+
+
+def test_the_names_that_editors_complete_are_those_there_are():
+    assert sorted(get_args(MethodName)) == sorted([*gx.methods(), "best"])
+    assert list(get_args(ModelName)) == sorted(gx.pretrained_models())
