@@ -76,7 +76,8 @@ class _GraphormerEstimator(BaseEstimator):
             options: those of `graphxai.explain`, such as `target`.
         """
         check_is_fitted(self)
-        return explain(self.model_, X if isinstance(X, str) else _structures(X), method, **options)
+        inputs: Any = X if isinstance(X, str) else _structures(X)
+        return explain(self.model_, inputs, **{"method": method, **options})
 
     def _train(self, X: Any, columns: dict[str, Sequence[str]]) -> None:
         """Train on molecules and columns of labels, and keep the model as `model_`."""
