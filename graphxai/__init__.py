@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
     from graphxai.chemistry.cliffs import Cliff as Cliff
+    from graphxai.chemistry.cliffs import Cliffs as Cliffs
     from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
 from graphxai.contract.model import Origin
+from graphxai.contract.shown_model import ShownModel, tasks_text
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 
@@ -45,7 +46,7 @@ from .wrapped_config import WrappedConfig
 _checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
 
 
-class WrappedModel(ModuleView):
+class WrappedModel(ShownModel, ModuleView):
     """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
     def __init__(
@@ -62,7 +63,7 @@ class WrappedModel(ModuleView):
         self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
 
     def __repr__(self) -> str:
-        tasks = ", ".join(f"{task.name} ({task.kind})" for task in self.config.tasks)
+        tasks = tasks_text(self.config.tasks)
         takes = "rows of tokens" if self.settings.dense else self.config.reads
         names = " and ".join(self.settings.embedding)
         at = f", explained at {names}" if names else ""

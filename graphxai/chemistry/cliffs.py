@@ -3,15 +3,20 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, DataStructs, rdBase
 
 from graphxai.datasets.fingerprints import ecfp4_bits
+from graphxai.explanation.html import table_html
+from graphxai.explanation.labelled import LINES, short_text
 
 from .matched_pairs import MatchedPair, matched_pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,68 @@ class Cliff:
         return f"Cliff(a={self.a}, b={self.b}, {listed}, core={self.core!r})"
 
 
+class Cliffs(list[Cliff]):
+    """The cliffs of a table, the largest difference first, which notebooks show as a table.
+
+    Args:
+        cliffs: the cliffs.
+        smiles: the SMILES of all rows.
+        values: the values of all rows (n,).
+    """
+
+    def __init__(
+        self, cliffs: Iterable[Cliff], smiles: Sequence[str], values: NDArray[np.float64]
+    ) -> None:
+        super().__init__(cliffs)
+        self._smiles, self._values = smiles, values
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Cliff: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Cliff | Self:
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index), self._smiles, self._values)
+        return super().__getitem__(index)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per cliff: its two molecules with their values, and how near.
+
+        `a` and `b` are the numbers of rows, see `Cliff`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([self._cells(cliff) for cliff in self])
+
+    def _cells(self, cliff: Cliff) -> dict[str, Any]:
+        a, b = cliff.a, cliff.b
+        return {
+            "a": a,
+            "b": b,
+            "smiles_a": self._smiles[a],
+            "smiles_b": self._smiles[b],
+            "value_a": float(self._values[a]),
+            "value_b": float(self._values[b]),
+            "difference": cliff.difference,
+            "similarity": cliff.similarity,
+            "core": cliff.core,
+        }
+
+    def __repr__(self) -> str:
+        return short_text([f"{len(self)} cliff{'' if len(self) == 1 else 's'}", *map(repr, self)])
+
+    def _repr_html_(self) -> str:
+        """Return a table of the first cliffs."""
+        rows = [
+            [f"{cell:.3g}" if isinstance(cell, float) else cell or "" for cell in cells.values()]
+            for cells in map(self._cells, self[:LINES])
+        ]
+        head = ("a", "b", "SMILES of a", "SMILES of b", "value of a", "value of b")
+        table = table_html((*head, "difference", "similarity", "core"), rows) if rows else ""
+        hidden = f", {len(self) - LINES} more not shown" if len(self) > LINES else ""
+        return f"{table}<p>{len(self)} cliff{'' if len(self) == 1 else 's'}{hidden}</p>"
+
+
 def activity_cliffs(
     smiles: Sequence[str],
     values: ArrayLike,
@@ -46,7 +113,7 @@ def activity_cliffs(
     similarity: float = 0.7,
     difference: float = 1.0,
     matched: bool = True,
-) -> list[Cliff]:
+) -> Cliffs:
     """Find pairs of similar molecules whose values differ a lot, the largest difference first.
 
     Two molecules are similar if the Tanimoto similarity of their ECFP4 fingerprints (Morgan, radius
@@ -99,9 +166,8 @@ def activity_cliffs(
                     pairs[i, j].core if (i, j) in pairs else None,
                 )
             )
-    return sorted(
-        cliffs, key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b)
-    )
+    cliffs.sort(key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
+    return Cliffs(cliffs, list(smiles), measured)
 
 
 def _read(smiles: Sequence[str], used: Iterable[Any]) -> dict[int, Chem.Mol]:

@@ -18,6 +18,7 @@ from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.grid import PANEL, SATURATED
 from graphxai.explanation.html import page_html, table_html
+from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Result
 from graphxai.visualization.resonance import averaged
@@ -80,6 +81,15 @@ class Counterfactual:
     alerts: tuple[str, ...] = ()
     measured: Measured | None = None
     isomers: tuple[tuple[str, Prediction], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the change in one line of text; `columns` has everything else."""
+        stated = f"{self.change_in_full}, {self.prediction.in_full}"
+        return f"Counterfactual({self.changes}: {stated}, {self.smiles})"
+
+    def _repr_html_(self) -> str:
+        cells = {name.replace("_", " "): cell for name, cell in self.columns.items()}
+        return table_html(cells, [["" if cell is None else cell for cell in cells.values()]])
 
     @property
     def isomers_text(self) -> str:
@@ -183,7 +193,9 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         return self.ranked[index]
 
     def __repr__(self) -> str:
-        return f"Counterfactuals({self.summary})"
+        lines = [f"Counterfactuals({self.summary})"]
+        lines += [f"{k}: {c.changes}: {c.prediction.in_full}" for k, c in enumerate(self.ranked)]
+        return short_text(lines)
 
     @property
     def summary(self) -> str:

@@ -14,6 +14,14 @@ LINES = 20  # the most results that the text of a list names
 LINE = 100  # the most characters of such a line
 
 
+def short_text(lines: Sequence[str]) -> str:
+    """Join the lines of a text, and cut off what would not fit on a screen."""
+    shown = lines[: LINES + 1]
+    more = [f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
+    cut = (line if len(line) <= LINE else f"{line[: LINE - 3]}..." for line in shown)
+    return "\n".join([*cut, *more])
+
+
 class LabelledResults(list[Item | None], Generic[Item]):
     """The results of several inputs, with None where an input was left out.
 
@@ -55,8 +63,7 @@ class LabelledResults(list[Item | None], Generic[Item]):
     def __repr__(self) -> str:
         """Return a text of one line for each result, which fills at most a screen."""
         lines = [f"{label}: {self._line(result)}" for _, label, result in self._some(LINES)]
-        lines = [line if len(line) <= LINE else f"{line[: LINE - 3]}..." for line in lines]
-        return "\n".join([f"{type(self).__name__}: {self._counts(LINES)}", *lines])
+        return short_text([f"{type(self).__name__}: {self._counts(LINES)}", *lines])
 
     def _part(self, positions: slice) -> Self:
         """Return some of the results with their labels."""

@@ -15,6 +15,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
+from graphxai.contract.shown_model import ShownModel
 from graphxai.datasets.as_given import Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
@@ -50,7 +51,7 @@ MEMBERS = "members"
 MOST = 50
 
 
-class Ensemble(nn.Module):
+class Ensemble(ShownModel, nn.Module):
     """The mean of its members' outputs, (B, num_outputs).
 
     Args:

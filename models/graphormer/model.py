@@ -12,6 +12,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
+from graphxai.contract.shown_model import ShownModel
 from graphxai.rules import conservative as rules
 
 from . import inputs
@@ -124,7 +125,7 @@ class TransformHead(nn.Module):
         return rules.add_bias(self.output(x), self.bias.expand(self.output.out_features))
 
 
-class Graphormer(nn.Module):
+class Graphormer(ShownModel, nn.Module):
     """A graph transformer with a graph token. Its outputs (B, num_outputs) are in order of tasks.
 
     `embed` and `encode` are the two halves of `forward`. Explainers read the relevance between the

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import math
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -175,13 +176,19 @@ def test_unused_tensors_are_named(tmp_path):
 
 @pytest.mark.parametrize("variant", ["postln", "preln", "ms_v1"])
 def test_every_damaged_tensor_of_a_published_checkpoint_is_named(variant, tmp_path):
-    """It is named by the file's key, not ours. Unused tensors do no harm."""
+    """It is named by the file's key, not ours. Unused tensors do no harm.
+
+    Layers are read in one loop, so a missing tensor of each is tried, and all that can be wrong
+    with a tensor of the first.
+    """
     folder = published(variant, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     unread = set()
     for key, value in whole.items():
         rest = {name: tensor for name, tensor in whole.items() if name != key}
-        damaged = [rest, rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
+        damaged = [rest]
+        if not re.search(r"layers\.[1-9]", key):
+            damaged += [rest | {key: torch.zeros(3, 3)}, rest | {key: value.float() * torch.nan}]
         text = []
         for tensors in damaged:
             save_file(tensors, folder / "model.safetensors")

@@ -162,3 +162,12 @@ def test_suggestions_stream_into_a_notebook_and_can_be_cancelled(notebook):
 def test_a_view_follows_the_notebooks_colours(notebook):
     _, page = notebook
     assert page.js("getComputedStyle(at(0, 'section')).backgroundColor") == "rgb(255, 255, 255)"
+    page.js("document.body.style.backgroundColor = 'rgb(10, 10, 10)'")  # whatever is above it
+    page.js(
+        "for (let n = views()[0].host; n; n = n.parentElement || n.getRootNode().host)"
+        " n.style.background = n === document.body ? 'black' : 'none'"
+    )
+    page.js("document.documentElement.dataset.theme = 'dark'")
+    patiently(
+        lambda: page.js("getComputedStyle(at(0, 'section')).backgroundColor") == "rgb(30, 34, 40)"
+    )

@@ -12,7 +12,8 @@ const VIEW = {{VIEW}};
    transparent. A canvas reads colours in every notation. */
 function isDark(node) {
   const canvas = document.createElement("canvas").getContext("2d");
-  for (; node; node = node.parentElement || node.getRootNode().host) {
+  for (; node; node = node.parentNode || node.host) {
+    if (!(node instanceof Element)) continue;
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = getComputedStyle(node).backgroundColor || "transparent";
     canvas.fillRect(0, 0, 1, 1);
@@ -20,6 +21,29 @@ function isDark(node) {
     if (opacity > 127) return r + g + b < 384;
   }
   return false;
+}
+
+/* Keep a view as dark or light as the notebook around it. A view may be made before it is in the
+   page, where it has no background yet, and the theme may change later. */
+function followTheme(place) {
+  const follow = () => {
+    if (place.isConnected) place.style.colorScheme = isDark(place.parentNode) ? "dark" : "light";
+  };
+  const later = () => { follow(); setTimeout(follow, 300); }; // style sheets come after attributes
+  const appearance = new ResizeObserver(follow); // also when the view comes into the page
+  appearance.observe(place);
+  const theme = new MutationObserver(later);
+  for (const node of [document.documentElement, document.body]) {
+    theme.observe(node, { attributes: true });
+  }
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", later);
+  follow();
+  return () => {
+    appearance.disconnect();
+    theme.disconnect();
+    system.removeEventListener("change", later);
+  };
 }
 
 function hostOf(model, frame) {
@@ -85,7 +109,7 @@ export default {
     place.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to the view
     place.className = "graphxai-view";
     el.append(place);
-    place.style.colorScheme = isDark(el) ? "dark" : "light";
+    const endOfTheme = followTheme(place);
     const root = place.attachShadow({ mode: "open" });
     const style = document.createElement("style");
     style.textContent = STYLE;
@@ -97,6 +121,6 @@ export default {
     root.append(style, frame);
     const host = hostOf(model, frame);
     view(root, host);
-    return () => host.end();
+    return () => { host.end(); endOfTheme(); };
   },
 };

@@ -1,8 +1,11 @@
 """Explain a table of molecules, and write one HTML file that shows them."""
 
+import os
 import warnings
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from graphxai.api import load
 from graphxai.chemistry.counterfactuals import Goal
@@ -26,6 +29,14 @@ from .molecules import ReportSource, report_source
 from .page import render
 
 
+class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
+    """The path of a report, which a notebook shows as a link."""
+
+    def _repr_html_(self) -> str:
+        address = quote(os.path.relpath(self).replace(os.sep, "/"))
+        return f'<a href="{escape(address)}" target="_blank" rel="noopener">{escape(self.name)}</a>'
+
+
 @accepts(ReportSettings)
 def report(
     model: "Model | str | Path",
@@ -35,7 +46,7 @@ def report(
     *,
     settings: ReportSettings,
     progress: bool | None = None,
-) -> Path:
+) -> ReportFile:
     """Explain molecules and write one self-contained HTML file, which opens offline.
 
     Some molecules get a full card, with other methods, every sign of trust, and counterfactuals.
@@ -95,7 +106,7 @@ def report(
         measured=source.measured,
         dialect=source.dialect,
     )
-    return write_whole(out, render(data, title, model_card(model)))
+    return ReportFile(write_whole(out, render(data, title, model_card(model))))
 
 
 def _require_molecules(cards: Cards, source: ReportSource) -> None:

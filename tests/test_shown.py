@@ -1,0 +1,100 @@
+"""Everything that a function returns is shown in a notebook, and as text on at most a screen."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gx.load("solubility")
+
+
+@pytest.fixture(scope="module")
+def changes(model):
+    return gx.counterfactuals(model, "CCO", ">1", n=3, predictions=20, steps=1)
+
+
+def assert_fits_a_screen(value):
+    lines = repr(value).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 300
+
+
+def test_a_loaded_model_names_itself_its_task_score_and_size(model):
+    count = sum(parameter.numel() for parameter in model.parameters())
+    for text in (repr(model), re.sub("<[^>]*>", " ", model._repr_html_())):
+        for part in ("solubility", "regression", f"{count:,} parameters"):
+            assert part in text
+        assert model.origin.metadata["summary"] in text
+    assert_fits_a_screen(model)
+
+
+def test_a_wrapped_model_names_itself_its_task_and_size():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def forward(self, x, edge_index):
+            return self.layer(x).sum(0, keepdim=True)
+
+    shown = gx.wrap(Network(), kind="regression", task=HOSTILE)._repr_html_()
+    assert "4 parameters" in shown
+    assert "Network" in shown
+    assert "&lt;script" in shown
+    assert "<script" not in shown
+
+
+def test_a_model_with_many_tasks_names_the_first():
+    shown = repr(gx.load("tox21"))
+    assert "6 more" in shown
+
+
+def test_counterfactuals_have_a_line_each_and_a_single_one_a_table(changes):
+    assert_fits_a_screen(changes)
+    assert len(repr(changes).splitlines()) == 1 + len(changes)
+    first = changes[0]
+    assert_fits_a_screen(first)
+    assert first.smiles in repr(first)
+    assert first.change_in_full in repr(first)
+    assert f"<td>{first.smiles}</td>" in first._repr_html_()
+
+
+def test_cliffs_are_a_table_of_their_molecules():
+    smiles = ["c1ccccc1C", "c1ccccc1O", "c1ccccc1N", HOSTILE]
+    values = np.array([5.0, 7.0, 8.5, np.nan])
+    cliffs = gx.activity_cliffs(smiles, values)
+    frame = cliffs.to_frame()
+    assert len(frame) == len(cliffs) == 3
+    assert (frame.value_a - frame.value_b).tolist() == pytest.approx(frame.difference.tolist())
+    assert frame.smiles_a.tolist() == [smiles[cliff.a] for cliff in cliffs]
+    assert cliffs[1:].to_frame().smiles_b.tolist() == frame.smiles_b.tolist()[1:]
+    assert cliffs._repr_html_().count("<tr>") == 4
+    many = gx.activity_cliffs(["C" * k + "O" for k in range(4, 16)], np.arange(12.0))
+    assert len(many) > 20
+    assert_fits_a_screen(many)
+    assert f"{len(many) - 20} more not shown" in many._repr_html_()
+
+
+def test_no_cliffs_are_shown_as_none():
+    none = gx.activity_cliffs(["C", "CCO"], [1.0, 1.1])
+    assert repr(none) == "0 cliffs"
+    assert none._repr_html_() == "<p>0 cliffs</p>"
+
+
+def test_a_report_is_a_link_that_works_from_the_notebooks_folder(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = gx.report(model, ["CCO"], 'a "b" <i>.html', detailed=0)
+    (address,) = re.findall('href="([^"]*)"', path._repr_html_())
+    assert address == "a%20%22b%22%20%3Ci%3E.html"
+    assert "<i>" not in path._repr_html_()
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert os.fspath(path) == 'a "b" <i>.html'
