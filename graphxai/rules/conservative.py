@@ -30,6 +30,7 @@ from graphxai.runtime.scope import Blocks
 
 from .module_rule import CustomRule, ModuleRule
 from .operation_rule import BoundOperation, OperationRule
+from .ratios import constant_ratio, gelu_ratio
 
 
 @dataclass(frozen=True)
@@ -324,12 +325,6 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     return x * constant_ratio(x.detach(), f).detach()
 
 
-def constant_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute f(x) / x entry by entry. At x = 0 it is taken at a small positive number instead."""
-    point = x.masked_fill(x == 0, 1e-4)
-    return f(point) / point
-
-
 def relu(x: Tensor) -> Tensor:
     """Compute ReLU.
 
@@ -399,8 +394,3 @@ def _rms_norm(
 def _records_biases() -> bool:
     tape = _tape.get()
     return tape is not None and tape.with_biases
-
-
-def gelu_ratio(x: Tensor) -> Tensor:
-    """Compute GELU(x) / x as the normal distribution function, which also has a value at x = 0."""
-    return torch.special.ndtr(x)

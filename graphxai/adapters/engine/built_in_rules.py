@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
+from graphxai.rules import ratios
 
 from .autograd_graph import Node, bound_operation, saved
 from .vocabulary import ABOVE_ZERO, RATIO, THROUGH_ZERO
@@ -220,8 +221,8 @@ def ratio_backward(node: Node) -> ToInput:
     """Return the way back through `ratio`: `g [f(x) / x]`."""
     x, f = saved(node, "self"), bound_operation(node)
     if f.function is aten.gelu and f.options["approximate"] == "none":
-        return _times(rules_of.gelu_ratio(x))
-    return _times(rules_of.constant_ratio(x, f))
+        return _times(ratios.gelu_ratio(x))
+    return _times(ratios.constant_ratio(x, f))
 
 
 def _times(factor: Tensor) -> ToInput:

@@ -9,6 +9,10 @@ from .trace import Op, Ref, Trace, fill_refs
 from .vocabulary import ADDITIONS, GATES, MATRIX_PRODUCTS, PLUS_PRODUCT, PRODUCTS, ROOTS, SAME, SUMS
 
 OF_A_SUM = SAME | SUMS | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
+OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
+                         "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
+                         "clamp_max"}  # fmt: skip
+SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
 _WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # they keep all entries
 # they broadcast the maximum of a group to its members
 _BROADCASTS = {"index_select", "index", "expand", "detach", "alias", "clone"}

@@ -10,8 +10,10 @@ from heapq import heappop, heappush
 import torch
 
 from .flow_queries import (
+    OF_A_SCALE,
     OF_A_SUM,
     ON_THE_WAY,
+    SUMMING,
     FlowQueries,
     both_ways,
     first_of_equals,
@@ -24,10 +26,6 @@ from .sparse_softmax import is_sparse_softmax
 from .trace import WEIGHTS, Op, Ref, Trace
 from .vocabulary import ADDITIONS, ENTRYWISE, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
 
-OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
-                         "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
-                         "clamp_max"}  # fmt: skip
-SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
 _WITHOUT_CLAMPS = ON_THE_WAY - {"clamp", "clamp_min"}
 _OF_MULTIPLES = SAME | {"mul", "div"}
 _OF_DIFFERENCES = SAME | {"sub", "add", "neg"}
