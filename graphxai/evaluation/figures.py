@@ -9,16 +9,27 @@ from .method_values import GRID, MethodValues
 from .metrics import METRICS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
+PANELS = ("conservation", "forest")  # the plots with several panels
 FOREST = 4  # how many metrics a forest plot has side by side
 
 
-def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figure":
-    """Draw one of `PLOTS`, or raise ValueError for another name or if there is nothing to draw."""
+def draw(
+    report: MethodValues, kind: str, operator: str | None = None, axes: "Axes | None" = None
+) -> "Figure":
+    """Draw one of `PLOTS`, in a new figure or in axes.
+
+    Raises:
+        ValueError: the name is another one, there is nothing to draw, or the plot has several
+            panels and does not fit into axes.
+    """
     if kind not in PLOTS:
         raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
+    if axes is not None and kind in PANELS:
+        raise ValueError(f"the plot {kind!r} has several panels: leave out ax=.")
     operator = operator or (report.operators or ("none",))[0]
     n = len({unit.graph for unit in report.units})
     text = f"{n} graphs, nodes removed by {operator!r}"
@@ -30,6 +41,7 @@ def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figur
             x_label="fraction of nodes added, most relevant first",
             y_label="probability of the explained class",
             highlight=_leaders(report, "auac", operator),
+            axes=axes,
         )
     if kind == "pruning":
         return curves_figure(
@@ -39,6 +51,7 @@ def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figur
             x_label="fraction of nodes removed, smallest |relevance| first",
             y_label="squared distance of logits",
             highlight=_leaders(report, "au_mse", operator),
+            axes=axes,
         )
     if kind == "conservation":
         return _conservation(report)
@@ -51,7 +64,7 @@ def draw(report: MethodValues, kind: str, operator: str | None = None) -> "Figur
         method: {block: (i.mean, i.low, i.high) for block, i in of.items()}
         for method, of in stages.items()
     }
-    return stages_figure(spans, title=f"Model randomisation ({n} graphs)")
+    return stages_figure(spans, title=f"Model randomisation ({n} graphs)", axes=axes)
 
 
 def _conservation(report: MethodValues) -> "Figure":

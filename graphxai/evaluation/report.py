@@ -10,15 +10,28 @@ from .output import save_report
 from .robustness import merged_robustness
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 class Report(MethodValues):
     """The values of several methods on the same graphs, with plots and export."""
 
-    def plot(self, kind: str = "activation", *, operator: str | None = None) -> "Figure":
-        """Draw one of `figures.PLOTS` as a matplotlib figure."""
-        return draw(self, kind, operator)
+    def plot(
+        self, kind: str = "activation", *, operator: str | None = None, ax: "Axes | None" = None
+    ) -> "Figure":
+        """Draw one of `figures.PLOTS` with matplotlib.
+
+        Args:
+            kind: the name of the plot.
+            operator: how nodes were removed, by default the first operator of the report.
+            ax: the axes to draw in, such as a subplot of yours. By default the figure is new.
+                Plots with several panels take none.
+
+        Raises:
+            ValueError: there is no such plot, nothing to draw, or several panels and an `ax`.
+        """
+        return draw(self, kind, operator, ax)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""

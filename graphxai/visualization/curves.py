@@ -30,6 +30,7 @@ def curves_figure(
     x_label: str,
     y_label: str,
     highlight: Sequence[str] = (),
+    axes: "Axes | None" = None,
 ) -> "Figure":
     """Draw mean curves with their bands, the most important first.
 
@@ -40,8 +41,12 @@ def curves_figure(
         curves: the mean, the lower and the upper end of each method, (K,) each.
         title, x_label, y_label: plain text.
         highlight: the methods that always have a band.
+        axes: where to draw, by default in a new figure.
+
+    Returns:
+        The figure with the axes.
     """
-    figure, axes = _canvas(7.2, 4.4)
+    figure, axes = _canvas(7.2, 4.4, axes)
     styles = _styles(curves)
     for name, (mean, low, high) in curves.items():
         axes.plot(grid, mean, label=name, **styles[name])
@@ -113,15 +118,18 @@ def forest_figure(
     return figure
 
 
-def stages_figure(stages: Mapping[str, Mapping[str, Span]], *, title: str) -> "Figure":
+def stages_figure(
+    stages: Mapping[str, Mapping[str, Span]], *, title: str, axes: "Axes | None" = None
+) -> "Figure":
     """Draw rank correlations with the original scores as the model is shuffled.
 
     Args:
         stages: by method and by the block that was shuffled last, the mean |rank correlation| with
             its interval.
         title: plain text.
+        axes: where to draw, by default in a new figure.
     """
-    figure, axes = _canvas(7.2, 4.4)
+    figure, axes = _canvas(7.2, 4.4, axes)
     blocks = list(next(iter(stages.values())))
     styles = _styles(stages)
     for name, by_block in stages.items():
@@ -151,7 +159,11 @@ def new_figure(width: float, height: float) -> "Figure":
     return Shown(figsize=(width, height), layout="constrained")
 
 
-def _canvas(width: float, height: float) -> "tuple[Figure, Axes]":
+def _canvas(width: float, height: float, axes: "Axes | None") -> "tuple[Figure, Axes]":
+    """Return the axes to draw in and their figure, which is new unless there are axes."""
+    if axes is not None:
+        figure: Any = axes.get_figure(root=True)
+        return figure, axes
     figure = new_figure(width, height)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)

@@ -485,6 +485,19 @@ def test_labels_that_are_numbers_may_be_names():
     assert {u.graph: u.target for u in report.units} == {0: "1", 1: "2", 2: "2"}
 
 
+def test_a_curve_is_drawn_into_a_subplot():
+    report = gx.evaluate(random_graphormer(), SMILES, ["lrp", "gradient_input"], metrics="all")
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert report.plot("activation", ax=right) is figure
+    assert len(right.lines) == len(report.plot("activation").axes[0].lines) > 0
+    assert not left.lines
+    with pytest.raises(ValueError, match="several panels: leave out ax="):
+        report.plot("forest", ax=left)
+
+
 def test_a_plot_shows_itself_in_a_notebook():
     report = gx.evaluate(random_graphormer(), SMILES, ["lrp", "gradient_input"], metrics="all")
     for kind in ("activation", "pruning", "conservation", "forest", "randomisation"):
