@@ -80,7 +80,6 @@ def methods() -> dict[MethodName, type[Explainer]]:
     return cast(dict[MethodName, type[Explainer]], dict(REGISTRY))
 
 
-@on_cpu_by_default
 @overload
 def explain(
     model: "Model | ModelName | str | Path",
@@ -127,6 +126,7 @@ def explain(
     device: torch.device | str | None = None,
     **options: Any,
 ) -> Any: ...
+@on_cpu_by_default
 def explain(
     model: "Model | str | Path",
     inputs: Any,
@@ -204,7 +204,6 @@ def explain(
     return Explanations(explanations, labels=row_index(inputs))
 
 
-@on_cpu_by_default
 @overload
 def predict(
     model: "Model | ModelName | str | Path",
@@ -233,6 +232,7 @@ def predict(
     on_error: OnError = "warn",
     progress: bool | None = None,
 ) -> Any: ...
+@on_cpu_by_default
 def predict(
     model: "Model | str | Path",
     inputs: Any,

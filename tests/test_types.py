@@ -1,5 +1,7 @@
 """A type checker knows what the functions take and return, in a user's own script."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import pytest
 import graphxai as gx
 from graphxai.explainers.names import MethodName
 from graphxai.models.graphormer import ModelName
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # A line with a mistake ends with `# wrong`.
 SCRIPT = """
@@ -38,7 +42,10 @@ WRONG = [k for k, line in enumerate(SCRIPT.splitlines(), 1) if line.endswith("# 
 def lines_with_errors(command: list[str], folder: Path) -> list[int]:
     """Return the lines of the script in which a type checker finds errors."""
     (folder / "script.py").write_text(SCRIPT)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    paths = os.environ | {"MYPYPATH": str(ROOT)}  # where an editable install leads
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=paths
+    )
     found = [
         line.split(":")[1]
         for line in done.stdout.splitlines()
@@ -58,7 +65,8 @@ def test_pyright_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
     checker = shutil.which("basedpyright") or shutil.which("pyright")
     if checker is None:
         pytest.skip("neither basedpyright nor pyright is installed")
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "basic"}')
+    settings = {"typeCheckingMode": "basic", "extraPaths": [str(ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     assert lines_with_errors([checker, "script.py"], tmp_path) == WRONG
 
 
