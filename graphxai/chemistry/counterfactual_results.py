@@ -1,7 +1,6 @@
 """The result of a search for counterfactuals: each with what speaks for and against it."""
 
 import math
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.grid import PANEL, SATURATED
-from graphxai.explanation.html import page_html, table_html
+from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Result
@@ -371,15 +370,15 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             )
             for counterfactual, share in zip(self.ranked, self.at_change, strict=True)
         ]
-        yield f"{_image(self.svg(**options), self.summary)}{table_html(head, rows)}"
+        yield f"<p>{image_html(self.svg(**options), self.summary)}</p>{table_html(head, rows)}"
         for index, counterfactual in enumerate(self.ranked):
             try:
                 compared = self.contrast(index)
             except NoCommonPartError as error:
                 yield f"<p>{escape(f'{counterfactual.changes}: {error}')}</p>"
             else:
-                picture = _image(compared.svg(), compared.headline)
-                yield f"<p>{escape(counterfactual.changes)}</p>{picture}"
+                picture = image_html(compared.svg(), compared.headline)
+                yield f"<p>{escape(counterfactual.changes)}</p><p>{picture}</p>"
 
 
 def percent(share: float | None) -> str:
@@ -395,13 +394,6 @@ def _common_part(first: "Mol", other: "Mol") -> CommonPart | None:
 
 
 def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:
-    if part is None:
+    if part is None or not (account := Contrast(first, other, part).account).output:
         return None
-    account = Contrast(first, other, part).account
-    return (account.changed_a - account.changed_b) / account.output if account.output else None
-
-
-def _image(svg: str, text: str) -> str:
-    """Embed a picture as a separate document, because two pictures may use the same ids."""
-    code = b64encode(svg.encode()).decode()
-    return f'<p><img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}"></p>'
+    return (account.changed_a - account.changed_b) / account.output

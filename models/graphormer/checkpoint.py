@@ -15,6 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
+from graphxai.contract.checkpoint_error import CheckpointError as CheckpointError
 from graphxai.contract.intervals import Conformal, from_json, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import TaskSet
@@ -46,10 +47,6 @@ class HasOrigin(Protocol):
 
 
 Stored = TypeVar("Stored", bound=HasOrigin)
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file, the key and the remedy."""
 
 
 def save_checkpoint(

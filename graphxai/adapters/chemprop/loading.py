@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from graphxai.contract.checkpoint_error import CheckpointError
 from graphxai.contract.model import Origin
-from graphxai.models.graphormer.checkpoint import CheckpointError
 
 from .model import ChempropModel, ChempropOptions, chemprop_model
 from .molecules import MoleculeFeaturizer

@@ -22,7 +22,7 @@ from torch.serialization import (
     get_unsafe_globals_in_checkpoint,
 )
 
-from graphxai.models.graphormer.checkpoint import CheckpointError
+from graphxai.contract.checkpoint_error import CheckpointError
 
 MOST_NAMES = 1000  # a file of chemprop names some ten classes and functions
 HYPERPARAMETERS = "lightning.fabric.utilities.data.AttributeDict"
