@@ -46,13 +46,13 @@ def lines_with_errors(command: list[str], folder: Path) -> list[int]:
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, env=paths
     )
-    found = [
+    numbers = [
         line.split(":")[1]
         for line in done.stdout.splitlines()
         if "script.py:" in line and "error" in line
     ]
-    assert found, done.stdout + done.stderr
-    return sorted({int(number) for number in found})
+    assert numbers, done.stdout + done.stderr
+    return sorted({int(number) for number in numbers})
 
 
 def test_mypy_finds_the_mistakes_in_a_script_and_no_others(tmp_path):

@@ -389,8 +389,8 @@ def test_the_folder_of_a_run_is_an_ensemble_that_reads_what_the_run_read():
     assert len(model.members) == 2
     explanation = gx.explain(model, smiles[1])
     assert {"edge_attr", "molecule_features"} == set(explanation.ledger.others)
-    one = gx.load(RUN / "model_0" / "best.pt")
-    assert one.members == []
+    single = gx.load(RUN / "model_0" / "best.pt")
+    assert single.members == []
 
 
 def changed(path, **blocks):

@@ -107,8 +107,8 @@ def _class_name(file: ChempropFile, block: str) -> str:
     if not (isinstance(kind, type) and issubclass(kind, Record)):
         raise CheckpointError(f"{file.path}: 'hyper_parameters' lack the class of {block!r}.")
     package, _, name = kind.name.rpartition(".")
-    known = {"message_passing": MESSAGE_PASSING, "agg": AGGREGATIONS}.get(block)
-    if not package.startswith("chemprop.") or (known is not None and name not in known):
+    rebuilt = {"message_passing": MESSAGE_PASSING, "agg": AGGREGATIONS}.get(block)
+    if not package.startswith("chemprop.") or (rebuilt is not None and name not in rebuilt):
         _refuse(file, kind.name)
     return name
 
