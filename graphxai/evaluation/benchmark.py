@@ -241,7 +241,7 @@ def _warn_of_failures(report: Report) -> None:
         warnings.warn(
             f"{method} gave no scores for {len(failed)} of {total} graphs (see Report.failures);"
             f" graph {key!r}: {reason}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -236,7 +236,7 @@ def _each_or_warning(
     if len(failed) == len(part):
         raise first
     for k, why in failed:
-        warnings.warn(f"input {k} was left out: {type(why).__name__}: {why}", stacklevel=3)
+        warnings.warn(f"input {k} was left out: {type(why).__name__}: {why}", stacklevel=4)
 
 
 def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
@@ -245,7 +245,7 @@ def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[i
     prepared = []
     for k, item in enumerate(prepare_each(model, values, refused)):
         if isinstance(item, Exception):
-            warnings.warn(f"input {k} was left out: {item}", stacklevel=3)
+            warnings.warn(f"input {k} was left out: {item}", stacklevel=4)
         else:
             prepared.append((k, item))
     return prepared

@@ -80,7 +80,7 @@ def map_inputs(
                         raise result
                     else:
                         reason = _reason(result)
-                        warnings.warn(f"input {number} was left out: {reason}", stacklevel=3)
+                        warnings.warn(f"input {number} was left out: {reason}", stacklevel=4)
                 done += len(part.items)
                 shown.catch_up(done)
     return results
