@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .completion import model_names
 from .terminal import echo
 
 
@@ -12,7 +13,8 @@ def app(
         list[str] | None,
         typer.Option(
             help="Name of a bundled model, or a checkpoint folder; repeat to compare several"
-            " [default: bace]."
+            " [default: bace].",
+            autocompletion=model_names,
         ),
     ] = None,
     as_drawn: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .completion import model_names
 from .options import APPLIES_ALWAYS, applies_to, was_given
 from .terminal import echo
 
@@ -21,11 +22,18 @@ PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoin
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="Name of a bundled model, or a checkpoint folder [default: fits the input]."),
+    typer.Option(
+        help="Name of a bundled model, or a checkpoint folder [default: fits the input].",
+        autocompletion=model_names,
+    ),
     APPLIES_ALWAYS,
 ]
 MoleculeModelOption = Annotated[
-    str, typer.Option(help="Name of a bundled model, or a checkpoint folder."), APPLIES_ALWAYS
+    str,
+    typer.Option(
+        help="Name of a bundled model, or a checkpoint folder.", autocompletion=model_names
+    ),
+    APPLIES_ALWAYS,
 ]
 AsDrawnOption = Annotated[
     bool,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .arguments import DeviceOption, SeedOption, naming_data_option, share_imports
+from .completion import method_names
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
 from .terminal import echo, printable
 
@@ -30,7 +31,8 @@ def benchmark(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="'all', or method names separated by commas [default: lrp,gradient_input]."
+            help="'all', or method names separated by commas [default: lrp,gradient_input].",
+            autocompletion=method_names,
         ),
         APPLIES_ALWAYS,
     ] = None,

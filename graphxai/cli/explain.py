@@ -23,6 +23,7 @@ from .arguments import (
     show_table,
     value_of,
 )
+from .completion import method_names
 from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo
 
@@ -69,8 +70,10 @@ def explain(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Explanation method; see `graphxai methods`. `best` has the highest AUAC for its"
-            " passes (learned: 4 forward, 4 backward). Repeat to compare several."
+            help="Explanation method; see `graphxai methods`. `best` means learned, whose first"
+            " nodes restore the prediction soonest for its 4 forward and 4 backward passes. Repeat"
+            " to compare several.",
+            autocompletion=method_names,
         ),
         APPLIES_ALWAYS,
     ] = None,

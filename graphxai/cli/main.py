@@ -41,7 +41,6 @@ app = typer.Typer(
     cls=HelpfulGroup,
     help="Explain graph transformers: see which atoms or pixels drove a prediction.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

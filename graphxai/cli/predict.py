@@ -66,31 +66,35 @@ def predict(
     name = model or ("mnist-superpixels" if kind == "image" else "bace")
     loaded = load_with_warning(name, as_drawn=as_drawn)
     require_kind(loaded, source, kind)
+    chosen = "" if model else " (the default; --model chooses another)"
+    used = f"model: {loaded.origin.name}{chosen}"
     check_level(context, loaded, settings.level)
     if kind == "table":
-        _predict_table(loaded, source, out, settings)
+        _predict_table(loaded, source, out, settings, used)
     else:
-        _predict_one(loaded, source, kind, settings.level)
+        _predict_one(loaded, source, kind, settings.level, used)
 
 
-def _predict_one(model: "Model", source: str, kind: str, level: float) -> None:
+def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
     from graphxai.api import predict as predict_one
     from graphxai.tables.cells import teacher_cells
 
     from .printing import print_nearness, print_note
 
-    for prediction in predict_one(model, value_of(source, kind)).values():
+    predictions = predict_one(model, value_of(source, kind))
+    for prediction in predictions.values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
     if kind == "smiles":
         for cells in teacher_cells(model, [model.prepare(source)]):
             for name, text in cells.items():
                 echo(f"{name}: {text}")
+    echo(used)
     print_note(prediction.note)
     print_nearness(prediction)
 
 
 def _predict_table(
-    model: "Model", source: str, out: Path | None, settings: PredictionSettings
+    model: "Model", source: str, out: Path | None, settings: PredictionSettings, used: str
 ) -> None:
     """Predict every row of a table. Exit with status 1 if none can be predicted."""
     from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole
@@ -115,6 +119,7 @@ def _predict_table(
         write_whole(kept, refused.getvalue())
     summary = f"{counts.done} predicted, {counts.rejected} left out"
     echo(summary if out is None else f"{summary}: {out}", err=out is None)  # the table is on stdout
+    echo(used, err=out is None)
     if counts.done:
         echo(nearness_line(counts.nearness), err=out is None)
     echo_left_out(map(str, rejected), counts.rejected)

@@ -16,6 +16,7 @@ from .arguments import (
     share_imports,
     show_table,
 )
+from .completion import method_names
 from .options import APPLIES_ALWAYS, options_from, refuse_inapplicable
 from .terminal import echo
 
@@ -34,7 +35,11 @@ def report(
         "report.html"
     ),
     method: Annotated[
-        str, typer.Option(help="Explanation method; see `graphxai methods`."), APPLIES_ALWAYS
+        str,
+        typer.Option(
+            help="Explanation method; see `graphxai methods`.", autocompletion=method_names
+        ),
+        APPLIES_ALWAYS,
     ] = "lrp",
     settings: ReportSettings,
 ) -> None:

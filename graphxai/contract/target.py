@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.runtime.suggestions import did_you_mean
 
 Name = str | int
 End = Name | tuple[str, Name]
@@ -248,12 +249,18 @@ def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _Ta
                 raise ValueError(
                     f"the model has no class {choice!r} and no task of that name; its tasks are"
                     f" {_list_tasks(config)}."
+                    f"{did_you_mean(str(choice), _names(config))}"
                 )
             task, choice = next(iter(named), (None, choice))
     chosen, columns = config.task_columns(task)
     if choice is None:
         return _TaskOrClass(chosen, columns, 1 if chosen.kind == "binary" else None)
     return _TaskOrClass(chosen, columns, _class_index(chosen, choice))
+
+
+def _names(config: TaskSet) -> list[str]:
+    """Return the names of all tasks and classes."""
+    return [name for task in config.tasks for name in (task.name, *task.classes)]
 
 
 def _list_tasks(config: TaskSet) -> str:
@@ -315,6 +322,7 @@ def _class_index(task: Task, choice: Name) -> int:
         if choice not in task.classes:
             raise ValueError(
                 f"task {task.name!r} has no class {choice!r}; it has {', '.join(task.classes)}."
+                f"{did_you_mean(choice, task.classes)}"
             )
         return task.classes.index(choice)
     if not 0 <= choice < len(task.classes):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from graphxai.runtime.suggestions import did_you_mean
+
 TaskKind = Literal["binary", "multiclass", "regression"]
 
 
@@ -76,5 +78,7 @@ class TaskSet:
         for task, columns in zip(self.tasks, self.columns, strict=True):
             if name is None or task.name == name:
                 return task, columns
-        names = ", ".join(repr(task.name) for task in self.tasks)
-        raise ValueError(f"the model has no task {name!r}; it has {names}.")
+        names = [task.name for task in self.tasks]
+        listed = ", ".join(map(repr, names))
+        hint = did_you_mean(str(name), names)
+        raise ValueError(f"the model has no task {name!r}; it has {listed}.{hint}")

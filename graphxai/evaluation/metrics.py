@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphxai.runtime.suggestions import did_you_mean
+
 from .curves import Curve, Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
@@ -255,7 +257,8 @@ def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
         if name not in METRICS:
-            raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.")
+            hint = did_you_mean(name, METRICS)
+            raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.{hint}")
         if METRICS[name].classes_only and kind == "regression":
             raise ValueError(f"metric {name!r} needs probabilities, which a regression lacks.")
     if not chosen:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar
 
+from graphxai.runtime.suggestions import did_you_mean
+
 from .base import Explainer
 from .custom import CustomMethod
 from .names import MethodName
@@ -46,7 +48,8 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
         name = BEST if method == "best" else method
         if name not in REGISTRY:
             names = ", ".join([*REGISTRY, "best"])
-            raise ValueError(f"unknown method {method!r}; the methods are: {names}.")
+            hint = did_you_mean(method, [*REGISTRY, "best"])
+            raise ValueError(f"unknown method {method!r}; the methods are: {names}.{hint}")
         return _made(REGISTRY[name], options)
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")

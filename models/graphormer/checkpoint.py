@@ -20,6 +20,7 @@ from graphxai.contract.intervals import Conformal, from_json, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import TaskSet
 from graphxai.runtime.reading import regular_file, small_file
+from graphxai.runtime.suggestions import did_you_mean
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
@@ -384,4 +385,5 @@ def locate(name_or_folder: str | Path) -> Path:
     names = ", ".join(pretrained_names()) or "none"
     raise CheckpointError(
         f"{text!r} is neither a folder nor the name of a bundled model (these are: {names})."
+        f"{did_you_mean(text, pretrained_names())}"
     )

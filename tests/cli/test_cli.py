@@ -10,11 +10,13 @@ import typer
 from PIL import Image
 
 import graphxai as gx
+from graphxai.cli import completion
 from graphxai.cli import main as cli
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.samples import digit_paths, example_files
-from graphxai.models.graphormer import save_checkpoint
+from graphxai.explainers import REGISTRY
+from graphxai.models.graphormer import pretrained_names, save_checkpoint
 from toy import random_graphormer
 
 ROWS = [
@@ -120,6 +122,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     out = tmp_path / "predictions.csv"
     code, text, error = run("predict", table, "--model", checkpoint, "--out", out)
     assert code == 0
+    assert "model: toy\n" in text
     assert "3 predicted, 2 left out" in text
     rejected = read(tmp_path / "predictions.rejected.csv")
     assert [row["row"] for row in rejected] == ["2", "4"]
@@ -189,12 +192,25 @@ def test_models_and_methods_are_listed(run):
     assert "ROC-AUC" in activity
     (potency,) = (line for line in lines if "pIC50" in line)
     assert "R2" in potency
+    assert "random split" in " ".join(text.split())
+    assert "0.86 on new scaffolds" in text.replace("\n", " ")
     assert "mnist-superpixels" in text
     (start,) = (line for line in lines if "molecules" in line)
     assert "weights" in start
     code, text, _ = run("methods")
     assert code == 0
     assert "lrp_ah_ln" in text
+
+
+def test_the_shell_completes_models_and_methods(run, monkeypatch):
+    assert completion.model_names("s") == ["solubility"]
+    assert completion.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
+    assert set(completion.model_names("")) == set(pretrained_names())
+    assert set(completion.method_names("")) == {*REGISTRY, "best"}
+    monkeypatch.setenv("_GRAPHXAI_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "graphxai explain CCO --method lrp_p")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    assert run()[1].split() == ["lrp_path"]
 
 
 @pytest.mark.parametrize("command", ["explain", "predict", "report"])
@@ -256,7 +272,9 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         (("explain", "C1CC"), "ring 1 is opened but never closed"),
         (("explain", "missing.csv"), "missing.csv: no such file"),
         (("explain", "CCO", "--model", "nothing"), "neither a folder nor the name"),
+        (("explain", "CCO", "--model", "bac"), "Did you mean 'bace'?"),
         (("explain", "CCO", "--method", "lime"), "unknown method 'lime'"),
+        (("explain", "CCO", "--method", "LPR"), "Did you mean 'lrp'?"),
         (("explain", "CCO", "--target", "toxic"), "no class 'toxic'"),
         (
             ("explain", "CCO", "--model", "bace", "--target", "toxic"),
