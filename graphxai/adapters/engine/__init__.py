@@ -17,11 +17,11 @@ Five ideas, in the order in which they build on each other:
 3. Roles. `roles` says what there is: attention, gates, the scales of norms, activations.
    `role_finder` finds them by the `flow_queries`. `linear_attention` writes the matrix of linear
    attention into a recorded list.
-4. Running it under rules. `replay_plan` plans what relevance passes through. `built_in_rules`
-   declares the conservative rules, each once for both tiers, and `positive_rules` the positive
-   ones; `rules_in_force` says where a rule acts, and `nonlinearities` finds the steps that none
-   covers. The shares of constants come with the
-   gradient (`constant_additions`, `constant_shares`) or from derivatives along them
+4. Running it under rules. `replay_plan` plans what relevance passes through. `rule_table` has the
+   rules of each operation for both tiers: the conservative ones of `built_in_rules` and the
+   positive ones of `positive_rules`. `rules_in_force` says where a rule acts, and `nonlinearities`
+   finds the steps that none covers. The shares of constants come with the gradient
+   (`constant_additions`, `constant_shares`) or from derivatives along them
    (`constant_derivatives`), each on a line of the ledger (`ledger_lines`).
 5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
    `layer_inputs` what enters the layer around it.

@@ -19,8 +19,7 @@ from .attention_without_softmax import products_without_softmax
 from .flow_queries import factors_of
 from .node_ids import NodeIds
 from .pair_entries import NodePairEntries, TensorFunction, exposed_attention, node_pair_entries
-from .replay import ValueReplacement
-from .replay_plan import ReplayPlan
+from .replay_plan import ReplayPlan, ValueReplacement
 from .roles import AttentionProduct
 from .trace import Trace
 from .vocabulary import MATRIX_PRODUCTS

@@ -135,7 +135,14 @@ class AutogradGraph:
 def saved(node: Node, name: str) -> Any:
     """Return what a node saved under a name, a tensor without its gradient."""
     value = getattr(node, f"_saved_{name}")
-    return value.detach() if isinstance(value, Tensor) else value
+    return value.detach() if isinstance(value, Tensor) else _signed(value)
+
+
+def _signed(setting: Any) -> Any:
+    """Return a setting as it was given: nodes show negative axes as very large numbers."""
+    if type(setting) is int and setting >= 1 << 63:
+        return setting - (1 << 64)
+    return tuple(map(_signed, setting)) if type(setting) is tuple else setting
 
 
 def bound_operation(node: Node) -> BoundOperation:
@@ -143,10 +150,12 @@ def bound_operation(node: Node) -> BoundOperation:
     kind = KINDS[node.name()]
     settings, options = [], {}
     for name, place in kind.numbers.items():
+        setting = saved(node, name)
+        setting = list(setting) if type(setting) is tuple else setting  # as operations take them
         if place is None:
-            options[name] = saved(node, name)
+            options[name] = setting
         else:
-            settings.append(saved(node, name))
+            settings.append(setting)
     return BoundOperation(getattr(torch.ops.aten, kind.name), tuple(settings), options)
 
 
@@ -262,7 +271,7 @@ class _TraceWriter:
                 args[place] = self._constant(None if saved is None else _identity(saved))
         numbers: dict[str, Any] = {}
         for attribute, number_place in kind.numbers.items():
-            setting = getattr(node, f"_saved_{attribute}")
+            setting = _signed(getattr(node, f"_saved_{attribute}"))
             if number_place is None:
                 numbers[attribute] = setting
             else:

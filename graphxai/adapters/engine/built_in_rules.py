@@ -1,11 +1,12 @@
-"""The conservative rules, each declared once for both tiers.
+"""The conservative rules.
 
-A rule says how an operation passes relevance back. It is written twice: `forward` takes the
-operation's place when a recorded pass runs again, and detaches what the rule holds constant.
-`backward` is the way back through `forward`, by what the operation's node in PyTorch's autograd
-graph has saved. The tests compare the two on random inputs.
+A rule says how an operation passes relevance back. `forward` takes the operation's place when a
+recorded pass runs again, and detaches what the rule holds constant. Where hooks on PyTorch's
+autograd graph explain a pass, they differentiate `forward` at the input that the operation's node
+has saved. `backward` says the same in fewer steps, by whatever the node has saved. The tests
+compare both ways on random inputs.
 
-`BUILT_IN` has the rules by operation. `rules_in_force` says where they act.
+`rule_table` has the rules by operation, and `rules_in_force` says where they act.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from graphxai.rules import conservative as rules_of
 from graphxai.rules import ratios
 
 from .autograd_graph import Node, bound_operation, saved
-from .vocabulary import ABOVE_ZERO, RATIO, THROUGH_ZERO
 
 aten = torch.ops.aten
 Function: TypeAlias = Callable[..., Any]
@@ -34,7 +34,8 @@ class BuiltInRule(NamedTuple):
         backward: gets the operation's node, and returns a function from the gradient at the result
             to that at the first argument. The function must hold neither the node nor a tensor
             with a gradient: Python would never see that circle, and the pass would stay in memory.
-            Without `backward`, a pass with the operation is recorded.
+            Without `backward`, hooks differentiate `forward`; if the node has not saved its input,
+            the pass is recorded.
     """
 
     asked_by: str
@@ -235,19 +236,3 @@ def log_softmax(func: Function, x: Tensor, dim: int, half: bool = False) -> Tens
     The difference of two classes then has the relevance of their logits (Montavon 2019).
     """
     return x - x.detach().logsumexp(dim, keepdim=True)
-
-
-_NORM_OF_BATCH = BuiltInRule("layernorm", batch_norm)
-BUILT_IN: dict[str, BuiltInRule] = {
-    "native_layer_norm": BuiltInRule("layernorm", layer_norm, layer_norm_backward),
-    "native_group_norm": BuiltInRule("layernorm", group_norm, group_norm_backward),
-    "_fused_rms_norm": BuiltInRule("layernorm", rms_norm, rms_norm_backward),
-    "native_batch_norm": _NORM_OF_BATCH,
-    "cudnn_batch_norm": _NORM_OF_BATCH,
-    "_native_batch_norm_legit_no_training": BuiltInRule("layernorm", batch_norm_running),
-    "_log_softmax": BuiltInRule("attention", log_softmax),
-    **dict.fromkeys(RATIO, BuiltInRule("activation", ratio, ratio_backward)),
-    **dict.fromkeys(THROUGH_ZERO, BuiltInRule("activation", ratio)),
-    **dict.fromkeys(ABOVE_ZERO, BuiltInRule("activation", ratio_above_zero)),
-    **dict.fromkeys(("var", "var_mean"), BuiltInRule("activation", variance)),
-}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..layout import NodeLayout
-from .built_in_rules import BUILT_IN
 from .ledger_lines import BIASES, LedgerLines
 from .node_ids import NONE, NodeIds
 from .replay_plan import ReplayPlan
+from .rule_table import conservative_rule
 from .rules_in_force import custom_rule, has_rule
 from .trace import Op, Ref
 from .vocabulary import ADDITIONS, MATRIX_PRODUCTS, PLUS_PRODUCT, RATIO, SAME, THROUGH_ZERO
@@ -80,7 +80,8 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
         return False
     if op.name == "native_batch_norm":
         return op.args[5] is False
-    if op.name in BUILT_IN and not getattr(plan.rules, BUILT_IN[op.name].asked_by):
+    rule = conservative_rule(op.name)
+    if rule is not None and not getattr(plan.rules, rule.asked_by):
         return False
     return op.name in LINEAR | BY_ENTRY | {"native_layer_norm"}
 

@@ -12,7 +12,8 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from .ledger_lines import LedgerLines, places_added
-from .replay import by_rule, out_of_place, replay
+from .operation_kind import out_of_place
+from .replay import by_rule, replay
 from .replay_plan import ReplayPlan
 from .rules_in_force import rule_for
 from .trace import Op, Ref, fill_refs, is_real, pair_refs

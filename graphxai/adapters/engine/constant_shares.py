@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from ..layout import NodeLayout
 from .constant_additions import ConstantAdditions, RowGraphs
 from .ledger_lines import BIASES
-from .replay import Replay, TensorOf, out_of_place
+from .operation_kind import out_of_place
+from .replay import Replay, TensorOf
 from .trace import Op, Ref, is_real, refs_in
 from .vocabulary import ADDITIONS, ADDITIVE, PLUS_PRODUCT
 

@@ -12,13 +12,14 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import OperationRule
 
 from .autograd_graph import Node, Opaque, bound_operation, saved
-from .built_in_rules import BUILT_IN, ToInput
+from .built_in_rules import BuiltInRule, ToInput
 from .node_kinds import KINDS
 from .replay_plan import ReplayPlan
-from .rules_in_force import custom_rule, has_rule
+from .rules_in_force import built_in_rule, custom_rule
 from .trace import Op, Ref, refs_in
 
 ROUNDING = 1e3  # machine epsilons
@@ -38,10 +39,8 @@ def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
     for op in plan.passing:
         if (custom := custom_rule(plan, op)) is not None:
             yield HookAt(op.number, partial(_by_custom_rule, custom))
-        elif has_rule(plan, op):
-            backward = BUILT_IN[op.name].backward
-            assert backward is not None
-            yield HookAt(op.number, partial(_by_rule, backward))
+        elif (rule := built_in_rule(plan, op)) is not None:
+            yield HookAt(op.number, partial(_by_built_in_rule, rule, plan.rules))
         elif (scales := _scales(plan, op)) is not None:
             yield HookAt(op.number, partial(_scaling, scales))
 
@@ -50,7 +49,8 @@ def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
     """Whether a hook can follow the rule that is in force for an operation, if there is one."""
     if custom_rule(plan, op) is not None:
         return hasattr(node, "_saved_self")
-    return not has_rule(plan, op) or BUILT_IN[op.name].backward is not None
+    rule = built_in_rule(plan, op)
+    return rule is None or rule.backward is not None or _keeps_its_input(node)
 
 
 def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
@@ -59,9 +59,8 @@ def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
         nodes[number].register_hook(hook_of(nodes[number]))
 
 
-def _by_rule(backward: Callable[[Node], ToInput], node: Node) -> Hook:
+def _by_rule(to_input: ToInput) -> Hook:
     """Return a hook that passes back what a rule makes of the gradient at the result."""
-    to_input = backward(node)
 
     def hook(gradients: Gradients, arriving: Gradients) -> Gradients | None:
         if arriving[0] is None or gradients[0] is None:
@@ -69,6 +68,32 @@ def _by_rule(backward: Callable[[Node], ToInput], node: Node) -> Hook:
         return (to_input(arriving[0]), *gradients[1:])
 
     return hook
+
+
+def _by_built_in_rule(rule: BuiltInRule, rules: Rules, node: Node) -> Hook:
+    """Return a hook that follows a rule: by its way back, or by differentiating its way forward.
+
+    Args:
+        rules: those in force, on which the way forward may depend.
+    """
+    if rule.backward is not None:
+        return _by_rule(rule.backward(node))
+    operation = bound_operation(node)
+
+    def forward(x: Tensor) -> Tensor:
+        with conservative(**vars(rules)):
+            result = rule.forward(operation.function, x, *operation.settings, **operation.options)
+        first: Tensor = result[0] if isinstance(result, tuple) else result
+        return first
+
+    return _by_rule(_derivative(forward, saved(node, "self")))
+
+
+def _keeps_its_input(node: Node) -> bool:
+    """Whether a node has saved its first argument, and has no other results or arguments."""
+    return hasattr(node, "_saved_self") and len(node._input_metadata) == 1 == len(
+        node.next_functions
+    )
 
 
 def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
@@ -81,15 +106,20 @@ def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
         allowed = ROUNDING * torch.finfo(x.dtype).eps
         if not torch.allclose(rule.compute(x, operation), operation(x), allowed, allowed):
             raise Opaque(f"a rule for {rule.operation} that computes something else")
+    return _by_rule(_derivative(lambda leaf: rule.compute(leaf, operation), x))
+
+
+def _derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> ToInput:
+    """Return the way back through a function of x, whose gradient autograd computes."""
 
     def to_input(gradient: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            y = rule.compute(leaf, operation)
+            y = f(leaf)
         (passed,) = torch.autograd.grad(y, leaf, gradient, create_graph=gradient.requires_grad)
         return passed
 
-    return _by_rule(lambda _: to_input, node)
+    return to_input
 
 
 def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:

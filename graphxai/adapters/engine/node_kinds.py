@@ -143,6 +143,11 @@ KINDS: dict[str, NodeKind] = {
     "GeluBackward0": NodeKind("gelu", numbers=_settings("approximate")),
     "SiluBackward0": NodeKind("silu"),
     "ErfBackward0": NodeKind("erf"),
+    "Log1PBackward0": NodeKind("log1p"),
+    "AsinhBackward0": NodeKind("asinh"),
+    "AtanBackward0": NodeKind("atan"),
+    "SinBackward0": NodeKind("sin"),
+    "SinhBackward0": NodeKind("sinh"),
     # norms
     "NativeLayerNormBackward0": NodeKind("native_layer_norm", (0, 2, 3), {"normalized_shape": 1}),
     "NativeBatchNormBackward0": NodeKind(

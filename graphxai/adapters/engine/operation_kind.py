@@ -53,3 +53,16 @@ def operation_kind(func: Any) -> OperationKind:
         name in VALUELESS,
         DECOMPOSITIONS.get(func) or (func.decompose if composite else None),
     )
+
+
+def out_of_place(func: Any) -> Any:
+    """Return the variant of an in-place operation that returns a new tensor."""
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").rstrip("_"))
+    if func._overloadname in packet.overloads():
+        return getattr(packet, func._overloadname)
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
+        overload = getattr(packet, name)
+        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
+            return overload
+    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")

@@ -1,7 +1,7 @@
 """Pass relevance back along a recorded list by the positive rules of Chefer et al., CVPR 2021.
 
 The operations run again with the values they had. The backward pass of each operation is its rule
-in `positive_rules`, so that autograd returns relevance as "gradient".
+in `rule_table`, so that autograd returns relevance as "gradient".
 """
 
 import warnings
@@ -18,11 +18,12 @@ from graphxai.rules.positive import PositiveRules
 from .attention import NodeAttention, attention_replacements
 from .node_ids import NodeIds
 from .positive_context import PositiveContext
-from .positive_rules import POSITIVE, PositiveCall, by_entry
+from .positive_rules import PositiveCall
 from .relevance_pass import RelevancePass
 from .replay import replay
 from .replay_plan import ReplayPlan, make_plan
 from .roles import Roles
+from .rule_table import positive_rule
 from .trace import Op, Trace, pair_refs
 
 ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
@@ -30,7 +31,7 @@ ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
 
 def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation, so that it passes relevance back by its rule."""
-    rule = POSITIVE.get(op.name, by_entry)
+    rule = positive_rule(op.name)
     if rule is None or any(isinstance(arg, str) and arg in ("amax", "amin") for arg in op.args):
         return op.func(*args, **kwargs)
     reads = {ref.value: t for ref, t in pair_refs((op.args, op.kwargs), (args, kwargs))}

@@ -1,6 +1,6 @@
 """The positive rules of Chefer et al., CVPR 2021, operation by operation.
 
-`POSITIVE` says which rule an operation has:
+`rule_table` says which rule an operation has:
 
 * affine maps and products with a constant matrix: Eq. 5; their biases take no part;
 * sums and means over nodes, entries or channels: Eq. 5;
@@ -26,11 +26,11 @@ from torch import Tensor
 
 from graphxai.rules import positive as rules_of
 
+from .operation_kind import out_of_place
 from .positive_context import PositiveContext
 from .relevance_pass import with_backward_rule
-from .replay import out_of_place
 from .trace import WEIGHTS, Op, Ref, refs_in
-from .vocabulary import ADDITIONS, LINEAR, MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SUMS
+from .vocabulary import PLUS_PRODUCT
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,23 +282,3 @@ def _product(call: PositiveCall, first: int) -> Tensor:
         return tuple(of_factors[k] for k in wanted)
 
     return with_backward_rule(call.value, backward, *(call.inputs[(a, v)[k]] for k in wanted))
-
-
-BY_ENTRY = {
-    "neg", "relu", "leaky_relu", "_prelu_kernel", "prelu", "clamp", "clamp_min",
-    "clamp_max", "abs", "threshold", "hardtanh_relu", "diff",
-}  # fmt: skip
-AVERAGES = {
-    "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "avg_pool2d",
-    "avg_pool3d", "upsample_nearest2d", "upsample_bilinear2d", "col2im", "_embedding_bag",
-}  # fmt: skip
-# For each operation its rule, or None for the ordinary backward pass. An operation that is not
-# listed acts entry by entry, or it is named in a warning.
-POSITIVE: dict[str, Callable[[PositiveCall], Tensor] | None] = {
-    **dict.fromkeys(LINEAR - BY_ENTRY),
-    **dict.fromkeys(SAME),
-    **dict.fromkeys(SUMS | AVERAGES, summed),
-    **dict.fromkeys(ADDITIONS, added),
-    **dict.fromkeys(MATRIX_PRODUCTS | {"mul"}, multiplied),
-    "div": quotient,
-}

@@ -17,7 +17,8 @@ from .ledger_lines import BIASES, CUT_OFF
 from .pass_plans import PassPlans
 from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_cuts
-from .replay import ValueReplacement, replay
+from .replay import replay
+from .replay_plan import ValueReplacement
 from .trace import is_real, refs_in
 from .vocabulary import ADDITIVE
 

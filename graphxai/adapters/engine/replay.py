@@ -5,7 +5,7 @@ from the recording. An operation without a rule runs as it was recorded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 
 from .built_in_rules import Function
-from .replay_plan import ReplayPlan
+from .operation_kind import out_of_place
+from .replay_plan import ReplayPlan, ValueReplacement
 from .rules_in_force import rule_for
 from .trace import WEIGHTS, Op, Ref, fill_refs, pair_refs
 from .vocabulary import PLUS_PRODUCT, PRODUCTS
 
-aten = torch.ops.aten
 TensorOf = Callable[[Ref], Tensor]
 RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
 
@@ -26,7 +26,7 @@ RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
 def replay(
     plan: ReplayPlan,
     inputs: Mapping[int, Tensor],
-    replacements: Mapping[int, "ValueReplacement"] | None = None,
+    replacements: Mapping[int, ValueReplacement] | None = None,
     run_op: RunOp | None = None,
 ) -> "Replay":
     """Run a pass again from `inputs` by slot, under the rules of the plan.
@@ -42,18 +42,6 @@ def replay(
     for op in plan.ops:
         replay.run(op)
     return replay
-
-
-class ValueReplacement(NamedTuple):
-    """A value that is replaced where it is read, by what a function makes of its tensor.
-
-    Args:
-        spared: the channels of the result (D,) that are computed without the replacement.
-    """
-
-    value: int
-    replaced: Callable[[Tensor], Tensor]
-    spared: Tensor | None = None
 
 
 class Replay:
@@ -166,16 +154,3 @@ def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> Ten
         return replacement.replaced(tensor) if ref.value == replacement.value else tensor
 
     return replaced
-
-
-def out_of_place(func: Any) -> Any:
-    """Return the variant of an in-place operation that returns a new tensor."""
-    packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"))
-    if func._overloadname in packet.overloads():
-        return getattr(packet, func._overloadname)
-    wanted = [str(argument.type) for argument in func._schema.arguments]
-    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
-        overload = getattr(packet, name)
-        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
-            return overload
-    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")

@@ -1,6 +1,10 @@
 """Plan which operations of a recorded pass run again, and what relevance passes through in each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
 
 from graphxai.rules.conservative import Rules
 
@@ -31,6 +35,18 @@ class ReplayPlan:
     passing: tuple[Op, ...]
     taken: dict[int, frozenset[int]]
     shares: dict[int, dict[int, float]]
+
+
+class ValueReplacement(NamedTuple):
+    """A value that is replaced where it is read, by what a function makes of its tensor.
+
+    Args:
+        spared: the channels of the result (D,) that are computed without the replacement.
+    """
+
+    value: int
+    replaced: Callable[[Tensor], Tensor]
+    spared: Tensor | None = None
 
 
 def make_plan(trace: Trace, roles: Roles, rules: Rules, bits: int = -1) -> ReplayPlan:

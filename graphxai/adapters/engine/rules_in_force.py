@@ -7,8 +7,9 @@ from torch import Tensor
 
 from graphxai.rules.operation_rule import BoundOperation, OperationRule
 
-from .built_in_rules import BUILT_IN, Function, affine, per_channel
+from .built_in_rules import BuiltInRule, Function, affine, per_channel
 from .replay_plan import ReplayPlan
+from .rule_table import conservative_rule
 from .trace import Op, Ref
 
 
@@ -24,7 +25,8 @@ def rule_for(plan: ReplayPlan, op: Op, along: bool = False) -> Function | None:
     custom = custom_rule(plan, op)
     if custom is not None:
         return partial(apply_custom_rule, custom)
-    return BUILT_IN[op.name].forward if has_rule(plan, op, along) else None
+    rule = built_in_rule(plan, op, along)
+    return None if rule is None else rule.forward
 
 
 def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
@@ -64,17 +66,27 @@ def apply_custom_rule(
     return affine(y, None, bias) if rule.operation == "layer_norm" else per_channel(y, None, bias)
 
 
-def has_rule(plan: ReplayPlan, op: Op, along: bool = False) -> bool:
+def has_rule(plan: ReplayPlan, op: Op) -> bool:
     """Whether one of the rules that come with the package is in force for an operation."""
-    rule = BUILT_IN.get(op.name)
+    return built_in_rule(plan, op) is not None
+
+
+def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule | None:
+    """Return the rule of the package that is in force for an operation, if there is one.
+
+    Args:
+        along: as for `rule_for`.
+    """
+    rule = conservative_rule(op.name)
     if rule is None or not vanishes_at_zero(op) or op.number in plan.roles.softmax:
-        return False
+        return None
     if not any(plan.signal[ref.value] for ref in op.reads):
-        return False
+        return None
     without_rule = "batch_norm" in op.name and op.args[3] is not None
     if without_rule and op.name != "_native_batch_norm_legit_no_training":
         without_rule = op.args[5] is False
-    return along if without_rule else bool(getattr(plan.rules, rule.asked_by))
+    in_force = along if without_rule else bool(getattr(plan.rules, rule.asked_by))
+    return rule if in_force else None
 
 
 def vanishes_at_zero(op: Op) -> bool:
