@@ -1,0 +1,193 @@
+"""Kill commands at random moments, run them again, and compare what they write.
+
+    python tests/kills.py                          # every command, 30 kills each: an hour
+    python tests/kills.py --times 5 report train   # five kills of two commands
+
+Every second kill is SIGTERM, as from a scheduler, and the others are SIGKILL, as from a system that
+is out of memory. After a kill, a file is whole or absent unless the command can continue it. The
+command that is then run again, with `--resume` where it has that option, has to write the same
+bytes as two runs that nobody disturbed. Files in which these two differ, because they hold times,
+are named and left out.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ASSAY = ROOT / "datasets" / "examples" / "assay.csv"
+BUNDLED = ROOT / "models" / "graphormer" / "pretrained" / "bace"
+TERMINATED = 128 + signal.SIGTERM
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `graphxai` that writes into a folder `out`.
+
+    continuation: the option with which it continues, if it has one.
+    """
+
+    line: str
+    continuation: str = ""
+
+
+COMMANDS = {
+    "explain": Command("explain table.csv --out out --pictures none --workers 2", "--resume"),
+    "ray": Command("explain table.csv --out out --engine ray --shard-rows 10", "--resume"),
+    "predict": Command("predict table.csv --out out/predictions.csv"),
+    "report": Command("report table.csv --limit 20 --out out/report.html"),
+    "counterfactuals": Command("counterfactuals few.csv --towards active --out out/changes.csv"),
+    "fit-explainer": Command(
+        "fit-explainer table.csv --model bace --graphs 20 --epochs 1 --out out"
+    ),
+    "benchmark": Command(
+        f"benchmark {BUNDLED} table.csv --methods lrp,occlusion --limit 8 --out out", "--resume"
+    ),
+    "train": Command(
+        "train table.csv --target-column pIC50 --split random --no-teacher --epochs 4 --out out",
+        "--resume",
+    ),
+}
+
+
+def main() -> None:
+    """Kill the commands that are named, print how they fared, and fail if one did not recover."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commands", nargs="*", default=COMMANDS, help=f"of {', '.join(COMMANDS)}")
+    parser.add_argument("--times", type=int, default=30, help="kills of each command")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for name in options.commands:
+        if name not in COMMANDS:
+            parser.error(f"there is no command {name!r} here; known are {', '.join(COMMANDS)}")
+    faults = 0
+    for name in options.commands:
+        with tempfile.TemporaryDirectory() as folder:
+            faults += killed_often(name, options.times, options.seed, Path(folder))
+    sys.exit(f"{faults} kills did harm" if faults else 0)
+
+
+def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
+    """Kill one command at random moments, and return how many kills did harm."""
+    command = COMMANDS[name]
+    started = time.monotonic()
+    whole = undisturbed(command, folder / "first")
+    seconds = time.monotonic() - started
+    again = undisturbed(command, folder / "second")
+    differing = sorted(path for path in whole | again if whole.get(path) != again.get(path))
+    expected = {path: content for path, content in whole.items() if path not in differing}
+    faults, num_stopped = 0, 0
+    moments = random.Random(seed)
+    for number in range(times):
+        place = prepared(folder / str(number))
+        kind = signal.SIGTERM if number % 2 else signal.SIGKILL
+        after = moments.uniform(0.0, seconds)
+        status, said = killed(command, place, kind, after)
+        num_stopped += status != 0
+        harm = [] if command.continuation else damaged(contents(place), expected)
+        if kind == signal.SIGTERM and status not in (0, -signal.SIGTERM, TERMINATED):
+            harm.append(f"ended with status {status}: {said[-300:]}")
+        harm += damaged(finished(command, place), expected, complete=True)
+        for line in harm:
+            print(f"{name}, {kind.name} after {after:.2f} s: {line}", flush=True)
+        faults += bool(harm)
+    left_out = f", left out: {', '.join(differing)}" if differing else ""
+    print(f"{name}: {times} kills, {num_stopped} of them in time, {faults} did harm{left_out}")
+    return faults
+
+
+def undisturbed(command: Command, place: Path) -> dict[str, str]:
+    """Return what the command writes if nobody kills it."""
+    done = subprocess.run(
+        arguments(command), cwd=prepared(place), env=variables(), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"graphxai {command.line} failed\n{done.stderr[-2000:]}")
+    return contents(place)
+
+
+def killed(command: Command, place: Path, kind: int, after: float) -> tuple[int, str]:
+    """Start the command, send a signal to its processes, and return its status and last words."""
+    with subprocess.Popen(
+        arguments(command),
+        cwd=place,
+        env=variables(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, kind)
+            _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def finished(command: Command, place: Path) -> dict[str, str]:
+    """Return what lies in the folder when the command was run once more after a kill."""
+    # Where there is nothing to continue yet, the option is refused in words.
+    if command.continuation:
+        line = [*arguments(command), command.continuation]
+        done = subprocess.run(line, cwd=place, env=variables(), capture_output=True, text=True)
+        if done.returncode == 0:
+            return contents(place)
+    done = subprocess.run(
+        arguments(command), cwd=place, env=variables(), capture_output=True, text=True
+    )
+    return contents(place) if done.returncode == 0 else {"": done.stderr[-500:]}
+
+
+def damaged(
+    files: dict[str, str], expected: dict[str, str], *, complete: bool = False
+) -> list[str]:
+    """Describe how files differ from those expected, which may be absent unless `complete`."""
+    if "" in files:
+        return [f"could not be run again: {files['']}"]
+    harm = [
+        f"{path} differs" for path in files if path in expected and files[path] != expected[path]
+    ]
+    if complete:
+        harm += [f"{path} is missing" for path in expected if path not in files]
+    return harm
+
+
+def prepared(place: Path) -> Path:
+    """Make a folder with the tables that the commands read, and return it."""
+    (place / "out").mkdir(parents=True)
+    rows = ASSAY.read_text().splitlines(keepends=True)
+    (place / "table.csv").write_text("".join(rows[:61]))
+    (place / "few.csv").write_text("".join(rows[:2]))
+    return place
+
+
+def contents(place: Path) -> dict[str, str]:
+    """Return a checksum of every file below the folder `out`."""
+    paths = (path for path in (place / "out").rglob("*") if path.is_file())
+    return {
+        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+def arguments(command: Command) -> list[str]:
+    """Return the command with the program that runs it."""
+    return [sys.executable, "-m", "graphxai", *command.line.split()]
+
+
+def variables() -> dict[str, str]:
+    """Return the environment in which the commands import this checkout."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+if __name__ == "__main__":
+    main()
