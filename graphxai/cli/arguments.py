@@ -1,7 +1,7 @@
 """What the commands share: options, loading a model, and telling what kind of source is given."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +48,11 @@ DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
     applies_to(*PROCESSED),
+]
+NodeOption = Annotated[
+    list[int] | None,
+    typer.Option(min=0, help="Graphs: node to read, for a model of nodes; repeat for more."),
+    applies_to("graphs"),
 ]
 SeedOption = Annotated[
     int, typer.Option(help="Seed of everything that is drawn at random."), APPLIES_ALWAYS
@@ -108,14 +113,18 @@ def naming_data_option() -> Iterator[None]:
         raise type(error)(text.replace(ROOT_ARGUMENT, "--data FOLDER")) from error
 
 
-def kind_of(source: str) -> str:
+def kind_of(source: str, *, graphs: bool = False) -> str:
     """Tell the kind of a source by its suffix: 'table', 'image' or 'smiles'.
+
+    With `graphs`, a folder of graphs is a source as well, of the kind 'graphs'.
 
     Raises FileNotFoundError for a missing table or picture, OSError for a picture that is a folder,
     a device or a pipe, and ValueError for such a table, or for another type of file.
     """
     if "://" in source:
         raise ValueError(f"{source}: a table at an address needs --engine ray.")
+    if graphs and _is_folder_of_graphs(source):
+        return "graphs"
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in IMAGES:
         from graphxai.runtime.reading import readable_file  # brings torch
@@ -143,6 +152,15 @@ def show_table(path: str | Path, smiles_column: str | None) -> "Table":
     if table.choice:
         echo(f"{table.path.name}: {table.choice}", err=True)
     return table
+
+
+def _is_folder_of_graphs(source: str) -> bool:
+    """Return whether this is a folder with graphs that can be read."""
+    if not _exists(source) or not Path(source).is_dir():
+        return False
+    from graphxai.datasets.graph_folders import holds_graphs  # brings torch
+
+    return holds_graphs(source)
 
 
 def _exists(source: str) -> bool:
@@ -179,6 +197,15 @@ def value_of(source: str, kind: str) -> str | Path:
     return Path(source) if kind == "image" else source
 
 
+def require_nodes(model: "Model", nodes: Sequence[int]) -> None:
+    """Raise ValueError if a model of nodes is given none, or a model of graphs is given some."""
+    level = getattr(model.config, "level", "graph")  # wrapped models have none
+    if level == "node" and not nodes:
+        raise ValueError("this model answers for nodes: name them, such as --node 0 --node 5.")
+    if level == "graph" and nodes:
+        raise ValueError("this model has one output per graph: leave out --node.")
+
+
 def require_kind(model: "Model", source: str, kind: str) -> None:
     """Raise ValueError if the model does not take this kind of input."""
     taken = model.config.reads
@@ -187,7 +214,8 @@ def require_kind(model: "Model", source: str, kind: str) -> None:
     if taken == "graphs":
         raise ValueError(
             f"model {model.origin.name!r} takes graphs: give a folder of them to `graphxai explain`"
-            " (graphxai.datasets.graph_folders.save_graphs writes one), or use Python."
+            " or `graphxai predict` (graphxai.datasets.graph_folders.save_graphs writes one), or"
+            " use Python."
         )
     if (taken == "molecules") != (kind in ("smiles", "table")):
         inputs = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"

@@ -14,6 +14,7 @@ from .arguments import (
     AsDrawnOption,
     DeviceOption,
     ModelOption,
+    NodeOption,
     check_level,
     kind_of,
     load_with_warning,
@@ -101,11 +102,7 @@ def explain(
         typer.Option(help="Pictures for a table or graphs."),
         applies_to("table", "graphs"),
     ] = PictureFormat.svg,
-    node: Annotated[
-        list[int] | None,
-        typer.Option(min=0, help="Graphs: node to explain, for a model of nodes; repeat for more."),
-        applies_to("graphs"),
-    ] = None,
+    node: NodeOption = None,
     device: DeviceOption = None,
     engine: Annotated[
         Engine,
@@ -140,7 +137,7 @@ def explain(
 
     `graphxai explain my-graphs --model runs/graphs --out results/`
     """
-    kind = "ray" if engine is Engine.ray else _kind_of(source)
+    kind = "ray" if engine is Engine.ray else kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
     methods = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
@@ -191,16 +188,6 @@ def explain(
         if out is not None:
             _save(explanations, out, replace(drawing, limit=limit))
             echo(f"written: {out}")
-
-
-def _kind_of(source: str) -> str:
-    """Tell the kind of a source, which may be a folder of graphs."""
-    if len(source) < 4096 and source.strip() and Path(source).is_dir():
-        from graphxai.datasets.graph_folders import holds_graphs  # brings torch
-
-        if holds_graphs(source):
-            return "graphs"
-    return kind_of(source)
 
 
 def _limit(scale: str) -> float | None:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from graphxai.runtime.writing import folder_at
 
+from .arguments import require_nodes
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -42,16 +45,13 @@ def explain_graphs(
 
     Raises:
         ValueError: the model does not read graphs, or nodes are missing or not wanted.
+        typer.Exit: with status 1, if no graph could be explained.
     """
     from graphxai.api import explain
     from graphxai.datasets.graph_folders import load_graphs
     from graphxai.explainers import get_explainer
 
-    level = getattr(model.config, "level", "graph")  # wrapped models have none
-    if level == "node" and not nodes:
-        raise ValueError("this model answers for nodes: name them, such as --node 0 --node 5.")
-    if level == "graph" and nodes:
-        raise ValueError("this model has one output per graph: leave out --node.")
+    require_nodes(model, nodes)
     graphs, explainer = load_graphs(source).graphs, get_explainer(method)
     explained: dict[str, Explanations] = {}
     if nodes:
@@ -68,6 +68,8 @@ def explain_graphs(
     echo(f"{len(explained) - left_out} explained, {left_out} left out: {out}")
     if drawn:
         echo(f"pictures: {len(drawn)} in {out / 'pictures'}")
+    if left_out == len(explained):
+        raise typer.Exit(1)
 
 
 def _write_tables(explained: dict[str, Any], out: Path) -> None:

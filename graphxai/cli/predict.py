@@ -1,4 +1,4 @@
-"""The command `graphxai predict`: predict a molecule, a table of molecules, or a digit."""
+"""The command `graphxai predict`: predict a molecule, a table of them, a digit, or graphs."""
 
 import io
 from contextlib import ExitStack
@@ -13,10 +13,12 @@ from graphxai.tables.settings import PredictionSettings
 from .arguments import (
     AsDrawnOption,
     ModelOption,
+    NodeOption,
     check_level,
     kind_of,
     load_with_warning,
     require_kind,
+    require_nodes,
     require_out,
     share_imports,
     show_table,
@@ -35,8 +37,8 @@ def predict(
     source: Annotated[
         str,
         typer.Argument(
-            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); or a picture of a"
-            " digit."
+            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); a picture of a"
+            " digit; or a folder of graphs."
         ),
     ],
     *,
@@ -44,12 +46,13 @@ def predict(
     as_drawn: AsDrawnOption = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file to write, for a table [default: print]."),
-        applies_to("table"),
+        typer.Option(help="CSV file to write, for a table or graphs [default: print]."),
+        applies_to("table", "graphs"),
     ] = None,
+    node: NodeOption = None,
     settings: PredictionSettings,
 ) -> None:
-    """Predict a molecule, a table of molecules, or a digit.
+    """Predict a molecule, a table of molecules, a digit, or the graphs of a folder.
 
     **Examples**
 
@@ -60,8 +63,10 @@ def predict(
     `graphxai predict molecules.csv --level 0.8 --out predictions.csv`
 
     `graphxai predict molecules.csv --workers 4 --out predictions.csv`
+
+    `graphxai predict my-graphs --model runs/graphs --out predictions.csv`
     """
-    kind = kind_of(source)
+    kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
     name = model or ("mnist-superpixels" if kind == "image" else "bace")
     loaded = load_with_warning(name, as_drawn=as_drawn)
@@ -71,6 +76,11 @@ def predict(
     check_level(context, loaded, settings.level)
     if kind == "table":
         _predict_table(loaded, source, out, settings, used)
+    elif kind == "graphs":
+        from .predict_graphs import predict_graphs
+
+        require_nodes(loaded, node or [])
+        predict_graphs(loaded, Path(source), out, nodes=node or [], level=settings.level)
     else:
         _predict_one(loaded, source, kind, settings.level, used)
 

@@ -24,7 +24,12 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
         "graphs": ["graphs"],
         "ray": ["molecules.parquet", "--engine", "ray"],
     },
-    "predict": {"smiles": ["CCO"], "table": ["molecules.csv"], "image": ["digit.png"]},
+    "predict": {
+        "smiles": ["CCO"],
+        "table": ["molecules.csv"],
+        "image": ["digit.png"],
+        "graphs": ["graphs"],
+    },
     "report": {"table": ["molecules.csv"]},
     "fragments": {"table": ["molecules.csv"]},
     "examples": {},  # its argument is a folder to write

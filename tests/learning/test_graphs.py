@@ -363,3 +363,27 @@ def test_the_command_explains_a_folder_of_graphs(run, tmp_path):
     result = CliRunner().invoke(app, [*command, "--node", "0"])
     assert result.exit_code != 0
     assert "leave out --node" in str(result.exception)
+
+
+def test_the_command_predicts_a_folder_of_graphs(run, tmp_path):
+    graphs = motifs()[:2]
+    folder, out = save_graphs(graphs, tmp_path / "graphs"), tmp_path / "predictions.csv"
+    command = ["predict", str(folder), "--model", str(run)]
+    result = CliRunner().invoke(app, [*command, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(out)
+    expected = [gx.predict(run, graph)["motif"].columns for graph in graphs]
+    assert table["graph"].tolist() == [0, 1]
+    for column, value in expected[0].items():
+        assert table[column][0] == pytest.approx(value), column
+    assert out.read_text() in CliRunner().invoke(app, command).output
+
+
+@pytest.mark.parametrize("command", ["explain", "predict"])
+def test_a_folder_of_which_no_graph_fits_the_model_ends_with_an_error(run, command, tmp_path):
+    graphs = [graph.clone().update({"x": torch.rand(graph.num_nodes, 3)}) for graph in motifs()[:2]]
+    folder, out = save_graphs(graphs, tmp_path / "graphs"), tmp_path / "out"
+    line = [command, str(folder), "--model", str(run), "--out", str(out)]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 1, result.output
+    assert "2 left out" in result.output
