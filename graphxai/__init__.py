@@ -31,11 +31,16 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
     from graphxai.chemistry.counterfactuals import Counterfactuals as Counterfactuals
     from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
+    from graphxai.chemistry.desirability import DesirabilityScore as DesirabilityScore
+    from graphxai.chemistry.desirability import PropertyProfile as PropertyProfile
     from graphxai.chemistry.fragment_table import fragment_table as fragment_table
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
     from graphxai.chemistry.measurements import Measurements as Measurements
+    from graphxai.chemistry.profile_results import ProfileCounterfactual as ProfileCounterfactual
+    from graphxai.chemistry.profile_results import ProfileCounterfactuals as ProfileCounterfactuals
+    from graphxai.chemistry.profile_text import profile as profile
     from graphxai.contract.target import Target as Target
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet

@@ -5,7 +5,7 @@ They do their work through `explanation.compute`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, TypeAlias, cast, overload
 
 import torch
 
@@ -23,6 +23,7 @@ from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
+from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import PredictionComputation
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
@@ -204,9 +205,12 @@ def explain(
     return Explanations(explanations, labels=row_index(inputs))
 
 
+OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
+
+
 @overload
 def predict(
-    model: "Model | ModelName | str | Path",
+    model: OneOrMoreModels,
     inputs: str,
     *,
     on_error: OnError = "warn",
@@ -214,7 +218,7 @@ def predict(
 ) -> dict[str, Prediction]: ...
 @overload
 def predict(
-    model: "Model | ModelName | str | Path",
+    model: OneOrMoreModels,
     inputs: list[Any] | tuple[Any, ...],
     *,
     node: Any = None,
@@ -224,7 +228,7 @@ def predict(
 ) -> Predictions: ...
 @overload
 def predict(
-    model: "Model | ModelName | str | Path",
+    model: OneOrMoreModels,
     inputs: Any,
     *,
     node: Any = None,
@@ -234,7 +238,7 @@ def predict(
 ) -> Any: ...
 @on_cpu_by_default
 def predict(
-    model: "Model | str | Path",
+    model: OneOrMoreModels,
     inputs: Any,
     *,
     node: Any = None,
@@ -244,26 +248,40 @@ def predict(
 ) -> Any:
     """Predict all tasks for one input, or for every input in a list.
 
+    Several models predict all their tasks for each input. If several of them have a task of the
+    same name, the model's name follows it in brackets. An input of a list that only some of the
+    models can use has the predictions of these.
+
     Inputs, node, pair, errors and progress are as for `explain`.
+
+    Args:
+        model: a model from `load` or `wrap`, or its name, or a list of these.
 
     Returns:
         A dict {task: Prediction}, or for a list Predictions, which are a list of these.
     """
-    model = loaded(model)
-    values, several = as_list(mark_explained_for(model, inputs, node, pair))
-    predictions = map_inputs(
-        model,
-        values,
-        PredictionComputation(training_set_of(model)),
-        "predicting",
-        strict=on_error == "raise" or not several,
-        progress=progress,
-    )
+    panel = ModelPanel.of(model)
+    values, several = as_list(mark_explained_for(panel.models[0], inputs, node, pair))
+    of_models = []
+    for member, name in zip(panel.models, panel.names, strict=True):
+        of_models.append(
+            map_inputs(
+                member,
+                values,
+                PredictionComputation(training_set_of(member)),
+                "predicting",
+                strict=on_error == "raise" or not several,
+                progress=progress,
+                by=name if len(panel.models) > 1 else "",
+            )
+        )
+    predictions = [panel.merged(of_input) for of_input in zip(*of_models, strict=True)]
     if not several:
         return predictions[0]
     are_smiles = all(isinstance(value, str) for value in values)
     smiles = values if are_smiles else None
-    return Predictions(predictions, labels=row_index(inputs), smiles=smiles)
+    labels, several_models = row_index(inputs), is_several(model)
+    return Predictions(predictions, labels=labels, smiles=smiles, several_models=several_models)
 
 
 @on_cpu_by_default

@@ -3,13 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .counterfactual_results import Counterfactual
+from .neighbours import Way
 
-__all__ = ["chosen_from", "counts", "pareto_fronts"]
+__all__ = ["chosen_from", "counts", "over_sites", "pareto_fronts"]
+
+
+class ChangedMolecule(Protocol):
+    """A neighbour of a molecule, with the way to it and the atoms that its last change altered."""
+
+    @property
+    def way(self) -> Way:
+        """The earlier changes."""
+
+    @property
+    def atoms(self) -> frozenset[int]:
+        """The atoms that the last change altered."""
+
+
+Changed = TypeVar("Changed", bound=ChangedMolecule)
 
 
 def counts(candidate: Counterfactual, sure: bool) -> bool:
@@ -18,7 +35,7 @@ def counts(candidate: Counterfactual, sure: bool) -> bool:
 
 
 def chosen_from(tried: Sequence[Counterfactual], n: int, sure: bool) -> list[Counterfactual]:
-    """Return the best n by Pareto front, or else those nearest to the goal, see `_over_sites`."""
+    """Return the best n by Pareto front, or else those nearest to the goal, see `over_sites`."""
     good = [candidate for candidate in tried if counts(candidate, sure)]
     if good:
         values = np.array(
@@ -33,16 +50,16 @@ def chosen_from(tried: Sequence[Counterfactual], n: int, sure: bool) -> list[Cou
         )
     else:
         ranked = sorted(tried, key=lambda candidate: -candidate.distance)
-    return _over_sites(ranked)[:n]
+    return over_sites(ranked)[:n]
 
 
-def _over_sites(ranked: Sequence[Counterfactual]) -> list[Counterfactual]:
+def over_sites(ranked: Sequence[Changed]) -> list[Changed]:
     """Return the best of every site first, then the second of every site, and so on.
 
     Many exchanges of one ring are one idea. Changes are at the same site if they follow the same
     earlier changes and at least half of the atoms that either alters are the same.
     """
-    sites: list[list[Counterfactual]] = []
+    sites: list[list[Changed]] = []
     for candidate in ranked:
         site = next((site for site in sites if _at_same_site(candidate, site[0])), None)
         if site is None:
@@ -53,7 +70,7 @@ def _over_sites(ranked: Sequence[Counterfactual]) -> list[Counterfactual]:
     return [candidate for each in rounds for candidate in each if candidate is not None]
 
 
-def _at_same_site(first: Counterfactual, second: Counterfactual) -> bool:
+def _at_same_site(first: ChangedMolecule, second: ChangedMolecule) -> bool:
     same = len(first.atoms & second.atoms)
     return first.way == second.way and 2 * same >= len(first.atoms | second.atoms) > 0
 

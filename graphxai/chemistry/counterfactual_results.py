@@ -27,6 +27,7 @@ from .contrast import NO_MOLECULE, Contrast, contrast
 from .goal import Goal
 from .matching import CommonPart, NoCommonPartError, common_part
 from .measurements import Measured
+from .neighbours import Way
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from graphxai.visualization import Scale
 
 AT_CHANGE = "of it at the changed atoms"
-Way = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
 
 
 @dataclass(frozen=True)

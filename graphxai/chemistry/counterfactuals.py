@@ -10,10 +10,10 @@ similarity to the molecule, and the similarity to the training set.
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import chain, islice
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
 from rdkit import Chem
@@ -21,31 +21,38 @@ from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
-from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model, conformal_of, standardisation_of
+from graphxai.explanation.compute.panel import is_several
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 
 from .contrast import NO_MOLECULE
 from .counterfactual_choice import chosen_from, counts
-from .counterfactual_results import Counterfactual, Counterfactuals, Way
-from .feasibility import accessibility, alerts
-from .fragment_swaps import exchanged, fragments_for, mutated
+from .counterfactual_results import Counterfactual, Counterfactuals
+from .feasibility import feasibility
 from .goal import Goal
 from .measurements import Measurements
-from .substructures import matches_in_time
-from .transformations import Change, transformed
+from .neighbours import (
+    EXPANDED,
+    SOURCES,
+    Neighbourhood,
+    SearchStart,
+    Way,
+    in_parts,
+    kept_atoms,
+    kept_pattern,
+)
+from .profile_results import ProfileCounterfactuals
+from .profile_search import SearchLimits, search_profile
+from .transformations import Change
 
 __all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
 
-SOURCES = ("transformations", "fragments", "selfies")
-BATCH = 64  # molecules predicted together
-EXPANDED = 4  # molecules whose neighbours are tried in the next round
-QUICK, FROM = 8, 24  # neighbours of the first batch, and how many they are the best of
-MUTATIONS = 400  # changes of SELFIES tried
 MeasuredValues = Measurements | Mapping[str, float] | str | Path
 
 
+@overload
 def counterfactuals(
     model: "Model | str | Path",
     molecule: Any,
@@ -61,7 +68,39 @@ def counterfactuals(
     seed: int = 0,
     measured: MeasuredValues | None = None,
     progress: bool | None = None,
-) -> Counterfactuals:
+) -> Counterfactuals: ...
+@overload
+def counterfactuals(
+    model: "list[Any] | tuple[Any, ...]",
+    molecule: Any,
+    towards: str,
+    n: int = 12,
+    *,
+    keep: str | Collection[int] = (),
+    sources: Sequence[str] = SOURCES[:2],
+    predictions: int = 1000,
+    steps: int = 2,
+    sure: bool = False,
+    guided: bool = True,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> ProfileCounterfactuals: ...
+def counterfactuals(
+    model: "Model | str | Path | Sequence[Model | str | Path]",
+    molecule: Any,
+    towards: str | float,
+    n: int = 12,
+    *,
+    keep: str | Collection[int] = (),
+    sources: Sequence[str] = SOURCES[:2],
+    predictions: int = 1000,
+    steps: int = 2,
+    sure: bool = False,
+    guided: bool = True,
+    seed: int = 0,
+    measured: MeasuredValues | None = None,
+    progress: bool | None = None,
+) -> Counterfactuals | ProfileCounterfactuals:
     """Find what to change in a molecule so that the model predicts something else.
 
     Neighbours that reach the goal are returned in the order of their Pareto fronts (distance beyond
@@ -69,8 +108,12 @@ def counterfactuals(
     nearest to it are returned. The best at each site of the molecule come first. Where a change
     makes a stereocentre, each isomer is predicted, and the worst of them counts.
 
+    For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
+    "pIC50 > 7.5, log D 1 to 3". The results are then the neighbours that are more desirable than
+    the molecule, in the order of the Pareto fronts of their desirabilities.
+
     Args:
-        model: from `load` or `wrap`, or a name.
+        model: from `load` or `wrap`, or a name, or a list of these.
         molecule: a SMILES or an RDKit molecule.
         towards: the goal: a class, or ">6.5" or "<6.5" for a value; "task: ..." in models with
             several tasks. A number is the value to cross, from the side where the molecule lies.
@@ -88,18 +131,27 @@ def counterfactuals(
         seed: decides the order among equals, and the changes of SELFIES.
         measured: a table with a column of structures and one named after the goal's task, or after
             another task of the model; or values by SMILES. Each result then says whether it is in
-            the table, and what was measured for pairs with the same exchange.
+            the table, and what was measured for pairs with the same exchange. Not for a list of
+            models.
         progress: as for `explain`.
 
     Raises:
         ValueError: for a goal, pattern or table that does not fit, and for `sure` if the model does
             not record how wrong it is.
     """
-    options: dict[str, Any] = {"keep": keep, "sources": sources, "predictions": predictions}
-    options |= {"steps": steps, "sure": sure, "guided": guided, "seed": seed, "measured": measured}
+    options: dict[str, Any] = {"keep": keep, "sources": sources, "guided": guided, "seed": seed}
+    searching: Iterator[tuple[int, Callable[[], Any]]]
+    if is_several(model):
+        if measured is not None:
+            raise ValueError("measured values are compared for one model: leave measured out.")
+        limits = SearchLimits(n, predictions, steps, sure)
+        searching = search_profile(model, molecule, str(towards), limits, **options)
+    else:
+        options |= {"predictions": predictions, "steps": steps, "sure": sure, "measured": measured}
+        searching = _searched(cast(Model, model), molecule, towards, n, **options)
     with progress_bar("predicting neighbours", predictions, show=progress) as advance:
         done = 0
-        for predicted, best in _searched(model, molecule, towards, n, **options):
+        for predicted, best in searching:
             advance(predicted - done)
             done, so_far = predicted, best
     return so_far()
@@ -161,13 +213,14 @@ def _searched(
             f"how wrong the model is for {goal.task!r} is not known, so nothing can be sure: leave"
             " out sure, or train with a validation part."
         )
-    source = _Neighbours(
-        model, goal, tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
+    neighbourhood = Neighbourhood(
+        tuple(sources), guided, random.Random(seed), seed, training_set_of(model)
     )
+    predictor = _Predictor(model, goal)
     table = _table(measured, goal, model)
     explanation: Explanation = explain(model, molecule, target=goal.target, progress=False)
     start = explanation.atoms(NO_MOLECULE)
-    kept = _kept(start, keep)
+    kept = kept_atoms(start, keep)
     seen = {Chem.MolToSmiles(start)}
     tried: list[Counterfactual] = []
 
@@ -191,84 +244,30 @@ def _searched(
         )
 
     yield 0, so_far
-    origins: list[tuple[Explanation, Way]] = [(explanation, ())]
-    tried += source.predicted(source.quick(explanation, kept, seen)[:predictions], explanation)
+    starts = [predictor.start(explanation)]
+    quick = neighbourhood.quick(starts[0], kept, seen)[:predictions]
+    tried += predictor.predicted(quick, explanation)
     yield len(tried), partial(so_far, judged=False)  # within a moment, before all are made
     for step in range(steps):
-        queue = source.neighbours(origins, kept if step == 0 else _pattern(start, kept), seen)
-        for part in _in_parts(queue, predictions - len(tried)):
-            tried += source.predicted(part, explanation)
+        keeping = kept if step == 0 else kept_pattern(start, kept)
+        queue = neighbourhood.neighbours(starts, keeping, seen)
+        for part in in_parts(queue, predictions - len(tried)):
+            tried += predictor.predicted(part, explanation)
             yield len(tried), so_far
         if not queue:
             yield len(tried), so_far
         if sum(counts(candidate, sure) for candidate in tried) >= n or len(tried) >= predictions:
             return
         near = sorted(tried, key=lambda candidate: -candidate.distance)[:EXPANDED]
-        origins = source.origins(near)
+        starts = predictor.starts(near)
 
 
 @dataclass(frozen=True, eq=False)
-class _Neighbours:
-    """Proposes neighbours, the most promising first, and predicts them."""
+class _Predictor:
+    """Predicts neighbours, and explains those that are searched from next."""
 
     model: Model
     goal: Goal
-    sources: tuple[str, ...]
-    guided: bool
-    rng: random.Random
-    seed: int
-    training: TrainingSet | None
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.sources) - set(SOURCES):
-            raise ValueError(f"unknown source {min(unknown)!r}; choose from {', '.join(SOURCES)}.")
-
-    def neighbours(
-        self,
-        origins: Sequence[tuple[Explanation, Way]],
-        keep: Collection[int] | Chem.Mol,
-        seen: set[str],
-    ) -> list[tuple[Change, Way]]:
-        """Return new neighbours of all origins with the way to each, the most promising first."""
-        scored = []
-        for explanation, way in origins:
-            mol = explanation.atoms(NO_MOLECULE)
-            kept = keep
-            if isinstance(keep, Chem.Mol):
-                kept = set(chain.from_iterable(matches_in_time(mol, keep)[:1]))
-            for change in self._changes(mol, kept):
-                if change.smiles not in seen:
-                    seen.add(change.smiles)
-                    scored.append((self._worth(explanation, change), change, way))
-        return self._in_order(scored)
-
-    def quick(
-        self, explanation: Explanation, keep: Collection[int], seen: set[str]
-    ) -> list[tuple[Change, Way]]:
-        """Return the best of the first few neighbours, to be predicted while others are made."""
-        first = islice(self._changes(explanation.atoms(NO_MOLECULE), keep), FROM)
-        chosen = self._in_order([(self._worth(explanation, c), c, ()) for c in first])[:QUICK]
-        seen.update(change.smiles for change, _ in chosen)
-        return chosen
-
-    def _worth(self, explanation: Explanation, change: Change) -> float:
-        """Return how much of what speaks against the goal lies at the atoms of a change."""
-        against = -self.goal.side * np.asarray(explanation.relevance, dtype=np.float64)
-        return float(against[list(change.atoms)].sum())
-
-    def _in_order(self, scored: Sequence[tuple[float, Change, Way]]) -> list[tuple[Change, Way]]:
-        """Return changes in the order in which they are tried."""
-        drawn = [(self.rng.random(), *row) for row in scored]
-        drawn.sort(key=lambda row: (-row[1], row[0]) if self.guided else row[0])
-        return [(change, way) for _, _, change, way in drawn]
-
-    def _changes(self, mol: Chem.Mol, keep: Collection[int]) -> Iterator[Change]:
-        sources: dict[str, Callable[[], Iterator[Change]]] = {
-            "transformations": lambda: transformed(mol, keep),
-            "fragments": lambda: exchanged(mol, fragments_for(mol, self.training), keep),
-            "selfies": lambda: mutated(mol, MUTATIONS, self.seed, keep),
-        }
-        return chain.from_iterable(sources[name]() for name in self.sources)
 
     def predicted(
         self, part: Sequence[tuple[Change, Way]], start: Explanation
@@ -302,7 +301,7 @@ class _Neighbours:
                     isomers=tuple(predicted) if len(predicted) > 1 else (),
                 )
 
-    def origins(self, near: Sequence[Counterfactual]) -> list[tuple[Explanation, Way]]:
+    def starts(self, near: Sequence[Counterfactual]) -> list[SearchStart]:
         """Explain these molecules, so that their neighbours can be tried next."""
         smiles = [counterfactual.smiles for counterfactual in near]
         explained = explain(self.model, smiles, target=self.goal.target, progress=False)
@@ -310,33 +309,12 @@ class _Neighbours:
             (*counterfactual.way, (counterfactual.change, counterfactual.smiles))
             for counterfactual in near
         ]
-        return [(e, way) for e, way in zip(explained, ways, strict=True) if e is not None]
+        return [self.start(e, way) for e, way in zip(explained, ways, strict=True) if e is not None]
 
-
-def _in_parts(items: Sequence[Any], limit: int) -> Iterator[Sequence[Any]]:
-    """Yield the first `limit` items, a batch at a time."""
-    for start in range(0, min(limit, len(items)), BATCH):
-        yield items[start : min(start + BATCH, limit)]
-
-
-def _kept(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
-    """Return the numbers of the atoms to keep."""
-    if not isinstance(keep, str):
-        if wrong := [i for i in keep if not 0 <= i < mol.GetNumAtoms()]:
-            raise ValueError(f"keep names atom {wrong[0]}; the molecule has {mol.GetNumAtoms()}.")
-        return frozenset(keep)
-    pattern = Chem.MolFromSmarts(keep)
-    if pattern is None:
-        raise ValueError(f"keep={keep!r} is not a SMARTS pattern.")
-    matches = matches_in_time(mol, pattern)
-    if not matches:
-        raise ValueError(f"keep={keep!r} matches no atom of {Chem.MolToSmiles(mol)}.")
-    return frozenset(chain.from_iterable(matches))
-
-
-def _pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem.Mol:
-    """Return the kept atoms as a pattern, which finds them again in a neighbour."""
-    return Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else ()
+    def start(self, explanation: Explanation, way: Way = ()) -> SearchStart:
+        """Return an explained molecule, with what speaks against the goal at each atom."""
+        against = -self.goal.side * np.asarray(explanation.relevance, dtype=np.float64)
+        return SearchStart(explanation.atoms(NO_MOLECULE), against, way)
 
 
 def _table(measured: MeasuredValues | None, goal: Goal, model: Model) -> Measurements | None:
@@ -354,16 +332,10 @@ def _judged(
 ) -> Counterfactual:
     """Add accessibility, new alerts and measured values to a counterfactual."""
     first = Chem.MolToSmiles(start)
-    (effort, names), (_, before) = _feasibility(candidate.smiles), _feasibility(first)
+    (effort, names), (_, before) = feasibility(candidate.smiles), feasibility(first)
     return replace(
         candidate,
         accessibility=effort,
         alerts=tuple(alert for alert in names if alert not in before),
         measured=None if table is None else table.about(first, candidate.smiles),
     )
-
-
-@lru_cache(maxsize=4096)  # a search asks again after every batch
-def _feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
-    mol = Chem.MolFromSmiles(smiles)
-    return accessibility(mol), alerts(mol)

@@ -1,7 +1,7 @@
 """Say whether a molecule can be made, and what medicinal chemists would object to."""
 
 import importlib.util
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ def accessibility(mol: Chem.Mol) -> float | None:
 def alerts(mol: Chem.Mol) -> tuple[str, ...]:
     """Return the sorted names of substructure alerts: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
     return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
+
+
+@lru_cache(maxsize=4096)  # a search asks again after every batch
+def feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
+    """Return the synthetic accessibility and the alerts of a molecule."""
+    mol = Chem.MolFromSmiles(smiles)
+    return accessibility(mol), alerts(mol)
 
 
 @cache

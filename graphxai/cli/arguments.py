@@ -35,6 +35,16 @@ MoleculeModelOption = Annotated[
     ),
     APPLIES_ALWAYS,
 ]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="Name of a bundled model, or a checkpoint folder [default: fits the input]. Repeat it"
+        " for several properties of molecules.",
+        autocompletion=model_names,
+    ),
+    APPLIES_ALWAYS,
+]
 AsDrawnOption = Annotated[
     bool,
     typer.Option(
@@ -80,6 +90,19 @@ def load_with_warning(
         text = "; ".join(useless)
         echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
     return model
+
+
+def load_several(names: Sequence[str], *, as_drawn: bool = False) -> "list[Model]":
+    """Load models of molecules as `load_with_warning` does.
+
+    Raises ValueError if there are several, and one does not read molecules.
+    """
+    from graphxai.tables.batches import require_molecules
+
+    models = [load_with_warning(name, as_drawn=as_drawn) for name in names]
+    for model in models if len(models) > 1 else ():
+        require_molecules(model)
+    return models
 
 
 def check_level(context: typer.Context, model: "Model", level: float) -> None:

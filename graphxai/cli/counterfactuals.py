@@ -7,10 +7,10 @@ import typer
 
 from .arguments import (
     AsDrawnOption,
-    MoleculeModelOption,
+    ModelsOption,
     SeedOption,
     kind_of,
-    load_with_warning,
+    load_several,
     require_out,
     show_table,
 )
@@ -19,7 +19,9 @@ from .terminal import echo, echo_left_out, printable
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
+    from graphxai.chemistry.goal import Goal
     from graphxai.chemistry.measurements import Measurements
+    from graphxai.chemistry.profile_results import ProfileCounterfactuals
     from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
 
@@ -31,7 +33,10 @@ def counterfactuals(
     ],
     towards: Annotated[
         str,
-        typer.Option(help="What the model should say: a class, '>6.5' or '<6.5'."),
+        typer.Option(
+            help="What the model should say: a class, '>6.5' or '<6.5'; or several goals, such as"
+            " 'pIC50 > 6.5, log D 1 to 3'."
+        ),
         APPLIES_ALWAYS,
     ],
     n: Annotated[
@@ -40,7 +45,7 @@ def counterfactuals(
     keep: Annotated[
         str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
     ] = "",
-    model: MoleculeModelOption = "bace",
+    model: ModelsOption = None,
     as_drawn: AsDrawnOption = False,
     sources: Annotated[
         str,
@@ -110,6 +115,8 @@ def counterfactuals(
     `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
 
     `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
+
+    `graphxai counterfactuals CCOc1ccccc1 --towards "pIC50 5 to 6, inactive" --out changes.html`
     """
     kind = kind_of(source)
     if kind == "image":
@@ -120,10 +127,8 @@ def counterfactuals(
     suffixes = (".csv", ".sdf") + (() if kind == "table" else (".svg", ".png", ".pdf", ".html"))
     if out.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
-    from graphxai.chemistry.goal import Goal
-
     require_out(out, source)
-    loaded = load_with_warning(model, as_drawn=as_drawn)
+    models = load_several(model or ["bace"], as_drawn=as_drawn)
     options: dict[str, Any] = {
         "keep": keep or (),
         "predictions": predictions,
@@ -132,17 +137,18 @@ def counterfactuals(
         "seed": seed,
         "sure": sure,
     }
-    goal = Goal.of(towards, loaded)
-    columns = [measured_column] if measured_column else goal.columns(loaded)
-    measurements = None
-    if measured is not None or measured_column:
-        measurements = _measurements(loaded, measured or source, columns, smiles_column)
-    elif kind == "table":
-        measurements = _measurements_if_any(loaded, source, columns, smiles_column)
-    if doubt := _doubt(loaded, goal.task, measurements):
-        echo(f"warning: {doubt}", err=True)
-    if measurements is not None:
-        options["measured"] = measurements
+    goal = _single_goal(models, towards)
+    if goal is None:
+        if measured is not None or measured_column:
+            raise typer.BadParameter("measured values are compared for a single goal.")
+    else:
+        about = measured, measured_column, smiles_column
+        measurements = _measurements_for(models[0], goal, source, kind, *about)
+        if doubt := _doubt(models[0], goal.task, measurements):
+            echo(f"warning: {doubt}", err=True)
+        if measurements is not None:
+            options["measured"] = measurements
+    loaded = models if goal is None else models[0]
     if kind == "smiles":
         _find_for_molecule(loaded, source, towards, n, options, out)
     else:
@@ -151,6 +157,41 @@ def counterfactuals(
         table = show_table(source, smiles_column)
         rows = RowSource(table, None if name_column is None else table.column(name_column))
         _find_for_table(loaded, rows, towards, n, options, out)
+
+
+def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
+    """Return the goal for a single model, or None for several models or joined goals."""
+    from graphxai.chemistry.goal import Goal
+    from graphxai.chemistry.profile_text import profile
+
+    if len(models) > 1:
+        profile(models, towards)  # raises an error that lists the properties
+        return None
+    try:
+        return Goal.of(towards, models[0])
+    except ValueError:
+        if "," not in towards and " to " not in towards:
+            raise
+        profile(models, towards)
+        return None
+
+
+def _measurements_for(
+    model: "Model",
+    goal: "Goal",
+    source: str,
+    kind: str,
+    measured: Path | None,
+    column: str | None,
+    smiles_column: str | None,
+) -> "Measurements | None":
+    """Read measured values from the table that holds them, or from the molecules' table."""
+    columns = [column] if column else goal.columns(model)
+    if measured is not None or column:
+        return _measurements(model, measured or source, columns, smiles_column)
+    if kind == "table":
+        return _measurements_if_any(model, source, columns, smiles_column)
+    return None
 
 
 def _measurements(
@@ -178,19 +219,28 @@ def _measurements_if_any(
 
 
 def _find_for_molecule(
-    model: "Model", smiles: str, towards: str, n: int, options: dict[str, Any], out: Path
+    model: "Model | list[Model]",
+    smiles: str,
+    towards: str,
+    n: int,
+    options: dict[str, Any],
+    out: Path,
 ) -> None:
     from graphxai.chemistry.counterfactuals import counterfactuals as find
+    from graphxai.chemistry.profile_results import ProfileCounterfactuals
 
-    results = find(model, smiles, towards, n, **options)
+    results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
     results.save(out)
-    _print(results)
+    if isinstance(results, ProfileCounterfactuals):
+        _print_profile(results)
+    else:
+        _print(results)
     echo(f"{results.summary}.")
     echo(f"written: {out}")
 
 
 def _find_for_table(
-    model: "Model",
+    model: "Model | list[Model]",
     source: "RowSource",
     towards: str,
     n: int,
@@ -237,7 +287,9 @@ def _doubt(model: "Model", goal_task: str, measured: "Measurements | None") -> s
 
 
 def _save(
-    source: "RowSource", results: "list[tuple[TableRow, Counterfactuals]]", out: Path
+    source: "RowSource",
+    results: "list[tuple[TableRow, Counterfactuals | ProfileCounterfactuals]]",
+    out: Path,
 ) -> None:
     """Write the counterfactuals of several molecules, with their row of the table, to one file."""
     import pandas as pd
@@ -302,5 +354,29 @@ def _print(results: "Counterfactuals") -> None:
             f"{change.similarity:.2f}",
             *([change.measured.sentence] if change.measured else []),
         ]
+        shown.add_row(*(escape(printable(cell)) for cell in cells))
+    Console().print(shown)
+
+
+def _print_profile(results: "ProfileCounterfactuals") -> None:
+    """Print a table with the molecule and each change, and what it does to all properties."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    goals = [part.goal for part in results.score.parts]
+    shown = Table(
+        Column("change", overflow="fold"),
+        Column("SMILES", overflow="fold"),
+        "desirability",
+        *(escape(printable(str(goal))) for goal in goals),
+        title=escape(printable(f"towards {results.profile}")),
+        title_justify="left",
+    )
+    rows = [("the molecule", results.smiles, results.score)]
+    rows += [(change.changes, change.smiles, change.score) for change in results]
+    for name, smiles, score in rows:
+        parts = [f"{part.prediction}: {part.desirability or 0:.2f}" for part in score.parts]
+        cells = [name, smiles, f"{score.overall or 0:.2f}", *parts]
         shown.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(shown)

@@ -12,11 +12,11 @@ from graphxai.tables.settings import PredictionSettings
 
 from .arguments import (
     AsDrawnOption,
-    ModelOption,
+    ModelsOption,
     NodeOption,
     check_level,
     kind_of,
-    load_with_warning,
+    load_several,
     require_kind,
     require_nodes,
     require_out,
@@ -42,7 +42,15 @@ def predict(
         ),
     ],
     *,
-    model: ModelOption = None,
+    model: ModelsOption = None,
+    goal: Annotated[
+        str,
+        typer.Option(
+            help="What is wished, such as 'pIC50 > 7.5, log D 1 to 3': says how desirable each"
+            " molecule is."
+        ),
+        applies_to("smiles", "table"),
+    ] = "",
     as_drawn: AsDrawnOption = False,
     out: Annotated[
         Path | None,
@@ -65,24 +73,52 @@ def predict(
     `graphxai predict molecules.csv --workers 4 --out predictions.csv`
 
     `graphxai predict my-graphs --model runs/graphs --out predictions.csv`
+
+    `graphxai predict CCO --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
     """
     kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
-    name = model or ("mnist-superpixels" if kind == "image" else "bace")
-    loaded = load_with_warning(name, as_drawn=as_drawn)
-    require_kind(loaded, source, kind)
+    names = model or ["mnist-superpixels" if kind == "image" else "bace"]
+    models = load_several(names, as_drawn=as_drawn)
+    for each in models:
+        require_kind(each, source, kind)
+        check_level(context, each, settings.level)
+    first, several = models[0], len(models) > 1 or bool(goal)
     chosen = "" if model else " (the default; --model chooses another)"
-    used = f"model: {loaded.origin.name}{chosen}"
-    check_level(context, loaded, settings.level)
+    used = f"model: {', '.join(each.origin.name for each in models)}{chosen}"
     if kind == "table":
-        _predict_table(loaded, source, out, settings, used)
+        _predict_table(models if several else first, source, out, goal, settings, used)
     elif kind == "graphs":
         from .predict_graphs import predict_graphs
 
-        require_nodes(loaded, node or [])
-        predict_graphs(loaded, Path(source), out, nodes=node or [], level=settings.level)
+        require_nodes(first, node or [])
+        predict_graphs(first, Path(source), out, nodes=node or [], level=settings.level)
+    elif several:
+        _predict_properties(models, source, goal, settings.level)
     else:
-        _predict_one(loaded, source, kind, settings.level, used)
+        _predict_one(first, source, kind, settings.level, used)
+
+
+def _predict_properties(models: "list[Model]", smiles: str, goal: str, level: float) -> None:
+    """Print what several models predict, each with its training set, and how desirable it is."""
+    from graphxai.api import predict as predict_one
+    from graphxai.chemistry.profile_text import profile
+
+    from .printing import print_note
+
+    predictions = predict_one(models, smiles)
+    for name, prediction in predictions.items():
+        near = prediction.nearness
+        echo(
+            f"{name}: {prediction.at(level).in_full}; {near.sentence if near else ''}".rstrip("; ")
+        )
+    for note in dict.fromkeys(prediction.note for prediction in predictions.values()):
+        print_note(note)
+    if goal:
+        wished = profile(models, goal)
+        for part in wished.score(predictions).parts:
+            echo(f"{part.desirability:.2f} {part.goal.explanation}")
+        echo(f"desirability: {wished.score(predictions).overall:.2f}")
 
 
 def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
@@ -104,7 +140,12 @@ def _predict_one(model: "Model", source: str, kind: str, level: float, used: str
 
 
 def _predict_table(
-    model: "Model", source: str, out: Path | None, settings: PredictionSettings, used: str
+    models: "Model | list[Model]",
+    source: str,
+    out: Path | None,
+    goal: str,
+    settings: PredictionSettings,
+    used: str,
 ) -> None:
     """Predict every row of a table. Exit with status 1 if none can be predicted."""
     from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole
@@ -122,7 +163,13 @@ def _predict_table(
             stack.enter_context(exclusive_lock(out))
             file = stack.enter_context(atomic_write(out))
         counts, rejected = predict_table(
-            model, source, file, settings=settings, rejected=refused, progress=advance
+            models,
+            source,
+            file,
+            settings=settings,
+            goal=goal,
+            rejected=refused,
+            progress=advance,
         )
     kept = None if out is None else out.with_name(f"{out.stem}.rejected.csv")
     if kept is not None and (counts.rejected or kept.exists()):
@@ -130,7 +177,7 @@ def _predict_table(
     summary = f"{counts.done} predicted, {counts.rejected} left out"
     echo(summary if out is None else f"{summary}: {out}", err=out is None)  # the table is on stdout
     echo(used, err=out is None)
-    if counts.done:
+    if counts.done and not isinstance(models, list):
         echo(nearness_line(counts.nearness), err=out is None)
     echo_left_out(map(str, rejected), counts.rejected)
     if counts.rejected and kept is not None:

@@ -123,7 +123,7 @@ def write_text(parts: Iterable[str], path: Path) -> Path:
 
 def sdf_record(
     mol: "Mol",
-    relevance: NDArray[np.floating],
+    relevance: NDArray[np.floating] | None,
     *,
     title: str = "",
     properties: Mapping[str, object],
@@ -136,7 +136,7 @@ def sdf_record(
 
     Args:
         mol: the molecule. If it has no coordinates, a 2D layout is written.
-        relevance: the relevance of its atoms (N,).
+        relevance: the relevance of its atoms (N,), or None without an explanation.
         title: the record's first line, which is RDKit's `_Name`.
         properties: further properties of the molecule.
 
@@ -152,8 +152,9 @@ def sdf_record(
         mol.ClearProp(name)
     if title:
         mol.SetProp("_Name", _line(one_line(title)))
-    values = " ".join(f"{value:{DIGITS}}" for value in relevance)
-    mol.SetProp(f"atom.dprop.{PROPERTY}", textwrap.fill(values, 180))
+    if relevance is not None:
+        values = " ".join(f"{value:{DIGITS}}" for value in relevance)
+        mol.SetProp(f"atom.dprop.{PROPERTY}", textwrap.fill(values, 180))
     for name, value in properties.items():
         mol.SetProp(re.sub(r"[<>\s]+", " ", name), _line(value))
     with io.StringIO() as text:

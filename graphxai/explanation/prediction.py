@@ -83,6 +83,14 @@ class Prediction:
         vars(copy).update(vars(self), level=require_level(level))  # nearness stays unread
         return copy
 
+    def renamed(self, task: str) -> "Prediction":
+        """Return a copy whose task has another name, or the prediction itself for the same name."""
+        if task == self.task:
+            return self
+        copy = object.__new__(Prediction)
+        vars(copy).update(vars(self), task=task)  # nearness stays unread
+        return copy
+
     @property
     def interval(self) -> tuple[float, float] | None:
         """The range that holds the value in a share `level` of cases, or None without `conformal`.
@@ -220,21 +228,37 @@ class Prediction:
         return text + (f"<div>{escape(self.warning)}</div>" if self.warning else "")
 
 
-def table_cells(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def table_cells(
+    predictions: Sequence[Prediction], *, several_models: bool = False
+) -> dict[str, Any]:
     """Return the cells of one graph's row in a table, by column, and none without predictions.
 
     They are those of each prediction, and for a molecule how near it is to the training set and
-    what was done to it before it was predicted.
+    what was done to it before it was predicted. Where `several_models` made the predictions, each
+    has its own nearness.
     """
     cells: dict[str, Any] = {}
     for prediction in predictions:
         cells |= prediction.columns
-    near = predictions[0].nearness if predictions else None
+        if several_models and (near := prediction.nearness) is not None:
+            values = near.similarity, near.word
+            cells |= dict(zip(nearness_columns(prediction.task), values, strict=True))
+    near = predictions[0].nearness if predictions and not several_models else None
     if near is not None:
         cells |= {"nearest_similarity": near.similarity, "training_set": near.word}
-    if predictions and predictions[0].note:
-        cells["note"] = predictions[0].note
+    if notes := joined_notes(predictions):
+        cells["note"] = notes
     return cells
+
+
+def nearness_columns(task: str) -> tuple[str, str]:
+    """Return the columns of a task's nearness to its training set, where several models predict."""
+    return f"{task}_nearest_similarity", f"{task}_training_set"
+
+
+def joined_notes(predictions: Sequence[Prediction]) -> str:
+    """Return what was done to a molecule before it was predicted, each note once."""
+    return "; ".join(dict.fromkeys(p.note for p in predictions if p.note))
 
 
 def range_columns(task: str, unit: str, *, has_classes: bool) -> tuple[str, ...]:

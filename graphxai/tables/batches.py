@@ -230,29 +230,58 @@ class PredictBatch:
     ) -> list[dict[str, Any]]:
         """Predict molecules, and return rows like those of `ExplainBatch`."""
         model = loaded(self.model)
-        training = training_set_of(model)
-
-        def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
-            return predict_prepared(model, rows, training=training)
-
-        with one_thread():
-            encoded, rejected = _encoded(model, smiles, numbers)
-            predicted, failed = _all_that_work(work, encoded)
-            from_teacher = _teacher_cells_by_row(model, encoded)
-        items = dict(encoded)
+        predicted = predicted_rows(model, smiles, numbers)
+        from_teacher = _teacher_cells_by_row(model, list(predicted.items.items()))
         cells = {
-            row: {"row": row, "smiles": one_line(_given(items[row]))}
+            row: {"row": row, "smiles": one_line(given_smiles(predicted.items[row]))}
             | prediction_cells([p.at(self.level) for p in predictions])
             | from_teacher.get(row, {})
-            | parent_cells(items[row].smiles, items[row].as_given)
-            for row, predictions in predicted
+            | parent_cells(predicted.items[row].smiles, predicted.items[row].as_given)
+            for row, predictions in predicted.predictions.items()
         }
         cells |= {
-            row.row: rejected_cells(NamedRejectedRow(**vars(row)), False)
-            for row in [*rejected, *failed]
+            row: rejected_cells(NamedRejectedRow(**vars(rejected)), False)
+            for row, rejected in predicted.rejected.items()
         }
-        pairs = zip(numbers, names or [""] * len(numbers), strict=True)
-        return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
+        return with_names(cells, numbers, names)
+
+
+@dataclass(frozen=True)
+class PredictedRows:
+    """Molecules of a table that a model predicted, all by row number.
+
+    Attributes:
+        items: the molecules that could be read.
+        predictions: the predictions of all tasks.
+        rejected: the rows that were left out.
+    """
+
+    items: dict[int, Input]
+    predictions: dict[int, tuple[Prediction, ...]]
+    rejected: dict[int, RejectedRow]
+
+
+def predicted_rows(model: Model, smiles: Sequence[str], numbers: Sequence[int]) -> PredictedRows:
+    """Predict molecules, each of which fails alone."""
+    training = training_set_of(model)
+
+    def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
+        return predict_prepared(model, rows, training=training)
+
+    with one_thread():
+        encoded, rejected = _encoded(model, smiles, numbers)
+        predicted, failed = _all_that_work(work, encoded)
+    return PredictedRows(
+        dict(encoded), dict(predicted), {row.row: row for row in [*rejected, *failed]}
+    )
+
+
+def with_names(
+    cells: dict[int, dict[str, Any]], numbers: Sequence[int], names: Names
+) -> list[dict[str, Any]]:
+    """Return the cells of all rows in the order of their numbers, with names if there are any."""
+    pairs = zip(numbers, names or [""] * len(numbers), strict=True)
+    return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
 
 
 def loaded(model: "Model | str | Path") -> Model:
@@ -280,7 +309,7 @@ def require_molecules(model: Model) -> None:
         )
 
 
-def _given(item: Input) -> str:
+def given_smiles(item: Input) -> str:
     """The SMILES of a molecule as it was given."""
     return (item.smiles if item.as_given is None else item.as_given.smiles) or ""
 

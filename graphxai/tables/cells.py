@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphxai.contract.inputs import Input
+from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import AsGiven
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import UNKNOWN
@@ -20,14 +21,21 @@ def predicted_columns(model: Model) -> dict[str, type]:
     """Return the columns of a model's predictions with their types."""
     columns: dict[str, type] = {}
     for task in model.config.tasks:
-        columns[with_unit(task.name, task.unit)] = float if task.kind == "regression" else str
-        columns |= {f"{task.name}: {name}": float for name in task.classes}
-        if task.name in conformal_of(model):
-            names = range_columns(task.name, task.unit, has_classes=bool(task.classes))
-            columns |= dict.fromkeys(names, str if task.classes else float)
+        columns |= property_columns(model, task, task.name)
     columns |= {"nearest_similarity": float, "training_set": str}
     teacher = teacher_of(model)
     return columns | dict.fromkeys(teacher.headings if teacher else (), float)
+
+
+def property_columns(model: Model, task: Task, name: str) -> dict[str, type]:
+    """Return the columns of a model's predictions for a task that the table calls `name`."""
+    columns: dict[str, type] = {}
+    columns[with_unit(name, task.unit)] = float if task.kind == "regression" else str
+    columns |= {f"{name}: {label}": float for label in task.classes}
+    if task.name in conformal_of(model):
+        names = range_columns(name, task.unit, has_classes=bool(task.classes))
+        columns |= dict.fromkeys(names, str if task.classes else float)
+    return columns
 
 
 def teacher_of(model: Model) -> "Teacher | None":

@@ -19,7 +19,7 @@ decimal mark, and the byte-order mark by which Excel knows UTF-8.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -46,6 +46,7 @@ from .batches import (
     require_molecules,
 )
 from .files import CsvFormat, with_items
+from .panel_batch import PredictPanelBatch
 from .rows import RowSource, TableRow, map_rows, other_cells
 from .run_folder import open_run, require_formats
 from .settings import ExplanationSettings, PredictionSettings, RowSettings
@@ -169,23 +170,29 @@ def explain_rows(
 
 @accepts(PredictionSettings)
 def predict_table(
-    model: Model,
+    model: "Model | Sequence[Model]",
     path: str | Path,
     out: TextIO,
     *,
     settings: PredictionSettings,
+    goal: str = "",
     rejected: TextIO | None = None,
     progress: Progress = no_progress,
 ) -> tuple[TableCounts, list[RejectedRow]]:
     """Predict each molecule of a table, write CSV to `out`, and return the first rows left out.
 
-    The keywords are those of `PredictionSettings`.
+    The keywords are those of `PredictionSettings`. Several models predict one row, in which each
+    property has an interval and a nearness to the training set.
 
     Args:
+        model: a model, or a list of models.
+        path: the table.
+        out: the file to write.
+        goal: what is wished for the properties, as `gx.profile` reads it. Each row then says how
+            desirable it is. Needs a list of models.
         rejected: a file for the rows that were left out, with the reasons, or None.
     """
-    require_molecules(model)
-    batch = PredictBatch(model, settings.level)
+    batch = _predict_batch(model, goal, settings.level)
     named = settings.name_column is not None
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
@@ -206,12 +213,26 @@ def predict_table(
             out.write(outputs.done.lines(done))
             if rejected is not None:
                 rejected.write(outputs.rejected.lines(failed))
-            nearness.update(row["training_set"] for row in done)
+            nearness.update(row.get("training_set", "") for row in done)
             refused += len(failed)
             for row in failed[: max(0, KEPT_REASONS - len(left_out))]:
                 left_out.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
             progress(len(rows))
     return TableCounts(nearness.total(), refused, nearness=nearness), left_out
+
+
+def _predict_batch(
+    model: "Model | Sequence[Model]", goal: str, level: float
+) -> PredictBatch | PredictPanelBatch:
+    """Return what predicts the rows. Raises ValueError if a model does not read molecules."""
+    models = list(model) if isinstance(model, Sequence) else [model]
+    for each in models:
+        require_molecules(each)
+    if not isinstance(model, Sequence):
+        return PredictBatch(model, level)
+    batch = PredictPanelBatch(tuple(models), goal, level)
+    batch.columns()  # raises an error if the goal is not understood
+    return batch
 
 
 @accepts(RowSettings)

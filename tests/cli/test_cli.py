@@ -156,6 +156,28 @@ def trained(tmp_path_factory):
     return folder
 
 
+def test_several_models_predict_one_row_with_all_properties(run, tmp_path):
+    table = tmp_path / "molecules.csv"
+    table.write_text("SMILES\tID\nCCO\ta\nnonsense\tb\n=1+1\tc\n[Na+].CC(=O)[O-]\td\n")
+    two = ["--model", "lipophilicity", "--model", "solubility"]
+    wish = ["--goal", "log D 1 to 3, solubility > -4 (weight 2)", "--name-column", "ID"]
+    code, printed, error = run("predict", str(table), *two, *wish)
+    assert (code, "2 predicted, 2 left out" in error) == (0, True)
+    rows = list(csv.DictReader(printed.splitlines(), delimiter="\t"))
+    assert [row["name"] for row in rows] == ["a", "d"]
+    for row in rows:
+        alone = gx.predict("solubility", row["smiles"])["solubility"]
+        assert float(row["solubility (log mol/L)"]) == pytest.approx(alone.value, abs=1e-4)
+        assert row["solubility_training_set"] == alone.nearness.word
+        assert float(row["log D at pH 7.4_low"]) < float(row["log D at pH 7.4"])
+        d = float(row["log D at pH 7.4_desirability"]) * float(row["solubility_desirability"]) ** 2
+        assert float(row["desirability"]) == pytest.approx(d ** (1 / 3), rel=1e-4)
+    assert rows[1]["note"].startswith("salt removed")
+    code, printed, _ = run("predict", "CCO", *two, *wish[:2])
+    assert printed.count("training set") + printed.count("a training compound") == 2
+    assert "desirability: " in printed
+
+
 def test_every_row_says_how_near_it_is_to_the_training_set(run, trained, table, tmp_path):
     out = tmp_path / "results"
     code, text, error = run("explain", table, "--model", trained, "--out", out, "--format", "sdf")

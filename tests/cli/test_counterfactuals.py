@@ -111,3 +111,22 @@ def test_a_class_of_several_tasks_is_asked_for_with_its_task():
             *(app, ["counterfactuals", "CCO", "--towards", "active", "--model", "tox21"]),
             catch_exceptions=False,
         )
+
+
+def test_several_goals_are_joined_and_each_change_shows_all_of_them(tmp_path):
+    out = tmp_path / "changes.csv"
+    few = ["-n", "2", "--predictions", "30", "--steps", "1", "--model", "bace"]
+    given = ["counterfactuals", "CCOc1ccccc1", "--towards", "pIC50 > 6, inactive (weight 2)", *few]
+    wide = CliRunner(env={"COLUMNS": "200"})
+    result = wide.invoke(app, [*given, "--out", str(out)], catch_exceptions=False)
+    assert "pIC50 > 6" in result.output
+    assert "BACE-1 inhibition: inactive" in result.output
+    for row in csv.DictReader(out.open()):
+        assert row["smiles"] in result.output
+        parts = float(row["pIC50_desirability"]), float(row["BACE-1 inhibition_desirability"])
+        assert float(row["desirability"]) == pytest.approx((parts[0] * parts[1] ** 2) ** (1 / 3))
+    wrong = wide.invoke(app, [*given[:3], "pIC50 > 6, tasty", "--out", str(out)])
+    assert "'tasty' is not a goal" in str(wrong.exception)
+    assert (
+        wide.invoke(app, [*given, "--measured-column", "x", "--measured", "a.csv"]).exit_code == 2
+    )

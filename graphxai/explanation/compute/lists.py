@@ -45,6 +45,7 @@ def map_inputs(
     strict: bool,
     progress: bool | None,
     workers: int | None = 1,
+    by: str = "",
 ) -> list[Result | None]:
     """Return the result of every input in order, or None for one that was left out.
 
@@ -56,6 +57,7 @@ def map_inputs(
         strict: whether to raise the first error. Otherwise a warning names the input.
         progress: whether to show a bar. None shows it only on a terminal.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
+        by: the model that warnings name, if several models have the same inputs.
     """
     results: list[Result | None] = [None] * len(values)
     pieces = list(in_pieces(values))
@@ -80,7 +82,8 @@ def map_inputs(
                         raise result
                     else:
                         reason = _reason(result)
-                        warnings.warn(f"input {number} was left out: {reason}", stacklevel=4)
+                        whose = f" by {by}" if by else ""
+                        warnings.warn(f"input {number} was left out{whose}: {reason}", stacklevel=4)
                 done += len(part.items)
                 shown.catch_up(done)
     return results
