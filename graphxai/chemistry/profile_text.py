@@ -52,6 +52,11 @@ def profile(models: OneOrMoreModels, text: str) -> PropertyProfile:
     return read_profile(ModelPanel.of(models), text)
 
 
+def joins_goals(text: str) -> bool:
+    """Return whether a text looks like goals for several properties, not like a single goal."""
+    return any(mark in text for mark in (",", ";", " to "))
+
+
 def read_profile(panel: ModelPanel, text: str) -> PropertyProfile:
     """Read a profile for models that are loaded already, as `profile` does."""
     return PropertyProfile(goals_from(text, panel.properties))

@@ -162,7 +162,7 @@ def counterfactuals(
 def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
     """Return the goal for a single model, or None for several models or joined goals."""
     from graphxai.chemistry.goal import Goal
-    from graphxai.chemistry.profile_text import profile
+    from graphxai.chemistry.profile_text import joins_goals, profile
 
     if len(models) > 1:
         profile(models, towards)  # raises an error that lists the properties
@@ -170,7 +170,7 @@ def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
     try:
         return Goal.of(towards, models[0])
     except ValueError:
-        if "," not in towards and " to " not in towards:
+        if not joins_goals(towards):
             raise
         profile(models, towards)
         return None

@@ -46,8 +46,14 @@ class ModelPanel:
     properties: tuple[PredictedProperty, ...]
 
     @classmethod
-    def of(cls, models: "ModelOrName | Sequence[ModelOrName]") -> "ModelPanel":
+    def of(
+        cls, models: "ModelOrName | Sequence[ModelOrName]", names: Sequence[str] | None = None
+    ) -> "ModelPanel":
         """Load the models that are given by name or folder.
+
+        Args:
+            models: a model or several.
+            names: what each model is called, by default by its own name.
 
         Raises:
             ValueError: there is no model, or one only serves as a start for training.
@@ -56,7 +62,7 @@ class ModelPanel:
         if not given:
             raise ValueError("give at least one model.")
         members = tuple(loaded(model) for model in given)
-        names = _distinct([model.origin.name for model in members])
+        names = _distinct(names or [model.origin.name for model in members])
         owners = Counter(task.name for model in members for task in model.config.tasks)
         properties = tuple(
             PredictedProperty(_name_of(task, name, owners[task.name]), place, name, task)

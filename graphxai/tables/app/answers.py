@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 from graphxai.chemistry.goal import Goal
+from graphxai.chemistry.profile_text import joins_goals
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
+from .overview import joint_suggestions, overview
 from .tables import KINDS, exported, measured_in, rows_of
 
 LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
@@ -48,6 +50,10 @@ class Body:
             raise ValueError(f"{name} must be a list of at most {most} values.")
         return values
 
+    def texts(self, name: str) -> list[str]:
+        """Return a list of at most `MOST_MOLECULES` texts."""
+        return [Body({name: text}).text(name) for text in self.items(name, MOST_MOLECULES)]
+
     def table(self) -> tuple[str, str]:
         """Return the key and the column of the open table, both "" if there is none."""
         fields = self.fields.get("table")
@@ -63,21 +69,34 @@ Answer = Callable[[OfferedModels, Body], Any]
 
 
 def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a search for changes, for at most `LONGEST` seconds."""
+    """Yield the steps of a search for changes, for at most `LONGEST` seconds.
+
+    What the user wishes is a goal for the chosen task, or joins goals for several properties.
+    """
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
-    model = models[body.text("model")]
-    smiles, towards, target = body.text("smiles"), body.text("towards"), body.target()
-    file = body.table()
-    tasks = tuple(Goal.of(towards, model).columns(model))
-    measured = partial(measured_in, *file, tasks, standardisation_of(model))
-    sure = body.fields.get("sure") is True
-    for step in suggestions(
-        model, smiles, towards, target, body.numbers("locked"), n, sure, measured
-    ):
+    smiles, locked, sure = body.text("smiles"), body.numbers("locked"), body.fields.get("sure")
+    if joins_goals(body.text("towards")) and not _is_goal(models, body):
+        wish = body.text("wish")
+        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True)
+    else:
+        model, towards, target = models[body.text("model")], body.text("towards"), body.target()
+        tasks = tuple(Goal.of(towards, model).columns(model))
+        measured = partial(measured_in, *body.table(), tasks, standardisation_of(model))
+        steps = suggestions(model, smiles, towards, target, locked, n, sure is True, measured)
+    for step in steps:
         yield step
         if time.monotonic() > end:
             return
+
+
+def _is_goal(models: OfferedModels, body: Body) -> bool:
+    """Return whether the chosen model has the goal as a single one, such as a class with commas."""
+    try:
+        Goal.of(body.text("towards"), models[body.text("model")])
+    except ValueError:
+        return False
+    return True
 
 
 def reason(error: Exception) -> str:
@@ -103,10 +122,11 @@ def _changes(models: OfferedModels, body: Body) -> Any:
 
 
 def _predicted(models: OfferedModels, body: Body) -> Any:
-    smiles = [
-        Body({"smiles": text}).text("smiles") for text in body.items("smiles", MOST_MOLECULES)
-    ]
-    return predicted(models[body.text("model")], smiles, body.target())
+    return predicted(models[body.text("model")], body.texts("smiles"), body.target())
+
+
+def _overview(models: OfferedModels, body: Body) -> Any:
+    return overview(models.panel, body.texts("smiles"), body.text("goal"))
 
 
 def _contrast(models: OfferedModels, body: Body) -> Any:
@@ -138,6 +158,7 @@ ANSWERS: dict[str, Answer] = {
     "card": _card,
     "changes": _changes,
     "predict": _predicted,
+    "overview": _overview,
     "contrast": _contrast,
     "read": _read,
     "export": _export,

@@ -11,7 +11,7 @@ function keepCurrent() {
   const changes = [];
   let node = current();
   for (; node.parent >= 0; node = state.nodes[node.parent]) changes.unshift(node.change);
-  keep({ smiles: current().smiles, name: node.change, changes: changes.join(", then ") });
+  keep({ smiles: current().smiles, name: current().name || node.name || node.change, changes: changes.join(", then ") });
 }
 
 function drawBasket() {

@@ -53,6 +53,7 @@ async function chosen() {
   const again = state.at;
   say("");
   byId("suggestions").replaceChildren();
+  byId("found").hidden = true;
   byId("progress").textContent = "";
   running.suggest?.abort();
   state.wish = "";

@@ -18,6 +18,10 @@ byId("enter").addEventListener("submit", (event) => {
   event.preventDefault();
   enter(byId("smiles").value);
 });
+/* The field holds the molecule shown: a first click or the key / selects it, so that typing replaces it. */
+let justFocused = false;
+byId("smiles").addEventListener("focus", (event) => { justFocused = true; event.target.select(); });
+byId("smiles").addEventListener("click", (event) => { if (justFocused) event.target.select(); justFocused = false; });
 byId("file").addEventListener("change", async (event) => {
   const [file] = event.target.files;
   if (file) await open(file);
@@ -35,6 +39,8 @@ host.frame.addEventListener("drop", async (event) => {
 byId("model").addEventListener("change", async (event) => (await choose(event.target.value)) && chosen());
 byId("method").addEventListener("change", (event) => { state.method = event.target.value; chosen(); });
 byId("target").addEventListener("change", (event) => { [state.task, state.label] = JSON.parse(event.target.value); chosen(); });
+byId("name").addEventListener("change", (event) => { current().name = event.target.value.trim(); drawTree(); remember(); });
+for (const button of root.querySelectorAll("[data-example]")) button.addEventListener("click", () => enter(button.dataset.example));
 byId("picture").addEventListener("keydown", arrow);
 byId("suggest").addEventListener("submit", suggest);
 byId("wish").addEventListener("input", (event) => { state.wish = event.target.value; });
@@ -46,6 +52,13 @@ const CLICKS = {
   lock: () => lock(place),
   "lock-part": () => lock(partOf(current().card, place)),
   unlock: () => { current().locked = []; drawPicture(); pick(place); remember(); },
+  "see-all": () => {
+    Object.assign(state, { models: [...about.models], methods: [] });
+    byId("sides").replaceChildren();
+    if (byId("beside").open) drawSides();
+    byId("beside").open = true; // which draws, too
+    byId("compare").scrollIntoView({ block: "nearest" });
+  },
   link: () => trying(async () => {
     await navigator.clipboard.writeText(host.address(link()));
     byId("link").textContent = "Copied";

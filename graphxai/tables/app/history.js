@@ -1,14 +1,21 @@
 /* The history of molecules, contrasts of two, and models and methods side by side. */
 
+/* How desirable a molecule of the history is, if a goal was named and it was shown since. */
+const wished = (node) => (state.goal && node.overviewKey === overviewKey() && node.overview.desirability !== null
+  ? ` · desirability ${hundredths(node.overview.desirability)}` : "");
+
+/* What a molecule of the history is called: the name that it was given, or the change that led to it. */
+const labelOf = (node) => node.name || node.change || "start";
+
 function drawTree() {
   const branch = (parent) => state.nodes.flatMap((node, i) => {
     if (node.parent !== parent) return [];
     const before = state.nodes[parent];
     const delta = before && node.text && before.text ? direction(node.value - before.value) : "";
     const button = element("button", { onclick: () => go(i), "aria-current": i === state.at, title: node.smiles },
-      node.change || "start", element("span", { class: "soft" }, `${node.text || ""} `, delta));
+      labelOf(node), element("span", { class: "soft" }, `${node.text || ""} `, delta, wished(node)));
     const other = i === state.at ? "" : element("button", {
-      "aria-pressed": String(i === state.other), "aria-label": `Contrast with ${node.change || "start"}`, title: "Contrast with the molecule shown",
+      "aria-pressed": String(i === state.other), "aria-label": `Contrast with ${labelOf(node)}`, title: "Contrast with the molecule shown",
       onclick: () => { state.other = state.other === i ? -1 : i; drawTree(); drawContrast(); remember(); },
     }, "⇄");
     return [element("li", {}, element("div", { class: "node" }, button, other), element("ul", {}, ...branch(i)))];
@@ -25,7 +32,7 @@ function drawContrast() {
     const contrast = await ask("contrast", { ...choice(), a: current().smiles, b: other.smiles }, "contrast");
     byId("contrasted").src = contrast.picture;
     byId("contrasted").alt = contrast.headline;
-    byId("difference").textContent = `a: shown; b: ${other.change || "start"}. ${contrast.caption}`;
+    byId("difference").textContent = `a: shown; b: ${labelOf(other)}. ${contrast.caption}`;
     byId("contrast").hidden = false;
   });
 }

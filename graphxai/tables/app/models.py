@@ -7,9 +7,10 @@ from typing import Any
 from graphxai.api import load
 from graphxai.explainers import REGISTRY
 from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.visualization.color import Scale
 
-from .molecules import MAX_ATOMS
+from .reading import MAX_ATOMS
 
 # The page leaves out methods that take seconds for a molecule, and the control.
 LEFT_OUT = {
@@ -28,6 +29,7 @@ class OfferedModels:
             ValueError: a model does not read molecules.
         """
         self._models: dict[str, Model | str | Path] = {}
+        self._panel: ModelPanel | None = None
         for model in models:
             name = Path(model).name if isinstance(model, str | Path) else model.origin.name
             while name in self._models:
@@ -51,6 +53,13 @@ class OfferedModels:
                 f"model {name!r} reads {model.config.reads}; the app shows models of molecules."
             )
         return model
+
+    @property
+    def panel(self) -> ModelPanel:
+        """All models together, which are loaded for it."""
+        if self._panel is None:
+            self._panel = ModelPanel.of([self[name] for name in self.names], self.names)
+        return self._panel
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what the page needs to offer choices: models, methods, tasks and colours.

@@ -10,7 +10,7 @@ function add(smiles, change, parent, origin) {
   const before = state.nodes[parent];
   const locked = before && origin ? origin.flatMap((was, i) => (before.locked.includes(was) ? [i] : [])) : [];
   const like = before && likeOf(before, origin);
-  state.nodes.push({ parent, smiles, change, locked, like, inherits: Boolean(before && !origin) });
+  state.nodes.push({ parent, smiles, change, locked, name: "", like, inherits: Boolean(before && !origin) });
   return go(state.nodes.length - 1);
 }
 
@@ -31,7 +31,10 @@ async function go(index) {
     say("");
     show();
   });
-  if (!done && !node.card && index === state.nodes.length - 1 && before !== index) state.nodes.pop(); // it cannot be shown
+  if (!done && !node.card && index === state.nodes.length - 1 && before !== index) {
+    state.nodes.pop(); // it cannot be shown
+    drawTree();
+  }
   return done;
 }
 
@@ -42,7 +45,10 @@ function show() {
   byId("range").textContent = card.now.range;
   byId("level").textContent = LEVELS[card.trust.level];
   byId("level").className = `badge ${card.trust.level}`;
+  byId("welcome").hidden = true;
   byId("written").textContent = smiles;
+  byId("smiles").value = smiles; // the field follows what is shown
+  byId("name").value = current().name;
   byId("undo").disabled = current().parent < 0;
   byId("redo").disabled = !state.nodes.some((node) => node.parent === state.at);
   place = [];
@@ -53,10 +59,12 @@ function show() {
   drawTree();
   drawContrast();
   drawSides();
+  drawProperties();
   remember();
 }
 
 function wishFor(card) {
+  if (state.goal) return state.goal;
   const classes = about.tasks.find(([task]) => task === state.task)[1];
   return classes.find((name) => name !== card.label) || `>${(card.now.value + 1).toFixed(1)}`;
 }
@@ -113,6 +121,7 @@ function pick(atoms) {
   byId("unlock").hidden = !locked.length;
   if (!atoms.length) {
     running.changes?.abort();
+    running.effects?.abort();
     byId("place").textContent = "Click an atom or a bond to see possible changes there.";
     return;
   }
@@ -124,7 +133,9 @@ function pick(atoms) {
     byId("place").textContent = count
       ? `Changes at ${placeName(card, atoms)}: ${count}${changes.more ? `, the largest ${changes.options.length} shown` : ""}.`
       : `No change in the table fits at ${placeName(card, atoms)}${locked.length ? " with what is locked" : ""}.`;
-    byId("options").replaceChildren(...changes.options.map((option) => element("li", {}, optionButton(option, card))));
+    const buttons = changes.options.map((option) => optionButton(option, card));
+    byId("options").replaceChildren(...buttons.map((button) => element("li", {}, button)));
+    fillOptions(changes.options, buttons, card);
   });
 }
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.api import explain, predict
 from graphxai.chemistry.contrast import contrast
@@ -36,31 +36,11 @@ from graphxai.visualization.layout import laid_out
 from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
-MAX_ATOMS = 100
-MAX_CHARACTERS = 1000  # how long a SMILES may be
+from .overview import picture
+from .reading import PREDICTIONS, read
+
 MOST_CHANGES = 60  # how many changes are shown at a place
 BOND = 1.5  # the length of a bond in 2D coordinates
-PREDICTIONS = 600  # how many predictions a search makes
-
-
-def read(smiles: str) -> Chem.Mol:
-    """Read the molecule of a SMILES, with its atoms in the order written.
-
-    Raises:
-        ValueError: the text is not a SMILES, or the molecule is too large for the page.
-    """
-    mol = None
-    if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
-        with rdBase.BlockLogs():
-            mol = Chem.MolFromSmiles(smiles)
-    if mol is None or not mol.GetNumAtoms():
-        raise ValueError(f"{smiles[:80]!r} is not a SMILES that RDKit can read.")
-    if mol.GetNumAtoms() > MAX_ATOMS:
-        raise ValueError(
-            f"this molecule has {mol.GetNumAtoms()} atoms; the page shows up to {MAX_ATOMS}. For"
-            " larger ones use `graphxai explain`."
-        )
-    return mol
 
 
 def parent(model: Model, smiles: str) -> str:
@@ -268,7 +248,7 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
                 "isomers": change.isomers_text,
                 "within": minus_signs(change.change_range or change.prediction.range),
                 "measured": minus_signs(change.measured.sentence) if change.measured else "",
-                "draw": _picture(change.smiles),
+                "draw": picture(change.smiles),
                 **_brief(change.prediction, label),
             }
             for change in results
@@ -303,11 +283,6 @@ def _exchanged(
 ) -> tuple[Change, ...]:
     mol = read(smiles)
     return tuple(exchanged(mol, fragments_for(mol, training), keep))
-
-
-@lru_cache(maxsize=512)  # a search shows most of its molecules again after every batch
-def _picture(smiles: str) -> dict[str, Any]:
-    return drawing(read(smiles))
 
 
 def _drawn_like(

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
-    *("state.js", "choices.js", "molecule.js", "history.js"),
+    *("state.js", "choices.js", "molecule.js", "properties.js", "history.js"),
     *("search.js", "table.js", "basket.js", "controls.js"),
 )
 

@@ -10,8 +10,8 @@
 
 const byId = (id) => root.getElementById(id);
 const state = {
-  model: "", method: "lrp", task: "", label: "", wish: "",
-  nodes: [], // {parent, smiles, change, locked, text, value, card, key, like}
+  model: "", method: "lrp", task: "", label: "", wish: "", goal: "",
+  nodes: [], // {parent, smiles, change, locked, name, text, value, card, key, like, overview, overviewKey}
   at: -1, other: -1, models: [], methods: [],
   basket: [], // {smiles, name, changes}
 };
@@ -68,8 +68,8 @@ async function trying(work) {
 
 function link() {
   const fields = new URLSearchParams();
-  for (const name of ["model", "method", "task", "label", "wish"]) if (state[name]) fields.set(name, state[name]);
-  for (const node of state.nodes) fields.append("n", JSON.stringify([node.parent, node.smiles, node.change, node.locked]));
+  for (const name of ["model", "method", "task", "label", "wish", "goal"]) if (state[name]) fields.set(name, state[name]);
+  for (const node of state.nodes) fields.append("n", JSON.stringify([node.parent, node.smiles, node.change, node.locked, ...(node.name ? [node.name] : [])]));
   if (state.nodes.length) fields.set("at", state.at);
   if (state.other >= 0) fields.set("with", state.other);
   for (const name of ["models", "methods"]) for (const value of state[name]) fields.append(name, value);
@@ -91,15 +91,15 @@ function recalled(hash) {
     }
   });
   const text = (value) => typeof value === "string";
-  const nodes = lists("n", ([parent, smiles, change, locked]) =>
-    Number.isInteger(parent) && text(smiles) && text(change) && Array.isArray(locked) && locked.every(Number.isInteger),
-  ).slice(0, MOST_NODES).map(([parent, smiles, change, locked], k) => ({ parent: parent < k ? parent : -1, smiles, change, locked }));
+  const nodes = lists("n", ([parent, smiles, change, locked, name = ""]) =>
+    Number.isInteger(parent) && text(smiles) && text(change) && Array.isArray(locked) && locked.every(Number.isInteger) && text(name),
+  ).slice(0, MOST_NODES).map(([parent, smiles, change, locked, name = ""], k) => ({ parent: parent < k ? parent : -1, smiles, change, locked, name }));
   const index = (name) => {
     const value = Number(fields.get(name) ?? -1);
     return Number.isInteger(value) && value < nodes.length ? value : -1;
   };
   const basket = lists("b", (values) => values.length === 3 && values.every(text)).map(([smiles, name, changes]) => ({ smiles, name, changes }));
-  const named = Object.fromEntries(["model", "method", "task", "label", "wish"].map((name) => [name, fields.get(name) || ""]));
+  const named = Object.fromEntries(["model", "method", "task", "label", "wish", "goal"].map((name) => [name, fields.get(name) || ""]));
   return { ...named, method: named.method || "lrp", nodes, at: nodes.length ? Math.max(0, index("at")) : -1, other: index("with"),
     models: fields.getAll("models"), methods: fields.getAll("methods"), basket };
 }
@@ -109,6 +109,8 @@ async function restore(hash) {
   const asked = state.model;
   if (!(await choose(asked)) && !(await choose(""))) return;
   byId("sides").replaceChildren();
+  byId("goal").value = state.goal;
+  byId("welcome").hidden = state.nodes.length > 0;
   drawBasket();
   await predictNodes();
   if (state.nodes.length) await go(state.at);

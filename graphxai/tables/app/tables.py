@@ -27,7 +27,7 @@ from graphxai.tables.report import report
 from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_TABLE
 
-from .molecules import MAX_CHARACTERS
+from .reading import MAX_CHARACTERS
 
 MAX_BASKET = 60
 MAX_COLUMNS = 100  # how many columns a user can choose from

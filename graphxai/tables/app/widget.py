@@ -19,8 +19,8 @@ from graphxai.explanation.compute.models import Model
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
-from .molecules import read
 from .page import filled, text_of, view_script
+from .reading import read
 
 # Molecules are explained one at a time, in the order requested, while the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")

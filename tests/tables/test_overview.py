@@ -1,0 +1,75 @@
+"""The app shows several properties of a molecule, what is wished, and what changes do to all."""
+
+import json
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `app` is not installed")
+
+import graphxai as gx
+from graphxai.contract.tasks import Task
+from graphxai.tables.app import overview as overviews
+from graphxai.tables.app.answers import ANSWERS, Body, suggested
+from graphxai.tables.app.models import OfferedModels
+from toy import random_graphormer
+
+AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
+GOAL = "pIC50 > 7.5 (0 at 5), log D 1 to 3, active (weight 2)"
+ATTACK = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def models():
+    log_d = Task("log D", "regression", offset=2.0, scale=1.5)
+    return OfferedModels([random_graphormer(num_layers=1), random_graphormer(tasks=(log_d,))])
+
+
+def asked(models, name, **fields):
+    return json.loads(json.dumps(ANSWERS[name](models, Body(fields)), allow_nan=False))
+
+
+def test_each_molecule_has_every_property_and_its_desirability(models):
+    answer = asked(models, "overview", smiles=[AMIDE, "nonsense", "CCO"], goal=GOAL)
+    names = [[name, task, label] for name, _, task, label in answer["properties"]]
+    assert names == [
+        ["activity", "activity", "active"],
+        ["pIC50", "pIC50", ""],
+        ["log D", "log D", ""],
+    ]
+    members = [models[name] for name in models.names]
+    profile = gx.profile(members, GOAL)
+    assert answer["goals"] == profile.explanation.split("\n")
+    assert answer["molecules"][1] is None
+    for smiles, molecule in ((AMIDE, answer["molecules"][0]), ("CCO", answer["molecules"][2])):
+        predictions = gx.predict(members, smiles)
+        assert molecule["desirability"] == pytest.approx(profile.score(predictions).overall)
+        values = [cell["value"] for cell in molecule["cells"]]
+        expected = [
+            predictions["activity"].probabilities["active"],
+            predictions["pIC50"].value,
+            predictions["log D"].value,
+        ]
+        assert values == pytest.approx(expected, rel=1e-3)
+    plain = asked(models, "overview", smiles=["CCO"])
+    assert plain["molecules"][0]["desirability"] is None
+    with pytest.raises(ValueError, match="is not a goal"):
+        asked(models, "overview", smiles=["CCO"], goal=ATTACK)
+    with pytest.raises(ValueError, match="at most 64"):
+        asked(models, "overview", smiles=["C"] * 65)
+
+
+def test_joined_goals_are_searched_for_on_the_front_and_a_single_goal_as_before(
+    models, monkeypatch
+):
+    monkeypatch.setattr(overviews, "PREDICTIONS", 40)
+    fields = {"model": models.names[0], "task": "activity", "label": "active", "smiles": AMIDE}
+    wish = {"towards": f"activity: {GOAL}", "wish": GOAL, "locked": [0, 1]}
+    *_, last = suggested(models, Body(fields | wish))
+    assert last["predicted"] == 40
+    members = [models[name] for name in models.names]
+    expected = gx.counterfactuals(members, AMIDE, GOAL, keep=[0, 1], predictions=40)
+    assert [change["smiles"] for change in last["found"]] == [each.smiles for each in expected]
+    for change in last["found"]:
+        assert [name for name, *_ in change["properties"]] == ["activity", "pIC50", "log D"]
+    single = suggested(models, Body(fields | {"towards": "activity: active", "wish": "active"}))
+    assert "properties" not in next(single)
