@@ -57,7 +57,7 @@ def _molecule(
     """Return the drawing of a molecule, its properties and its desirability."""
     score = profile.score(predictions)
     wished = {part.goal.of.name: part for part in score.parts}
-    cells = []
+    cells: list[dict[str, Any] | None] = []
     for each in panel.properties:
         prediction = predictions.get(each.name)
         if prediction is None:
