@@ -24,7 +24,14 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from graphxai.rules.conservative import DeferredShares, Rules, conservative, current_tape, record
+from graphxai.rules.conservative import (
+    DeferredShares,
+    DoesNotAddUp,
+    Rules,
+    conservative,
+    current_tape,
+    record,
+)
 
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
@@ -35,12 +42,14 @@ from .hooked_ledger import (
     ExplainedPass,
     difference,
     shares_by_gradient,
+    shares_by_row,
     shares_by_sum,
     shift_of_batch_norm,
 )
 from .hooked_plan import HookedPlan, plan_for
 from .hooks import install_hooks
 from .pass_request import NODES, PassRequest
+from .row_sums import RowSums
 from .rules_in_force import acting_rules
 
 # explains a pass by a recording, for the weights (B, C) of its outputs
@@ -58,6 +67,8 @@ class _HookedPass:
         outputs: what the model returned, (B, C).
         plan: by which relevance passes back.
         added: what the pass adds to signals.
+        sums: what each graph has of the biases, once the gradient has passed; None if that needs
+            another gradient.
     """
 
     request: PassRequest
@@ -65,6 +76,13 @@ class _HookedPass:
     outputs: Tensor
     plan: HookedPlan
     added: AddedConstants
+    sums: RowSums | None
+
+    def shares(self, rules: Rules) -> DeferredShares:
+        """Return the shares that come with the gradient, under rules that are not affine."""
+        if self.sums is not None:
+            return shares_by_row(self.request, self.added, rules, self.sums)
+        return shares_by_gradient(self.request, self.added, rules)
 
 
 def pass_by_hooks(
@@ -84,7 +102,7 @@ def pass_by_hooks(
         with conservative(**vars(rules)), record(biases=True):
             _prove(hooked, rules, explain_recorded)
         _proved.add(hooked.plan)
-    return hooked.outputs, shares_by_gradient(request, hooked.added, rules)
+    return hooked.outputs, hooked.shares(rules)
 
 
 def _run(request: PassRequest, rules: Rules) -> _HookedPass:
@@ -118,7 +136,7 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
         {name: request.others[name].detach() for name in edges},
         list(edges.values()),
     )  # fmt: skip
-    return _HookedPass(request, leaf, outputs, plan, added)
+    return _HookedPass(request, leaf, outputs, plan, added, plan.watch_rows(request, graph))
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
@@ -162,6 +180,8 @@ def _prove(hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded)
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     try:
         of_hooks = _explained(hooked, rules, weights)
+    except DoesNotAddUp as error:
+        raise Opaque("a bias of rows that are in none of the graphs") from error
     except RuntimeError as error:  # an operation may have no second derivative
         reason: str | None = str(error)
     else:
@@ -173,7 +193,7 @@ def _prove(hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded)
 
 def _explained(hooked: _HookedPass, rules: Rules, weights: Tensor) -> ExplainedPass:
     """Explain a pass by its hooks, for the weights (B, C) of its outputs."""
-    deferred = shares_by_gradient(hooked.request, hooked.added, rules)
+    deferred = hooked.shares(rules)
     leaves = [hooked.rows, *deferred.leaves]
     with torch.enable_grad():
         weights = weights.detach().requires_grad_(deferred.differentiable)

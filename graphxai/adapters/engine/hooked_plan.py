@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from graphxai.rules.conservative import Rules
 
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Opaque, shape_of
-from .hooked_ledger import Addition
+from .hooked_ledger import AFFINE, Addition, shift_of_batch_norm
 from .hooks import HookAt, can_be_hooked, hooks_of
 from .ledger_lines import STRUCTURE
 from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
+from .row_sums import RowSumPlan, RowSums, known_graphs, plan_row_sums
 from .trace import Op, Ref, refs_in
 from .vocabulary import ADDITIVE, GATES
 
@@ -37,6 +39,8 @@ class HookedPlan:
         places: for each operation, the place of its node in the graph.
         results: for each value, the place of its node and the number of the result.
         additions: the parameters that are added to signals.
+        row_sums: how the biases are divided among several graphs by their rows, or None if that is
+            unclear or not needed.
         alike: groups of nodes on the same values, each with the pattern of equal settings among
             them, on which the roles depend.
     """
@@ -46,6 +50,7 @@ class HookedPlan:
     places: tuple[int, ...]
     results: Mapping[int, tuple[int, int]]
     additions: tuple[Addition, ...]
+    row_sums: RowSumPlan | None
     alike: tuple[tuple[tuple[int, ...], list[int]], ...]
 
     def fits(self, graph: AutogradGraph) -> bool:
@@ -60,6 +65,27 @@ class HookedPlan:
         place, number = self.results[value]
         return shape_of((graph.nodes[place], number))
 
+    def watch_rows(self, request: PassRequest, graph: AutogradGraph) -> RowSums | None:
+        """Let hooks on a pass sum what each graph has of the biases, if the plan says how."""
+        if (plan := self.row_sums) is None:
+            return None
+        known = known_graphs(request, plan.roots, plan.output)
+        graphs = known and plan.graphs.of_pass(
+            known, lambda number: graph.nodes[self.places[number]], partial(self._shape, graph)
+        )
+        if not graphs:
+            return None
+        sums = RowSums()
+        for addition in plan.additions:
+            node = graph.nodes[self.places[addition.operation]]
+            added = graph.nodes[addition.parameter].variable.detach()
+            added = shift_of_batch_norm(added, node) if addition.of_batch_norm else added
+            of_rows = graphs[addition.result]
+            if addition.by_channel:
+                added = added.view(-1, *(1,) * (of_rows.dim() - 2))
+            sums.watch(node, added, of_rows)
+        return sums
+
 
 def plan_for(
     request: PassRequest, graph: AutogradGraph, rules: Rules, own_hooks: int
@@ -71,17 +97,25 @@ def plan_for(
             in the graph, and may change gradients.
     """
     plans = request.memory.plans
-    key = (graph.structure, rules, own_hooks)
+    several = rules != AFFINE and len(request.layout.mask) > 1
+    key = (graph.structure, rules, own_hooks, several)
     plan: HookedPlan | None = plans.get(key)
     if plan is None or not plan.fits(graph):
-        plan = _make_plan(request, graph, rules)
+        plan = _make_plan(request, graph, rules, several)
         while len(plans) >= KEPT:
             del plans[next(iter(plans))]
         plans[key] = plan
     return plan
 
 
-def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
+def _make_plan(
+    request: PassRequest, graph: AutogradGraph, rules: Rules, several: bool
+) -> HookedPlan:
+    """Make a plan.
+
+    Args:
+        several: whether the biases must be divided among several graphs.
+    """
     trace = graph.trace()
     roles = find_roles(trace)
     if any(op.name in GATES for op in trace.ops):
@@ -107,7 +141,8 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         for group in [tuple(trace.places[number] for number in numbers)]
     )
     hooks = tuple(hooks_of(plan))
-    return HookedPlan(plan, hooks, tuple(trace.places), trace.results, additions, alike)
+    row_sums = plan_row_sums(request, graph, trace, plan) if several and additions else None
+    return HookedPlan(plan, hooks, tuple(trace.places), trace.results, additions, row_sums, alike)
 
 
 def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
