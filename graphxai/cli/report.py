@@ -9,9 +9,9 @@ from graphxai.tables.settings import ReportSettings
 
 from .arguments import (
     AsDrawnOption,
-    MoleculeModelOption,
+    ModelsOption,
     check_level,
-    load_with_warning,
+    load_several,
     require_out,
     share_imports,
     show_table,
@@ -29,7 +29,7 @@ def report(
         typer.Argument(help="Table of molecules: CSV, .smi, .sdf, .xlsx or Parquet, also .gz."),
     ],
     *,
-    model: MoleculeModelOption = "bace",
+    model: ModelsOption = None,
     as_drawn: AsDrawnOption = False,
     out: Annotated[Path, typer.Option(help="HTML file to write."), APPLIES_ALWAYS] = Path(
         "report.html"
@@ -54,6 +54,8 @@ def report(
     `graphxai report assay.csv --detailed 10 --counterfactuals 3 --towards active`
 
     `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
+
+    `graphxai report assay.csv --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
     """
     from graphxai.runtime.writing import exclusive_lock
     from graphxai.tables.report import report as write_report
@@ -63,7 +65,9 @@ def report(
     require_out(out, table)
     share_imports()
     with exclusive_lock(out):
-        loaded = load_with_warning(model, as_drawn=as_drawn)
-        check_level(context, loaded, settings.level)
+        models = load_several(model or ["bace"], as_drawn=as_drawn)
+        for each in models:
+            check_level(context, each, settings.level)
+        loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, out, method, settings=settings)
     echo(f"written: {path}")

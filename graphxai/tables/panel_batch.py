@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from graphxai.chemistry.desirability import DesirabilityScore, PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecules import RejectedRow
@@ -53,15 +54,9 @@ class PredictPanelBatch:
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """Return the columns of a row with their types."""
-        panel = self.panel
+        profile = read_profile(self.panel, self.goal) if self.goal else None
         columns: dict[str, type] = {"row": int, **({"name": str} if named else {}), "smiles": str}
-        if self.goal:
-            wished = read_profile(panel, self.goal).score({})
-            columns |= dict.fromkeys(wished.columns, float)
-        for each in panel.properties:
-            columns |= property_columns(panel.models[each.place], each.task, each.name)
-            columns |= dict(zip(nearness_columns(each.name), (float, str), strict=True))
-        return columns | dict.fromkeys(PARENT, str)
+        return columns | panel_columns(self.panel, profile) | dict.fromkeys(PARENT, str)
 
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
@@ -83,14 +78,29 @@ class PredictPanelBatch:
                 rejected = NamedRejectedRow(**vars(of_models[0].rejected[row]))
                 cells[row] = rejected_cells(rejected, False)
                 continue
-            wished = {} if profile is None else _texts(profile.score(predictions).columns)
-            cells[row] = {
-                "row": row,
-                **_identity(row, panel, of_models),
-                **wished,
-                **_texts(chain.from_iterable(map(_cells, predictions.values()))),
-            }
+            score = None if profile is None else profile.score(predictions)
+            cells[row] = {"row": row, **_identity(row, panel, of_models)}
+            cells[row] |= panel_cells(predictions, score)
         return with_names(cells, numbers, names)
+
+
+def panel_columns(panel: ModelPanel, profile: PropertyProfile | None) -> dict[str, type]:
+    """Return the columns of desirabilities, then those of all properties, with their types."""
+    columns: dict[str, type] = {}
+    if profile is not None:
+        columns |= dict.fromkeys(profile.score({}).columns, float)
+    for each in panel.properties:
+        columns |= property_columns(panel.models[each.place], each.task, each.name)
+        columns |= dict(zip(nearness_columns(each.name), (float, str), strict=True))
+    return columns
+
+
+def panel_cells(
+    predictions: Mapping[str, Prediction], score: DesirabilityScore | None
+) -> dict[str, str]:
+    """Return the cells of these columns for one molecule, with numbers as text."""
+    wished = {} if score is None else _texts(score.columns)
+    return wished | _texts(chain.from_iterable(map(_cells, predictions.values())))
 
 
 def _cells(prediction: Prediction) -> list[tuple[str, Any]]:

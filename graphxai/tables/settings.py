@@ -166,6 +166,12 @@ class ReportSettings:
         " probable other class, or one unit more.",
         applies_to=None,
     )
+    goal: str = option(
+        "",
+        "What is wished for the properties, such as 'pIC50 > 7, log D 1 to 3'. Cards say how"
+        " desirable each molecule is, and changes lead there.",
+        applies_to=None,
+    )
     level: float = as_in(PredictionSettings, "level")
     title: str = option("", "Title of the report.", applies_to=None)
     workers: int | None = as_in(PredictionSettings, "workers")

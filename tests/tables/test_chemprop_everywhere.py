@@ -1,6 +1,8 @@
 """A chemprop model works wherever a bundled model does: tables, reports, the app, chemistry."""
 
 import csv
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -51,6 +53,9 @@ def test_a_table_has_the_relevance_of_single_molecules(model, table, tmp_path, w
 def test_a_report_has_every_molecule(model, table, tmp_path):
     page = gx.report(model, table, tmp_path / "report.html").read_text(encoding="utf-8")
     assert all(text in page for text in SMILES[:4])
+    bonds = gx.explain(model, SMILES[1]).bonds.tolist()  # coloured on the bond
+    shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["molecules"][1]
+    assert shown["bonds"] == pytest.approx(bonds, rel=1e-3, abs=1e-6)
 
 
 def test_the_app_shows_a_molecule_and_its_changes(model):

@@ -671,3 +671,41 @@ def test_measured_values_that_are_none_of_the_task_are_pointed_out(bace, tmp_pat
             measured={"pIC50": "nM"},
             detailed=0,
         )
+
+
+LOG_D = Task("log D", "regression", offset=2.0, scale=1.5)
+GOAL = "pIC50 > 7.5 (0 at 5), log D 1 to 3, active (weight 2)"
+
+
+def test_several_models_give_one_card_with_every_property_and_its_desirability(tmp_path):
+    models = [random_graphormer(num_layers=1), random_graphormer(num_layers=1, tasks=(LOG_D,))]
+    molecules = {ATTACK: "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "salt": "CC(=O)[O-].[Na+]"}
+    given = {"names": list(molecules), "goal": GOAL, "detailed": 1, "counterfactuals": 1}
+    out = gx.report(models, list(molecules.values()), tmp_path / "several.html", **given)
+    parsed, data = read(out)
+    assert [tag for tag, _ in parsed.elements].count("script") == 2
+    assert data["several"]["names"] == ["activity", "pIC50", "log D"]
+    profile = gx.profile(models, GOAL)
+    assert data["several"]["goals"] == profile.explanation.split("\n")
+    for content, smiles in zip(data["molecules"], molecules.values(), strict=True):
+        predictions = gx.predict(models, smiles)
+        score = profile.score(predictions)
+        assert content["desirability"] == pytest.approx(score.overall)
+        assert [each[0] for each in content["properties"]] == [
+            minus_signs(str(prediction)) for prediction in predictions.values()
+        ]
+        assert [each[4] for each in content["properties"]] == pytest.approx(
+            [score.parts[k].desirability for k in (2, 0, 1)]
+        )
+        (view,) = content["views"]
+        seen = gx.explain(models[1], smiles)
+        assert view["r"] == pytest.approx(seen.relevance.tolist(), rel=1e-3, abs=1e-6)
+        cells = dict(zip(data["columns"], content["cells"], strict=True))
+        assert float(cells["desirability"]) == pytest.approx(score.overall, rel=1e-4)
+        assert float(cells["log D"]) == pytest.approx(predictions["log D"].value, rel=1e-4)
+    (changes,) = [m["changes"] for m in data["molecules"] if "changes" in m]
+    assert changes["found"][0]["prediction"].startswith("desirability ")
+    with pytest.raises(ValueError, match="either goal or towards"):
+        gx.report(models, ["C"], tmp_path / "no.html", goal=GOAL, towards="active")
+    with pytest.raises(ValueError, match="'tasty' is not a goal"):
+        gx.report(models, ["C"], tmp_path / "no.html", goal="tasty")

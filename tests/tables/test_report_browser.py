@@ -9,8 +9,10 @@ import pytest
 
 import graphxai as gx
 from browser import browsing, chromium
+from graphxai.contract.tasks import Task
 from graphxai.tables.files import guarded
 from graphxai.visualization import Scale
+from toy import random_graphormer
 
 if chromium() is None:
     pytest.skip(
@@ -224,6 +226,28 @@ def test_search_finds_names_and_smiles_and_filters_combine(page, explained):
     likely = [n for n, e in explained.items() if e.prediction.probabilities["active"] >= 0.3]
     page.wait(f"{NAMES}.length === {len(likely)}")
     assert page.js(NAMES) == likely
+
+
+def test_rows_with_structures_are_sorted_filtered_and_opened(page, explained):
+    names = "[...document.querySelectorAll('#rows td:nth-child(2)')].map(c => c.textContent)"
+    page.click("#as-table")
+    page.wait("document.querySelectorAll('#rows svg circle').length > 50")
+    assert page.js(names) == list(MOLECULES)
+    head = "[...document.querySelectorAll('#rows th button')].find(b => b.textContent.startsWith"
+    page.js(f"{head}('pIC50')).click()")
+    values = {name: e.predictions[1].value for name, e in explained.items()}
+    assert page.js(names) == sorted(values, key=lambda name: -values[name])  # numbers: large first
+    page.js(f"{head}('pIC50')).click()")
+    assert page.js(names) == sorted(values, key=lambda name: values[name])
+    page.js("(s => { s.value = 'verube'; s.dispatchEvent(new Event('input')); })(byId('search'))")
+    page.wait(f"JSON.stringify({names}) === '[\"verubecestat\"]'")
+    page.click("#rows td:nth-child(2) button")
+    page.wait("dialog.open")
+    assert page.js("byId('detail-title').textContent") == "verubecestat"
+    page.key("Escape")
+    page.js("(s => { s.value = ''; s.dispatchEvent(new Event('input')); })(byId('search'))")
+    page.click("#as-table")
+    page.wait("document.querySelectorAll('.card').length === 6")
 
 
 def test_a_fragment_leads_to_the_molecules_that_contain_it(page):
@@ -492,7 +516,8 @@ def test_counterfactuals_are_shown_with_their_molecule_and_fill_the_basket(
         counterfactual["smiles"],
         counterfactual["name"],
     )
-    assert row["predicted change"] == counterfactual["change"].replace("−", "-")
+    assert float(row["predicted change"]) == counterfactual["delta"]  # a number
+    assert row["predicted change in words"] == counterfactual["change"].replace("−", "-")
     assert browser.js("document.querySelectorAll('img').length") == 0
     assert browser.errors == []
 
@@ -572,4 +597,24 @@ def test_a_point_of_measured_against_predicted_opens_its_molecule(browser, tmp_p
     browser.click("svg.measured circle:last-of-type")
     browser.wait("byId('detail').open")
     assert "in validation" in browser.js("byId('detail').innerText")
+    assert browser.errors == []
+
+
+def test_all_properties_of_several_models_stand_on_card_row_and_in_the_dialog(browser, tmp_path):
+    log_d = Task("log D", "regression", offset=2.0, scale=1.5)
+    models = [random_graphormer(num_layers=1), random_graphormer(num_layers=1, tasks=(log_d,))]
+    given = {"names": [ATTACK, "two"], "goal": "pIC50 > 7, log D 1 to 3", "detailed": 0}
+    browser.open(gx.report(models, ["CCO", "c1ccccc1O"], tmp_path / "several.html", **given))
+    browser.errors.clear()
+    assert browser.js("document.querySelectorAll('.card .properties li').length") == 8
+    browser.js("openMolecule(0)")
+    browser.wait("dialog.open")
+    shown = browser.js("dialog.textContent")
+    for text in ("All properties", "What each model sees", "geometric mean", "together"):
+        assert text in shown
+    browser.js("dialog.close()")
+    browser.click("#as-table")
+    heads = browser.js("[...document.querySelectorAll('#rows th')].map(h => h.textContent)")
+    assert heads[2:6] == ["activity", "pIC50", "log D", "Desirability"]
+    assert browser.js("document.title") != "attacked"
     assert browser.errors == []

@@ -72,12 +72,15 @@ function record({ place, change }) {
     name: m.name, row: m.row, smiles: (counterfactual || m).smiles, changes: counterfactual ? counterfactual.name : "",
     ...(counterfactual ? {} : named(data.inputs, m.input)),
     ...named(data.columns, counterfactual ? data.columns.map((name) => counterfactual.cells[name]) : m.cells),
-    ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : (m.measured || m.bound)?.[1] ?? "" }),
+    ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : measuredCell(m) }),
     trust: (counterfactual || m).trust.level, "why this trust": (counterfactual || m).trust.sentence, "training set": (counterfactual || m).near ?? "",
-    "predicted change": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
+    "predicted change": counterfactual?.delta ?? "", "predicted change in words": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
     "sum over atoms": counterfactual ? "" : m.ledger.nodes,
   };
 }
+
+/* What was measured, as a number unless it is a class or a bound such as "> 10". */
+const measuredCell = (m) => (m.measured && !data.measured.classes.length ? m.measured[0] : (m.measured || m.bound)?.[1] ?? "");
 
 /* A cell as CSV. Text that a spreadsheet would read as a formula gets an apostrophe. */
 function cell(value) {

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from graphxai.api import load
+from graphxai.api import OneOrMoreModels
 from graphxai.chemistry.counterfactuals import Goal
+from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.intervals import require_level
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
-from graphxai.models.graphormer import require_purpose
+from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
+from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
 from .cards import Cards, CardSettings, make_cards
@@ -27,6 +29,7 @@ from .full_cards import FullCardSettings, make_full_cards, measurements_for, mea
 from .measured import note_on_other_tasks
 from .molecules import ReportSource, report_source
 from .page import render
+from .properties import SeveralModels
 
 
 class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
@@ -39,7 +42,7 @@ class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extend
 
 @accepts(ReportSettings)
 def report(
-    model: "Model | str | Path",
+    model: OneOrMoreModels,
     inputs: Any,
     out: str | Path = "report.html",
     method: Method = "lrp",
@@ -59,8 +62,12 @@ def report(
     values that are not understood, and names tasks that were measured but not explained. The page
     is the same for any number of `workers`, see `graphxai.explain`.
 
+    With several models, the first one explains the molecules. Each card shows all properties with
+    their intervals and how near the molecule is to each training set, the full card also what each
+    model sees, and the `goal` how desirable the molecule is (see `gx.profile`).
+
     Args:
-        model: a model from `load`, or its name.
+        model: a model from `load`, or its name, or a list of these.
         inputs: the file of a table, or SMILES or RDKit molecules.
         out: the HTML file to write.
         method: see `methods()`.
@@ -74,28 +81,31 @@ def report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: a report is a web page; name it .html.")
-    model = require_purpose(load(model)) if isinstance(model, str | Path) else model
-    if settings.towards is not None:
-        Goal.of(settings.towards, model)
+    panel = ModelPanel.of(model)
+    first, several = panel.models[0], None
+    if is_several(model) or settings.goal:
+        several = _several(panel, settings)
+    elif settings.towards is not None:
+        Goal.of(settings.towards, first)
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
 
-    source = report_source(inputs, model.config.tasks, settings)
-    level, training = require_level(settings.level), training_set_of(model)
-    how = CardSettings(model, training, explainer, settings.target, level)
-    workers = workers_for(model, settings.workers)
+    source = report_source(inputs, first.config.tasks, settings)
+    level, training = require_level(settings.level), training_set_of(first)
+    how = CardSettings(first, training, explainer, settings.target, level, several)
+    workers = workers_for(first, settings.workers)
     cards = make_cards(how, source, workers, progress)
     _require_molecules(cards, source)
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
     full_settings = _full_card_settings(how, cards, settings)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
-    notes = _notes(model, cards, source)
+    notes = _notes(first, cards, source)
     for note in notes:
         warnings.warn(note, stacklevel=3)
-    title = settings.title or f"{model.origin.name}: {source.name}"
+    title = settings.title or f"{', '.join(panel.names)}: {source.name}"
     data = page_data(
-        model,
+        first,
         explainer,
         cards,
         full,
@@ -105,8 +115,25 @@ def report(
         notes=notes,
         measured=source.measured,
         dialect=source.dialect,
+        several=several,
     )
-    return ReportFile(write_whole(out, render(data, title, model_card(model))))
+    return ReportFile(write_whole(out, render(data, title, model_card(first))))
+
+
+def _several(panel: ModelPanel, settings: ReportSettings) -> SeveralModels:
+    """Return the models of a report with several properties.
+
+    Raises ValueError if one reads no molecules, or the goal is not understood.
+    """
+    for model in panel.models:
+        require_molecules(model)
+    if settings.goal:
+        read_profile(panel, settings.goal)
+    if settings.towards is not None:
+        if settings.goal:
+            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
+        Goal.of(settings.towards, panel.models[0])
+    return SeveralModels(panel, settings.goal, require_level(settings.level))
 
 
 def _require_molecules(cards: Cards, source: ReportSource) -> None:

@@ -22,6 +22,7 @@ from graphxai.tables.cells import predicted_columns, prediction_cells
 
 from .measured import shown
 from .molecules import ReportRow, ReportSource
+from .properties import SeveralModels, properties_of_cards
 from .records import record, rounded
 
 CHUNK = 64  # how many molecules are read and explained at a time
@@ -47,6 +48,8 @@ class CardSettings:
         explainer: the method.
         target: the output to explain, see `Target`.
         level: how often the predictions' intervals and sets of classes should hold.
+        several: all models of a report with several properties, of which `model` is the first, or
+            None.
     """
 
     model: Model
@@ -54,6 +57,7 @@ class CardSettings:
     explainer: Explainer
     target: Any
     level: float
+    several: SeveralModels | None = None
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,13 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
                 explanations[number] = explanation.at(settings.level)
         prepared = [item for item in prepared if item[0] in explanations]
         trusted = trust_prepared(model, prepared, explanations, None, target=target)
+        properties: dict[int, dict[str, Any]] = {}
+        if (several := settings.several) is not None:
+            properties = properties_of_cards(several, settings.explainer, chunk, explanations)
         for number, _ in prepared:
             try:
                 card = _card_of(settings, rows[number], explanations[number], trusted[number])
+                card.content.update(properties.get(number, {}))
             except Exception as error:  # RDKit raises errors of any type
                 rejected.append(_rejected(rows[number], error))
             else:

@@ -25,6 +25,7 @@ from .drawing import UNIT
 from .full_cards import FullCards
 from .measured import MeasuredTable, agreement
 from .projection import similarity_map
+from .properties import SeveralModels
 from .records import colour_limit, rounded
 from .summary import fragment_ranking
 
@@ -43,6 +44,7 @@ def page_data(
     notes: Sequence[str],
     measured: MeasuredTable,
     dialect: Dialect,
+    several: SeveralModels | None = None,
 ) -> dict[str, Any]:
     """Return all data for the page's script.
 
@@ -57,7 +59,9 @@ def page_data(
         notes: what the page says about measured values.
         measured: the measured values.
         dialect: how the page writes the basket as a table.
+        several: all models of a report with several properties, or None.
     """
+    columns = [*predicted_columns(model)] if several is None else several.columns
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
     ]
@@ -89,8 +93,9 @@ def page_data(
         "unit": UNIT,
         **_colours(colour_limit(records, SATURATED), explainer),
         "molecules": records,
-        "columns": list(predicted_columns(model)),
-        "inputs": _headings(cards.molecules[0].row.others, predicted_columns(model)),
+        "several": None if several is None else several.about,
+        "columns": columns,
+        "inputs": _headings(cards.molecules[0].row.others, columns),
         "dialect": [dialect.separator, dialect.decimal, dialect.byte_order_mark],
         "neighbours": dict(full.neighbours),
         "map": similarity_map([explanation.atoms() for explanation in explanations]),

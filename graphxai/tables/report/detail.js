@@ -90,8 +90,8 @@ function openMolecule(place) {
       element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close")),
     element("div", { class: "body" },
       element("div", {}, ...largePicture(molecule), fragmentTable(molecule)),
-      element("div", {}, predictions(molecule), trustPanel(molecule), ledger(molecule)),
-      element("div", { class: "wide" }, changes(molecule, place), methods(molecule))));
+      element("div", {}, predictions(molecule), propertyTable(molecule), trustPanel(molecule), ledger(molecule)),
+      element("div", { class: "wide" }, viewsOf(molecule), changes(molecule, place), methods(molecule))));
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
   dialog.querySelector("svg.large").focus({ preventScroll: true });
@@ -114,7 +114,7 @@ function largePicture(molecule) {
   const caption = element("div", { class: "atom", role: "status" },
     "Point at an atom, or step through the atoms with the arrow keys.");
   const svg = dialogPicture(
-    { picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
+    { picture: molecule.draw, relevance: averaged(molecule, molecule.r), bonds: molecule.bonds, limit: data.limit, molecule },
     { class: "molecule large", tabindex: 0, role: "img",
       "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance; arrow keys step through them` });
   let atom = -1;
@@ -141,7 +141,7 @@ function largePicture(molecule) {
 function predictions(molecule) {
   const more = [["Measured", (molecule.measured || molecule.bound)?.[1]], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Training set", molecule.near], ["Full card for", molecule.full]];
   const stated = molecule.predictions.map(([task, text], k) => [task, molecule.ranges[k] ? `${text} (${molecule.ranges[k]})` : text]);
-  return element("div", { class: "block" }, facts([...stated, ...more.filter((fact) => fact[1])]));
+  return element("div", { class: "block" }, facts([...(data.several ? [] : stated), ...more.filter((fact) => fact[1])]));
 }
 
 function trustPanel(molecule) {
@@ -205,7 +205,7 @@ function changes(molecule, place) {
     const facts = [`similarity ${counterfactual.similarity}`, counterfactual.near, counterfactual.accessibility && `accessibility ${counterfactual.accessibility} of 10`,
       ...counterfactual.alerts.map((name) => `alert: ${name}`), counterfactual.measured];
     return element("figure", {},
-      dialogPicture({ picture: counterfactual.draw, relevance: averaged(counterfactual, counterfactual.r), limit: data.limit }, { "aria-label": `${counterfactual.name}, atoms coloured by relevance` }),
+      dialogPicture({ picture: counterfactual.draw, relevance: averaged(counterfactual, counterfactual.r), bonds: counterfactual.bonds, limit: data.limit }, { "aria-label": `${counterfactual.name}, atoms coloured by relevance` }),
       element("figcaption", {}, element("strong", {}, counterfactual.name), element("p", {}, counterfactual.prediction),
         element("p", {}, counterfactual.change, counterfactual.reached ? (counterfactual.sure ? " · sure" : "") : " (not what was asked for)"),
         element("p", {}, badge(counterfactual.trust.level), ` ${counterfactual.trust.sentence}`),

@@ -41,8 +41,9 @@ function signed(value, limit) {
   return (value > 0 ? "+" : "\u2212") + text;
 }
 
-/* Draw `picture` into an empty <svg>. relevance: a number per atom, or null for a plain drawing. */
-function drawMolecule(svg, picture, relevance, limit, arms) {
+/* Draw `picture` into an empty <svg>. relevance: a number per atom, or null for a plain drawing.
+   bonds: a number per bond, or nothing if the bonds have no relevance of their own. */
+function drawMolecule(svg, picture, relevance, limit, arms, bonds) {
   svg.replaceChildren();
   const key = `d${drawings++}`;
   const width = Math.max(...picture.x) || 0;
@@ -51,7 +52,7 @@ function drawMolecule(svg, picture, relevance, limit, arms) {
   svg.setAttribute("viewBox", `${(width - w) / 2} ${(height - h) / 2} ${w} ${h}`);
   if (relevance) {
     const colours = relevance.map((value) => colourOf(value, limit, arms));
-    drawBands(svg, picture, relevance, colours, key, (value) => colourOf(value, limit, arms));
+    drawBands(svg, picture, relevance, colours, key, (value) => colourOf(value, limit, arms), bonds && { values: bonds, limit });
     picture.x.forEach((x, i) =>
       shape(svg, "circle", { cx: x, cy: picture.y[i], r: DISC, fill: colours[i], "data-atom": i }));
   }
@@ -63,7 +64,8 @@ function drawMolecule(svg, picture, relevance, limit, arms) {
   if (relevance) shape(svg, "g", { class: "marks structure", fill: "none", stroke: "#111" });
 }
 
-function drawBands(svg, picture, relevance, colours, key, colour) {
+/* The middle of a bond has the colour of its relevance, or else of the mean of its atoms. */
+function drawBands(svg, picture, relevance, colours, key, colour, bonds) {
   const defs = shape(svg, "defs", {});
   picture.b.forEach(([i, j], k) => {
     const [x1, y1, x2, y2] = [picture.x[i], picture.y[i], picture.x[j], picture.y[j]];
@@ -72,14 +74,15 @@ function drawBands(svg, picture, relevance, colours, key, colour) {
     const gradient = shape(defs, "linearGradient", {
       id: `${key}-${k}`, gradientUnits: "userSpaceOnUse", x1, y1, x2, y2,
     });
-    const middle = colour((relevance[i] + relevance[j]) / 2);
+    const middle = colour(bonds ? bonds.values[k] : (relevance[i] + relevance[j]) / 2);
     for (const [offset, stop] of [[edge, colours[i]], [50, middle], [100 - edge, colours[j]]])
       shape(gradient, "stop", { offset: `${offset}%`, "stop-color": stop });
     const [dx, dy] = [((y1 - y2) / length) * (BAND / 2), ((x2 - x1) / length) * (BAND / 2)];
-    shape(svg, "path", {
+    const band = shape(svg, "path", {
       d: `M${x1 + dx} ${y1 + dy}L${x2 + dx} ${y2 + dy}L${x2 - dx} ${y2 - dy}L${x1 - dx} ${y1 - dy}Z`,
       fill: `url(#${key}-${k})`,
     });
+    if (bonds) shape(band, "title", {}, `bond ${picture.e[i]}${i}–${picture.e[j]}${j}: ${signed(bonds.values[k], bonds.limit)}`);
   });
 }
 

@@ -19,7 +19,7 @@ from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .cards import Cards, CardSettings, MoleculeCard, in_pieces
-from .changes import changes_card
+from .changes import changes_card, joint_changes_card
 from .drawing import drawing
 from .molecules import ReportRow
 from .records import full_card
@@ -133,19 +133,20 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         others = {name: made[place] for name, made in compared.items() if place in made}
         contents[place] = full_card(others, trusted[place], why)
         if settings.counterfactuals:
-            contents[place]["changes"] = changes_card(
-                model,
-                explainer,
-                explanation,
-                settings.towards,
-                settings.counterfactuals,
-                settings.card.level,
-                settings.measurements,
-            )
+            contents[place]["changes"] = _changes(settings, explanation)
         nearest = trusted[place].nearest
         if nearest is not None and nearest not in neighbours:
             neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
     return FullCards(contents, neighbours, refused)
+
+
+def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
+    """Return what a card shows of counterfactuals, for one goal or for the goal of all models."""
+    card, count = settings.card, settings.counterfactuals
+    if card.several is not None and card.several.goal:
+        return joint_changes_card(card.model, card.explainer, explanation, card.several, count)
+    about = settings.towards, count, card.level, settings.measurements
+    return changes_card(card.model, card.explainer, explanation, *about)
 
 
 def measurements_for(

@@ -13,7 +13,7 @@ from typing import Any
 from graphxai.explanation.html import security_policy
 
 SCRIPTS = (  # the order matters, because each file uses constants of those before it
-    *("draw.js", "basket.js", "report.js", "fragments.js"),
+    *("draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
     *("measured.js", "map.js", "detail.js", "start.js"),
 )
 FORBIDDEN = {

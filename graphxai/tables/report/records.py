@@ -65,6 +65,7 @@ def record(
         "trust": _trust(trust),
         "draw": drawing(mol),
     }
+    content |= bonds_record(explanation)
     if explanation.note:
         content["note"] = explanation.note
     if explanation.as_given is not None:
@@ -89,6 +90,12 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
         "nearest": trust.nearest,
         "full": why,
     }
+
+
+def bonds_record(explanation: Explanation) -> dict[str, list[float]]:
+    """Return the relevance of the bonds under the key `bonds`, or nothing if they have none."""
+    bonds = explanation.bonds
+    return {} if bonds is None else {"bonds": rounded(bonds)}
 
 
 def _trust(trust: Trust) -> dict[str, Any]:

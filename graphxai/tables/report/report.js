@@ -73,7 +73,7 @@ function forget(svg) {
 
 function paint(svg) {
   const content = pictures.get(svg);
-  drawMolecule(svg, content.picture, content.relevance, content.limit, armsOf(content.method || data.method));
+  drawMolecule(svg, content.picture, content.relevance, content.limit, armsOf(content.method || data.method), content.bonds);
 }
 
 /* The first screen is drawn at once. After that, each frame draws for a limited time, starting
@@ -153,11 +153,12 @@ const cards = data.molecules.map((molecule, place) => {
   nameOf(molecule));
   const card = element("li", { class: "card", "data-place": place }, opener,
     element("div", { class: "line" }, element("span", {}, predicted(molecule, 0)), badge(level)),
-    picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), limit: data.limit, molecule },
+    picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), bonds: molecule.bonds, limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
-      element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 ? predicted(molecule, 1) : "")),
+      element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 && !data.several ? predicted(molecule, 1) : "")),
       element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)),
+    propertyLines(molecule),
     keeper([place]));
   return card;
 });
@@ -171,6 +172,7 @@ const SORTS = {
   name: (a, b) => nameOf(a).localeCompare(nameOf(b), undefined, { numeric: true }),
   "prediction, high to low": (a, b) => b.value - a.value,
   "prediction, low to high": (a, b) => a.value - b.value,
+  ...(isWished() && { "desirability, high to low": (a, b) => (b.desirability ?? -1) - (a.desirability ?? -1) }),
   "sum over atoms, high to low": (a, b) => b.ledger.nodes - a.ledger.nodes,
   "sum over atoms, low to high": (a, b) => a.ledger.nodes - b.ledger.nodes,
   ...(data.measured && !data.measured.classes.length && { "error, largest first": (a, b) => error(b) - error(a) }),
@@ -195,11 +197,12 @@ function arrange() {
   shown = data.molecules.map((_, place) => place).filter((place) => matches(data.molecules[place]));
   const order = SORTS[byId("sort").value];
   shown.sort((a, b) => order(data.molecules[a], data.molecules[b]) || a - b);
-  grid.replaceChildren(...shown.map((place) => cards[place]));
+  if (!byId("rows").hidden) drawRows();
+  else grid.replaceChildren(...shown.map((place) => cards[place]));
   byId("count").textContent = shown.length === cards.length
     ? `${number(cards.length)} molecule${cards.length === 1 ? "" : "s"}`
     : `${number(shown.length)} of ${number(cards.length)} molecules`;
-  if (shown.length) rove(cards[shown[0]]);
+  if (shown.length && byId("rows").hidden) rove(cards[shown[0]]);
 }
 
 /* Only one card is in the tab order; arrow keys move to the others. */
@@ -265,6 +268,7 @@ function prepareTools() {
     });
   byId("value-name").textContent = data.value;
   for (const id of ["sort", "class", "trust"]) byId(id).addEventListener("change", arrange);
+  byId("as-table").addEventListener("click", () => showRows(byId("rows").hidden));
   byId("palette").addEventListener("change", (event) => {
     arms = data.palettes[event.target.value];
     showBar();
