@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.contract.target import ResolvedTarget
+from graphxai.contract.target import ValueOfOutputs
 
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts
 from .batches import as_rows
@@ -68,8 +68,8 @@ class PresencePass:
         hidden = (self.explained & ~present).any(-1, keepdim=True)
         return outputs.masked_fill(hidden, 0.0)
 
-    def marginals(self, present: Tensor, target: ResolvedTarget) -> Tensor:
-        """Return the marginals (B, N) of the class's log-odds for all nodes at a coalition.
+    def marginals(self, present: Tensor, value: ValueOfOutputs) -> Tensor:
+        """Return the marginals (B, N) of a value of the outputs for all nodes at a coalition.
 
         The marginal of a present node says how much would be lost without it. That of an absent
         node says how much would be gained with it.
@@ -80,12 +80,12 @@ class PresencePass:
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
             outputs = self.plan.outputs(presence)
-            log_odds = target.log_odds(outputs)
-            (gradient,) = torch.autograd.grad(log_odds.sum(), presence)
-        outputs, log_odds = outputs.detach(), log_odds.detach()
+            at_coalition = value(outputs)
+            (gradient,) = torch.autograd.grad(at_coalition.sum(), presence)
+        outputs, at_coalition = outputs.detach(), at_coalition.detach()
         self._compare(outputs, present)
         of_nodes = gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
-        whole = (log_odds - target.log_odds(torch.zeros_like(outputs)))[:, None]
+        whole = (at_coalition - value(torch.zeros_like(outputs)))[:, None]
         return torch.where(self.explained, whole.to(of_nodes), of_nodes)
 
     def _presence(self, present: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The target of an explanation: one number per graph, computed from the model's outputs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from graphxai.runtime.suggestions import did_you_mean
 Name = str | int
 End = Name | tuple[str, Name]
 Choice = Name | tuple[End, End] | None
+ValueOfOutputs = Callable[[Tensor], Tensor]  # one number for each graph (B,) from (B, num_outputs)
 
 LISTED = 12  # how many tasks an error names
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
-from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.target import Target, ValueOfOutputs
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 
@@ -104,7 +104,7 @@ class PathMarginals(Explainer):
         try:
             run = presence_pass(model, batch, model.embed(batch))
             resolved = target.resolve(model.config, run.whole)
-            scores, spread = two_sided(run, resolved, self.rounds // 2 - 1)
+            scores, spread = two_sided(run, resolved.log_odds, self.rounds // 2 - 1)
         except NotGated as reason:
             warnings.warn(
                 f"{reason}; path_marginals measures attention alone, and LRP the rest.",
@@ -124,9 +124,10 @@ class PathMarginals(Explainer):
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
         if is_graphormer := isinstance(model, Graphormer):
-            measure = partial(marginals, model, batch, tokens, model.bias(batch).detach())
+            bias = model.bias(batch).detach()
+            measure = partial(marginals, model, batch, tokens, bias, resolved.log_odds)
         else:
-            measure = partial(marginals_of_present, model, batch, tokens)
+            measure = partial(marginals_of_present, model, batch, tokens, resolved.log_odds)
         start = scores = relative(path.graph_token, path.relevance, batch.mask)
         samples, measured_nodes = [], []
         measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
@@ -136,7 +137,7 @@ class PathMarginals(Explainer):
             present = first_nodes(scores, batch.mask, share)
             coalition = present.numpy(force=True).tobytes()
             if coalition not in measured:
-                measured[coalition] = measure(present, resolved)
+                measured[coalition] = measure(present)
             samples.append(measured[coalition])
             measured_nodes.append(batch.mask if is_graphormer else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
@@ -150,23 +151,23 @@ def marginals(
     batch: GraphBatch,
     tokens: Tensor,
     bias: Tensor,
+    value: ValueOfOutputs,
     present: Tensor,
-    target: ResolvedTarget,
 ) -> Tensor:
     """Compute the marginals (B, N) of all nodes at the coalition `present` (B, N)."""
     hidden = F.pad(batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
     presence = HIDDEN * hidden.to(tokens.dtype)
     with record(attention_gradients=True) as tape:
         outputs = model.encode(tokens, batch, bias=bias + presence)
-    return through_attention(tape.attention, outputs, target, presence)[:, 1:]
+    return through_attention(tape.attention, outputs, value, presence)[:, 1:]
 
 
 def through_attention(
-    attention: list[Tensor], outputs: Tensor, target: ResolvedTarget, presence: Tensor
+    attention: list[Tensor], outputs: Tensor, value: ValueOfOutputs, presence: Tensor
 ) -> Tensor:
-    """Sum the marginals (B, T) of the class's log-odds over all recorded attention of a pass."""
+    """Sum the marginals (B, T) of a value of the outputs over all recorded attention of a pass."""
     gradients = torch.autograd.grad(
-        target.log_odds(outputs).sum(), attention, allow_unused=True, materialize_grads=True
+        value(outputs).sum(), attention, allow_unused=True, materialize_grads=True
     )
     # under autocast attention has few digits, but 1 - A needs them
     wide = torch.promote_types(outputs.dtype, torch.float32)
@@ -206,8 +207,8 @@ def marginals_of_present(
     model: ExplainableModel,
     batch: GraphBatch,
     tokens: Tensor,
+    value: ValueOfOutputs,
     present: Tensor,
-    target: ResolvedTarget,
 ) -> Tensor:
     """Compute the marginals (B, N) of the present nodes through recorded attention.
 
@@ -228,7 +229,7 @@ def marginals_of_present(
         if bool((present == batch.mask).all()):
             raise
         return tokens.new_zeros(present.shape)
-    marginals_of_tokens = through_attention(tape.attention, outputs, target, rows.new_zeros(()))
+    marginals_of_tokens = through_attention(tape.attention, outputs, value, rows.new_zeros(()))
     scattered = tokens.new_zeros(present.shape)
     of_nodes = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]
     scattered[present] = of_nodes.to(scattered.dtype)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.contract.target import Target
+from graphxai.contract.target import ResolvedTarget, Target
 
 from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .control import generator_of
+from .gate_marginals import between, mean_marginals, pooled
 from .orders import gains, ranks
 from .registry import get_explainer, register
 from .traits import Traits
@@ -90,11 +91,18 @@ class ShapleySampling(_Removal):
     ledger. Orders depend on the seed and on the graph's node features. The spread is the standard
     error over orders, or over pairs if all orders are paired. A single order or pair has no spread.
 
+    With `gates`, a few backward passes say before any order what every node adds at random
+    coalitions, see `gate_marginals`. The orders then correct these estimates. On 12 molecules of
+    BACE with 27 atoms on average, 16 coalitions and 8 orders have the error of 14 orders alone, and
+    16 coalitions without any order, in 32 passes, nearly that of 8 orders in 216. Without orders
+    there is no spread, and more coalitions do not converge to Shapley values.
+
     Args:
         operator: how nodes are removed, "mask" or "zero".
-        permutations: the number of orders.
+        permutations: the number of orders. With `gates` it may be 0, or else has to be at least 4.
         seed: draws the orders.
         antithetic: whether every order is paired with its reverse.
+        gates: the number of coalitions, an even number such as 16. It needs the operator "mask".
     """
 
     name = "shapley_sampling"
@@ -108,15 +116,25 @@ class ShapleySampling(_Removal):
         permutations: int = 8,
         seed: int = 0,
         antithetic: bool = True,
+        gates: int = 0,
     ) -> None:
         super().__init__(operator)
-        if permutations < 1:
+        if gates < 0 or gates % 2:
+            raise ValueError(f"gates must be an even number of coalitions, not {gates}.")
+        if gates and operator != "mask":
+            raise ValueError(f"gates need the operator 'mask', not {operator!r}.")
+        if gates and 0 < permutations < 4:
+            raise ValueError("gates need at least 4 permutations to correct them, or none.")
+        if permutations < 1 and not gates:
             raise ValueError(f"permutations must be at least 1, not {permutations}.")
         self.permutations = permutations
         self.seed = seed
         self.antithetic = antithetic
+        self.gates = gates
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        if not self.permutations:
+            return self._by_coalitions(model, batch, target)
         n = batch.mask.shape[1]
         places = self._places(batch)  # (P, B, N)
         keep = prefixes(places)  # (N + 1, P, B, N)
@@ -128,9 +146,35 @@ class ShapleySampling(_Removal):
         samples = by_place.gather(-1, places.clamp(max=n - 1)).masked_fill(~batch.mask, 0.0)
         if self.antithetic and self.permutations % 2 == 0:
             samples = samples.unflatten(0, (-1, 2)).mean(1)
-        scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
+        if self.gates:
+            gates = self._gates(model, batch, resolved, f[-1, 0] - f[0, 0])
+            scores, error = between(gates, samples, batch.mask)
+        else:
+            scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
+            error = pooled(error, batch.mask)
         attribution = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
         return replace(attribution, biases=f[0, 0], spread=error if len(samples) > 1 else None)
+
+    def _by_coalitions(
+        self, model: ExplainableModel, batch: GraphBatch, target: Target
+    ) -> Attribution:
+        """Score the nodes by coalitions alone."""
+        keep = torch.stack([torch.zeros_like(batch.mask), batch.mask])  # (2, B, N)
+        outputs = self._outputs(model, batch, keep)  # (2, B, num_outputs)
+        resolved = target.resolve(model.config, outputs[1])
+        without_nodes, whole = resolved(outputs)
+        scores = self._gates(model, batch, resolved, whole - without_nodes)
+        attribution = scored(F.pad(scores, (1, 0)), batch, outputs[1], resolved)
+        return replace(attribution, biases=without_nodes)
+
+    def _gates(
+        self, model: ExplainableModel, batch: GraphBatch, target: ResolvedTarget, total: Tensor
+    ) -> Tensor:
+        """Estimate Shapley values (B, N) by coalitions, shifted alike so that they sum to total."""
+        estimates = mean_marginals(model, batch, target, self.gates, self.seed)
+        missing = total - estimates.masked_fill(~batch.mask, 0.0).sum(-1)
+        shift = missing / batch.mask.sum(-1).clamp(min=1)
+        return (estimates + shift[:, None]).masked_fill(~batch.mask, 0.0)
 
     def _places(self, batch: GraphBatch) -> Tensor:
         """Return the position (P, B, N) of every node in every order. It is N at padding."""

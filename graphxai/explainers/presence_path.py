@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from graphxai.contract.target import ResolvedTarget
+from graphxai.contract.target import ValueOfOutputs
 
 from .averages import mean_and_error, mean_size, relative
 from .orders import alternate_nodes, first_nodes
@@ -38,7 +38,7 @@ class PathScores(NamedTuple):
     spread: Tensor
 
 
-def two_sided(run: PresencePass, target: ResolvedTarget, rounds: int) -> PathScores:
+def two_sided(run: PresencePass, value: ValueOfOutputs, rounds: int) -> PathScores:
     """Score the nodes of a batch by their marginals at coalitions of their own order.
 
     Args:
@@ -52,7 +52,7 @@ def two_sided(run: PresencePass, target: ResolvedTarget, rounds: int) -> PathSco
         present = torch.where(empty, mask, present)
         key = present.numpy(force=True).tobytes()
         if key not in measured:
-            measured[key] = run.marginals(present, target)
+            measured[key] = run.marginals(present, value)
         return measured[key]
 
     token = torch.zeros_like(run.whole[:, 0])

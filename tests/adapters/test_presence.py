@@ -223,7 +223,7 @@ def compared(module: nn.Module, graphs: list, seed: int, **settings: object) -> 
     with torch.no_grad():
         wanted = model.encode(model.embed(batch), batch, present)
     torch.testing.assert_close(run.outputs(present), wanted)
-    marginals = run.marginals(present, target)
+    marginals = run.marginals(present, target.log_odds)
     return marginals[:, 1:], removed(model, batch, present, target)[:, 1:]
 
 
@@ -312,14 +312,14 @@ def test_the_middle_of_the_sorted_nodes_is_refused_by_name():
 def test_graphs_of_a_batch_do_not_see_each_other():
     model, batch, run, target = gated(Network("gps"), GRAPHS)
     present = coalition(batch.mask, 4)
-    together = run.marginals(present, target)
+    together = run.marginals(present, target.log_odds)
     for row, data in enumerate(GRAPHS):
         single = model.collate([model.prepare(data).data])
         alone = presence_pass(model, single, model.embed(single))
         n = len(data.x)
         rows = slice(row, row + 1)
         of_row = replace(target, weights=target.weights[rows], offset=target.offset[rows])
-        of_graph = alone.marginals(present[row : row + 1, :n], of_row)
+        of_graph = alone.marginals(present[row : row + 1, :n], of_row.log_odds)
         torch.testing.assert_close(of_graph, together[row : row + 1, :n])
 
 
@@ -350,7 +350,7 @@ def test_without_the_node_that_is_explained_nothing_is_left(pairs):
         wanted = model.encode(model.embed(batch), batch, present)
     assert not bool(wanted.any())
     torch.testing.assert_close(run.outputs(present), wanted)
-    joining = run.marginals(present, target)[:, 2]
+    joining = run.marginals(present, target.log_odds)[:, 2]
     torch.testing.assert_close(joining, target.log_odds(run.whole).detach())
 
 

@@ -34,7 +34,7 @@ def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm,
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     present = torch.tensor([[True, False, True, True, False]])
     target = Target("b").resolve(model.config, model.encode(tokens, batch))
-    values = marginals(model, batch, tokens, bias, present, target)
+    values = marginals(model, batch, tokens, bias, target.log_odds, present)
 
     shown = torch.tensor([True, True, False, True, True, False])  # with the graph token
     layers = []
@@ -119,7 +119,7 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
     target = Target().resolve(model.config, model(batch).detach())
     with explaining(model):
         tokens = model.embed(batch).detach()
-        values = marginals_of_present(model, batch, tokens, present, target)
+        values = marginals_of_present(model, batch, tokens, target.log_odds, present)
     assert not values[~present].any()
     for b, graph in enumerate(graphs):
         part = graph.subgraph(present[b, : graph.num_nodes])
@@ -127,7 +127,7 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
         target = Target().resolve(model.config, model(alone).detach())
         with explaining(model):
             tokens = model.embed(alone).detach()
-            expected = marginals_of_present(model, alone, tokens, alone.mask, target)
+            expected = marginals_of_present(model, alone, tokens, target.log_odds, alone.mask)
         torch.testing.assert_close(values[b][present[b]], expected[0], atol=1e-5, rtol=1e-4)
         assert expected.abs().max() > 1e-4
 
@@ -153,7 +153,7 @@ def test_a_node_alone_with_a_graph_token_still_has_a_marginal():
     with explaining(model):
         only_second = torch.tensor([[False, True, False]])
         values = marginals_of_present(
-            model, batch, model.embed(batch).detach(), only_second, target
+            model, batch, model.embed(batch).detach(), target.log_odds, only_second
         )
     assert abs(values[0, 1]) > 1e-4
     assert not values[~only_second].any()

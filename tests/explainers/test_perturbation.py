@@ -1,31 +1,22 @@
 """Occlusion and Shapley values agree with direct loops, and with brute force over subsets."""
 
-from itertools import chain, combinations, permutations
-from math import comb
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from shapley import batch_of, graph_of, shapley_by_brute_force
 
 from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
 from graphxai.explainers import variants as passes
 from graphxai.explainers.orders import gains
-from graphxai.models.graphormer import StructureEncoding, collate
+from graphxai.models.graphormer import collate
 from toy import random_graphormer
 
 SMALL = ("CCO", "CC(=O)N", "C1CC1O", "O=S(=O)(N)C", "C")
-
-
-def graph_of(model, smiles):
-    return StructureEncoding.from_config(model.config)(molecule_to_data(smiles))
-
-
-def batch_of(model, smiles):
-    return collate([graph_of(model, s) for s in smiles])
 
 
 class Contract:
@@ -76,21 +67,6 @@ def test_occlusion_is_the_loss_without_each_node(smiles):
             attribution = get_explainer("occlusion", operator=operator).attribute(model, batch)
             torch.testing.assert_close(attribution.relevance[0], torch.stack(expected))
             assert attribution.graph_token.item() == 0
-
-
-def shapley_by_brute_force(model, graph, operator):
-    """Apply Shapley's own formula, a weighted sum over all subsets of the other nodes."""
-    n = graph.num_nodes
-    subsets = list(chain.from_iterable(combinations(range(n), k) for k in range(n + 1)))
-    keep = torch.tensor([[i in subset for i in range(n)] for subset in subsets])
-    outputs = outputs_of_parts(model, graph, keep, operator)[:, 0]
-    value = dict(zip(subsets, outputs.tolist(), strict=True))
-    scores = np.zeros(n)
-    for i in range(n):
-        for subset in (s for s in subsets if i not in s):
-            joined = tuple(sorted((*subset, i)))
-            scores[i] += (value[joined] - value[subset]) / (n * comb(n - 1, len(subset)))
-    return scores
 
 
 class AllOrders(ShapleySampling):
