@@ -1,6 +1,7 @@
 """The command `graphxai app`: a page on this machine where changes to molecules are tried live."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +26,21 @@ def app(
             " parents.",
         ),
     ] = False,
+    molecule_features: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--molecule-features",
+            help="Features of whole molecules that a model of chemprop reads, such as"
+            " morgan_binary; repeat for several [default: as in its config.toml].",
+        ),
+    ] = None,
+    behind_proxy: Annotated[
+        str | None,
+        typer.Option(
+            help="Address at which a proxy serves the page, such as"
+            " https://hub.example/user/ann/proxy/8765/. Needs --port."
+        ),
+    ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
     ] = 0,
@@ -42,17 +58,27 @@ def app(
 
     `graphxai app --model runs/mine/model --model bace`
 
+    `graphxai app --model bace --model solubility`
+
     `graphxai app --port 8765 --no-browser`
+
+    `graphxai app --port 8765 --behind-proxy https://hub.example/user/ann/proxy/8765/`
     """
     from contextlib import suppress
 
-    from graphxai.api import load
     from graphxai.tables.app.server import serve
 
+    from .arguments import load_several
+
+    if behind_proxy is not None and not port:
+        raise typer.BadParameter("--behind-proxy: name the port that the proxy asks, by --port.")
     with suppress(KeyboardInterrupt):
-        names = model or ["bace"]
-        models = [load(name, as_drawn=True) for name in names] if as_drawn else names
-        serve(models, port, open_browser=browser, log=_print_address)
+        names: Sequence[Any] = model or ["bace"]
+        if as_drawn or molecule_features:
+            reading: dict[str, Any] = {"as_drawn": as_drawn, "molecule_features": molecule_features}
+            names = load_several(names, **reading)
+        opened = browser and behind_proxy is None
+        serve(names, port, open_browser=opened, public=behind_proxy, log=_print_address)
 
 
 def _print_address(address: str) -> None:

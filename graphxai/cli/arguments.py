@@ -54,6 +54,15 @@ AsDrawnOption = Annotated[
     ),
     applies_to("smiles", "table", "ray", "bace", "checkpoint", "training"),
 ]
+MoleculeFeaturesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--molecule-features",
+        help="Features of whole molecules that a model of chemprop reads, such as morgan_binary;"
+        " repeat for several [default: as in its config.toml].",
+    ),
+    applies_to("smiles", "table"),
+]
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
@@ -76,7 +85,11 @@ def share_imports() -> None:
 
 
 def load_with_warning(
-    name_or_folder: str | Path, device: str | None = None, *, as_drawn: bool = False
+    name_or_folder: str | Path,
+    device: str | None = None,
+    *,
+    as_drawn: bool = False,
+    molecule_features: Sequence[str] | None = None,
 ) -> "Model":
     """Load a model to a device, and warn on standard error if its test scores are of no use."""
     from graphxai.api import load
@@ -84,7 +97,9 @@ def load_with_warning(
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 
-    model = on_device(require_purpose(load(name_or_folder, as_drawn=as_drawn)), device)
+    features = tuple(molecule_features or ())
+    model = load(name_or_folder, as_drawn=as_drawn, molecule_features=features)
+    model = on_device(require_purpose(model), device)
     useless = useless_tasks(model.origin.metadata.get("scores"))
     if useless:
         text = "; ".join(useless)
@@ -92,14 +107,26 @@ def load_with_warning(
     return model
 
 
-def load_several(names: Sequence[str], *, as_drawn: bool = False) -> "list[Model]":
+def load_several(
+    names: Sequence[str],
+    *,
+    as_drawn: bool = False,
+    molecule_features: Sequence[str] | None = None,
+) -> "list[Model]":
     """Load models of molecules as `load_with_warning` does.
 
-    Raises ValueError if there are several, and one does not read molecules.
+    Features of whole molecules are given to the models of chemprop among them. Raises ValueError if
+    there are features but no such model, or several models of which one does not read molecules.
     """
+    from graphxai.adapters.chemprop.paths import is_chemprop_path
     from graphxai.tables.batches import require_molecules
 
-    models = [load_with_warning(name, as_drawn=as_drawn) for name in names]
+    readers = [name for name in names if is_chemprop_path(name)] or names[:1]
+    features = {name: molecule_features if name in readers else None for name in names}
+    models = [
+        load_with_warning(name, as_drawn=as_drawn, molecule_features=features[name])
+        for name in names
+    ]
     for model in models if len(models) > 1 else ():
         require_molecules(model)
     return models

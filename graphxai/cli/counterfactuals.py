@@ -8,6 +8,7 @@ import typer
 from .arguments import (
     AsDrawnOption,
     ModelsOption,
+    MoleculeFeaturesOption,
     SeedOption,
     kind_of,
     load_several,
@@ -47,6 +48,7 @@ def counterfactuals(
     ] = "",
     model: ModelsOption = None,
     as_drawn: AsDrawnOption = False,
+    molecule_features: MoleculeFeaturesOption = None,
     sources: Annotated[
         str,
         typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
@@ -128,7 +130,7 @@ def counterfactuals(
     if out.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
     require_out(out, source)
-    models = load_several(model or ["bace"], as_drawn=as_drawn)
+    models = load_several(model or ["bace"], as_drawn=as_drawn, molecule_features=molecule_features)
     options: dict[str, Any] = {
         "keep": keep or (),
         "predictions": predictions,

@@ -14,6 +14,7 @@ from .arguments import (
     AsDrawnOption,
     DeviceOption,
     ModelOption,
+    MoleculeFeaturesOption,
     NodeOption,
     check_level,
     kind_of,
@@ -68,6 +69,7 @@ def explain(
     *,
     model: ModelOption = None,
     as_drawn: AsDrawnOption = False,
+    molecule_features: MoleculeFeaturesOption = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,6 +144,7 @@ def explain(
     methods = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
     limit = _limit(scale)
     model = model or ("mnist-superpixels" if kind == "image" else "bace")
+    reading: dict[str, Any] = {"as_drawn": as_drawn, "molecule_features": molecule_features}
     if kind in ("table", "ray", "graphs"):
         if len(methods) > 1:
             raise typer.BadParameter("a table or folder takes one --method at a time.")
@@ -169,13 +172,13 @@ def explain(
             look = replace(drawing, suffix=f".{pictures.value}", limit=limit)
             settings = replace(settings, pictures=look)
         folder = _folder(place)
-        loaded = load_with_warning(model, device, as_drawn=as_drawn)
+        loaded = load_with_warning(model, device, **reading)
         check_level(context, loaded, settings.level)
         _explain_table(loaded, source, methods[0], folder, settings, scale == "shared")
     else:
         out = None if place is None else Path(place)
         _require_writable(out, methods)
-        loaded = load_with_warning(model, device, as_drawn=as_drawn)
+        loaded = load_with_warning(model, device, **reading)
         require_kind(loaded, source, kind)
         if out is not None:
             require_out(out, source if kind == "image" else "")

@@ -15,6 +15,7 @@ from graphxai.tables.settings import PredictionSettings, RowSettings
 
 from .arguments import (
     AsDrawnOption,
+    MoleculeFeaturesOption,
     MoleculeModelOption,
     kind_of,
     load_with_warning,
@@ -65,6 +66,7 @@ def fragments(
     ] = None,
     model: MoleculeModelOption = "bace",
     as_drawn: AsDrawnOption = False,
+    molecule_features: MoleculeFeaturesOption = None,
     method: Annotated[
         str,
         typer.Option(
@@ -120,7 +122,7 @@ def fragments(
     if out.suffix.lower() == ".parquet":
         require_pyarrow(out)
     division = _patterns(smarts) if smarts else scheme
-    loaded = load_with_warning(model, as_drawn=as_drawn)
+    loaded = load_with_warning(model, as_drawn=as_drawn, molecule_features=molecule_features)
     share_imports()
     with exclusive_lock(out):
         if kind == "smiles":

@@ -13,6 +13,7 @@ from graphxai.tables.settings import PredictionSettings
 from .arguments import (
     AsDrawnOption,
     ModelsOption,
+    MoleculeFeaturesOption,
     NodeOption,
     check_level,
     kind_of,
@@ -52,6 +53,7 @@ def predict(
         applies_to("smiles", "table"),
     ] = "",
     as_drawn: AsDrawnOption = False,
+    molecule_features: MoleculeFeaturesOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV file to write, for a table or graphs [default: print]."),
@@ -79,7 +81,7 @@ def predict(
     kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
     names = model or ["mnist-superpixels" if kind == "image" else "bace"]
-    models = load_several(names, as_drawn=as_drawn)
+    models = load_several(names, as_drawn=as_drawn, molecule_features=molecule_features)
     for each in models:
         require_kind(each, source, kind)
         check_level(context, each, settings.level)

@@ -10,6 +10,7 @@ from graphxai.tables.settings import ReportSettings
 from .arguments import (
     AsDrawnOption,
     ModelsOption,
+    MoleculeFeaturesOption,
     check_level,
     load_several,
     require_out,
@@ -31,6 +32,7 @@ def report(
     *,
     model: ModelsOption = None,
     as_drawn: AsDrawnOption = False,
+    molecule_features: MoleculeFeaturesOption = None,
     out: Annotated[Path, typer.Option(help="HTML file to write."), APPLIES_ALWAYS] = Path(
         "report.html"
     ),
@@ -65,7 +67,9 @@ def report(
     require_out(out, table)
     share_imports()
     with exclusive_lock(out):
-        models = load_several(model or ["bace"], as_drawn=as_drawn)
+        models = load_several(
+            model or ["bace"], as_drawn=as_drawn, molecule_features=molecule_features
+        )
         for each in models:
             check_level(context, each, settings.level)
         loaded = models if len(models) > 1 else models[0]

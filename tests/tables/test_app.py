@@ -20,6 +20,7 @@ import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
 from graphxai.contract.target import Target
 from graphxai.tables.app import molecules, server, tables
+from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
@@ -79,6 +80,48 @@ def test_strangers_are_refused(client, headers):
 def test_our_own_page_is_answered(client):
     headers = {"Origin": HOME, "Sec-Fetch-Site": "same-origin"}
     assert client.post("/api/about", json={}, headers=headers).status_code == 200
+
+
+PUBLIC = "https://hub.example/user/ann/proxy/8765"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "hub.example", "Origin": "https://hub.example"}, 200),
+        ({"Host": f"127.0.0.1:{PORT}", "Origin": "https://hub.example"}, 200),  # host rewritten
+        ({"Host": f"127.0.0.1:{PORT}", "Origin": HOME}, 200),
+        ({"Host": "hub.example", "Origin": "http://hub.example"}, 403),
+        ({"Host": "hub.example", "Origin": "https://hub.example:8443"}, 403),
+        ({"Host": "hub.example", "Origin": "https://evil.example"}, 403),
+        ({"Host": "hub.example", "Origin": HOME}, 403),
+        ({"Host": "evil.example", "Origin": "https://hub.example"}, 403),
+        ({"Host": "hub.example", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "hub.example", "X-Graphxai-Token": "another"}, 403),
+    ],
+)
+def test_behind_a_proxy_its_own_address_is_answered_and_no_other(model, headers, status):
+    public = PublicAddress.of(PUBLIC)
+    app = server.application(OfferedModels([model]), TOKEN, PORT, public)
+    with TestClient(app, base_url=HOME, headers={"X-Graphxai-Token": TOKEN}) as proxied:
+        assert proxied.post("/api/about", json={}, headers=headers).status_code == status
+
+
+def test_the_public_address_is_read_strictly():
+    assert PublicAddress.of(PUBLIC).page == f"{PUBLIC}/"
+    assert PublicAddress.of("https://hub.example:443").host == "hub.example"
+    assert PublicAddress.of("http://hub.example:8443/a").origin == "http://hub.example:8443"
+    for wrong in (
+        "hub.example",
+        "ftp://a",
+        "https://",
+        "https://u:p@a/",
+        "https://a/?b",
+        "https://[",
+        "https://a/\n",
+    ):
+        with pytest.raises(ValueError, match="is not the address of a page"):
+            PublicAddress.of(wrong)
 
 
 def test_the_page_needs_the_token_and_allows_its_own_script_alone(client):

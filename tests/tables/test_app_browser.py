@@ -36,17 +36,22 @@ SHOWN = "byId('written').textContent"
 
 
 @contextmanager
-def serving(models, token, port=0):
-    """Run the server in a thread, and yield the address of its page."""
+def serving(models, token, port=0, prefix=""):
+    """Run the server in a thread, behind a proxy if there is a prefix, and yield its address."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
-        app = server.application(models, token, port)
+        guarded = server.application(models, token, port)
+
+        async def app(scope, receive, send):  # passes on the path behind the prefix
+            scope["path"] = scope.get("path", "").removeprefix(prefix)
+            await guarded(scope, receive, send)
+
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{port}/?token={token}"
+            yield f"http://127.0.0.1:{port}{prefix}/?token={token}"
         finally:
             running.should_exit = True
             thread.join()
@@ -311,6 +316,15 @@ def test_methods_stand_side_by_side_and_the_target_is_chosen_in_place(page):
     page.choose("#target", json.dumps(["pIC50", ""], separators=(",", ":")))
     page.wait("byId('prediction').textContent.startsWith('pIC50')")
     assert "task=pIC50" in page.js("location.hash")
+
+
+def test_the_page_works_in_a_folder_of_a_proxy(browser, models):
+    with serving(models, "proxied", prefix="/user/ann/proxy/8765") as address:
+        browser.open(address)
+        browser.wait("typeof about === 'object' && about !== null")
+        start(browser)
+        browser.errors.clear()
+        assert "/user/ann/proxy/8765/#" in browser.js("host.address('')")
 
 
 def test_twenty_tabs_at_once_all_show_their_molecule(page, address):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import graphxai as gx
 from graphxai.evaluation.report import Report
@@ -15,6 +16,7 @@ from graphxai.evaluation.report import Report
 pytest.importorskip("chemprop", reason="chemprop is an extra")
 
 from chemprop_models import mpnn
+from graphxai.cli.main import app
 from graphxai.contract.target import Target
 from graphxai.explainers import get_explainer
 from graphxai.tables.app.models import OfferedModels
@@ -110,3 +112,20 @@ def test_training_compounds_beside_a_model_say_how_near_a_molecule_is(tmp_path):
     (run / "training.csv").write_text("smiles\nCCO\nCCCO\n")
     prediction = gx.predict(gx.load(run), "CCO")["logSolubility"]
     assert prediction.nearness.word == "training compound"
+
+
+def test_the_command_line_names_the_features_of_whole_molecules(monkeypatch, tmp_path):
+    asked = []
+
+    def load(path, *, as_drawn=False, molecule_features=()):
+        asked.append((Path(path).name, molecule_features))
+        return gx.load(RUN)
+
+    monkeypatch.setattr("graphxai.api.load", load)
+    features = ["--molecule-features", "charge", "--molecule-features", "rdkit_2d"]
+    two = ["--model", "solubility", "--model", str(RUN)]
+    CliRunner().invoke(app, ["predict", "CCO", *two, *features], catch_exceptions=False)
+    assert asked == [("solubility", ()), (RUN.name, ("charge", "rdkit_2d"))]
+    monkeypatch.undo()
+    refused = CliRunner().invoke(app, ["predict", "CCO", "--model", "solubility", *features])
+    assert "are for models of chemprop" in str(refused.exception)

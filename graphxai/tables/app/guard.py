@@ -3,9 +3,14 @@
 The web page of somebody else may send requests to 127.0.0.1, and after DNS rebinding it may even
 read the answers. So the host must be ours. If a request names an origin, this must be ours too.
 Each request needs the token.
+
+Behind a proxy, such as JupyterHub's, the page has an address of its own. Its host is then ours as
+well, and its origin is the only one from which requests to it may come.
 """
 
+from dataclasses import dataclass
 from secrets import compare_digest
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import JSONResponse
@@ -22,12 +27,55 @@ HEADERS = {
 }
 
 
+@dataclass(frozen=True)
+class PublicAddress:
+    """The address at which a proxy serves the page.
+
+    Attributes:
+        page: the address of the page, which ends in "/".
+        origin: its scheme, host and port, as browsers write an origin.
+        host: its host, with the port unless that is the usual one.
+    """
+
+    page: str
+    origin: str
+    host: str
+
+    @classmethod
+    def of(cls, address: str) -> "PublicAddress":
+        """Read an address such as https://hub.example/user/ann/proxy/8765/.
+
+        Raises ValueError if it is no address of a page.
+        """
+        wrong = f"{address!r} is not the address of a page, such as https://hub.example/graphxai/."
+        try:
+            parts = urlsplit(address)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise ValueError(wrong) from None
+        plain = address.isascii() and address.isprintable() and not parts.query + parts.fragment
+        if parts.scheme not in ("http", "https") or not host or parts.username or not plain:
+            raise ValueError(wrong)
+        if port is not None and port != {"http": 80, "https": 443}[parts.scheme]:
+            host = f"{host}:{port}"
+        origin = f"{parts.scheme}://{host}"
+        return cls(f"{origin}{parts.path.rstrip('/')}/", origin, host)
+
+
 class Guard:
     """A layer that lets a request through to an application, or refuses it with status 403."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str, port: int, public: PublicAddress | None = None
+    ) -> None:
         self.app, self.token = app, token.encode()
-        self.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        local = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        # for each host, the origins from which requests to it may come
+        self.origins = {host: {f"http://{host}"} for host in local}
+        if public is not None:
+            # proxies ask by the name of the page, or by that of this machine
+            for host in (public.host, *local):
+                self.origins.setdefault(host, set()).add(public.origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Web sockets are not supported."""
@@ -49,10 +97,10 @@ class Guard:
         """Return the reason why a request is refused, or None if it is not."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or hosts[0] not in self.hosts:
-            return "this server answers to 127.0.0.1 only."
+        if len(hosts) != 1 or hosts[0] not in self.origins:
+            return "this server answers to 127.0.0.1 only; behind a proxy, use --behind-proxy."
         page = scope["path"] == "/"
-        if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
+        if any(origin not in self.origins[hosts[0]] for origin in headers.getlist("origin")):
             return "requests of other pages are refused."
         if not page and headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return "requests of other pages are refused."

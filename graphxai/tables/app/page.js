@@ -8,7 +8,7 @@ const GONE = "The server does not answer. Start graphxai app again, copy the lin
 async function request(name, body, signal) {
   let response;
   try {
-    response = await fetch(`/api/${name}`, {
+    response = await fetch(`api/${name}`, { // beside the page, which a proxy may serve in a folder
       method: "POST", signal, body: JSON.stringify(body),
       headers: { "Content-Type": "application/json", "X-Graphxai-Token": token },
     });
@@ -43,5 +43,5 @@ const host = {
     restore(location.hash);
   },
   remember: (link) => history.replaceState(null, "", `${location.pathname}${location.search}#${link}`),
-  address: (link) => `${location.origin}/#${link}`, // without the token
+  address: (link) => `${location.origin}${location.pathname}#${link}`, // without the token
 };

@@ -30,7 +30,7 @@ from graphxai.explanation.html import security_policy
 from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
 from .browser import opened_in_browser
 from .connections import ARRIVAL, TimedConnection
-from .guard import Guard
+from .guard import Guard, PublicAddress
 from .models import OfferedModels
 from .page import filled, text_of, view_script
 
@@ -38,8 +38,17 @@ PATIENCE = 30.0  # how long a request waits for its turn, in seconds
 LOGGER = logging.getLogger(__name__)
 
 
-def application(models: OfferedModels, token: str, port: int) -> Guard:
-    """Return the page and the answers to its requests as an ASGI application."""
+def application(
+    models: OfferedModels, token: str, port: int, public: PublicAddress | None = None
+) -> Guard:
+    """Return the page and the answers to its requests as an ASGI application.
+
+    Args:
+        models: the models.
+        token: what each request needs.
+        port: the port on this machine.
+        public: the address at which a proxy serves the page, or None.
+    """
     turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
     async def page(request: Request) -> Response:
@@ -76,7 +85,7 @@ def application(models: OfferedModels, token: str, port: int) -> Guard:
         Route("/api/{name}", answer, methods=["POST"]),
     ]
     handlers: Any = {HTTPException: _refused}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port, public)
 
 
 def serve(
@@ -84,6 +93,7 @@ def serve(
     port: int = 0,
     *,
     open_browser: bool = True,
+    public: str | None = None,
     log: Callable[[str], None] = print,
 ) -> None:
     """Serve the page on 127.0.0.1 until interrupted.
@@ -92,18 +102,23 @@ def serve(
         models: models, names or folders.
         port: the port, or 0 for any free port.
         open_browser: whether to open the page in the browser.
+        public: the address at which a proxy on this machine serves the page, or None. Then requests
+            to that address and from its pages are answered, too.
         log: is called with the address, which includes the token, before the browser opens it.
     """
+    proxied = None if public is None else PublicAddress.of(public)
     offered, token = OfferedModels(models), secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
-        address = f"http://127.0.0.1:{port}/?token={token}"
+        place = f"http://127.0.0.1:{port}/" if proxied is None else proxied.page
+        address = f"{place}?token={token}"
         config = uvicorn.Config(
-            application(offered, token, port),
+            application(offered, token, port, proxied),
             access_log=False,  # which would hold the token
             log_level="warning",
             lifespan="off",
             ws="none",
+            proxy_headers=False,  # nothing here depends on what a proxy says of its clients
             http=TimedConnection,
             server_header=False,
             limit_concurrency=100,
