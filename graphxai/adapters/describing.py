@@ -1,6 +1,6 @@
 """Describe the passes of a wrapped model to the engine that explains them."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
         rows=rows,
         layout=batch.layout,
         others=others,
-        graphs_of=batch.graphs_of,
+        graphs_of=cache(batch.graphs_of),
         leaves=leaves,
         key=everything_else_read,
         memory=model.memory,

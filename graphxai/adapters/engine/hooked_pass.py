@@ -127,16 +127,18 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
         raise Opaque("an output that does not depend on the nodes")
     plan = plan_for(request, graph, rules, hooks)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
+    sums = plan.watch_rows(request, graph)
+    additions = plan.additions if sums is None else ()
+    parameters = [graph.nodes[a.parameter].variable for a in additions]
     added = AddedConstants(
         [parameter.detach() if a.batch_norm is None
          else shift_of_batch_norm(parameter.detach(), graph.nodes[a.batch_norm])
-         for parameter, a in zip(parameters, plan.additions, strict=True)],
+         for parameter, a in zip(parameters, additions, strict=True)],
         parameters,
         {name: request.others[name].detach() for name in edges},
         list(edges.values()),
     )  # fmt: skip
-    return _HookedPass(request, leaf, outputs, plan, added, plan.watch_rows(request, graph))
+    return _HookedPass(request, leaf, outputs, plan, added, sums)
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:

@@ -121,8 +121,8 @@ def _make_plan(
     if any(op.name in GATES for op in trace.ops):
         _refuse_constant_rows(trace)
     of_nodes = make_plan(trace, roles, rules, NODES)
-    plan = make_plan(trace, roles, rules)
-    if any(
+    plan = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
+    if plan is not of_nodes and any(
         of_nodes.taken[op.number] != {v for v in plan.taken[op.number] if of_nodes.signal[v]}
         for op in of_nodes.passing
     ):

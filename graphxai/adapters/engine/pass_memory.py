@@ -34,6 +34,7 @@ class PassMemory:
 
     def __init__(self) -> None:
         self.tier: Tier | None = None
+        self._unchanged: set[bool] = set()
         self.plans: dict[object, Any] = {}
         self._failures: dict[Rules, list[Opaque]] = {}
         self._warned = False
@@ -48,6 +49,16 @@ class PassMemory:
     def why_recorded(self) -> str | None:
         """The reason why a pass had to be recorded, under the rules for which one last had to."""
         return str(list(self._failures.values())[-1][-1]) if self._failures else None
+
+    def note_pass(self, tier: Tier, unchanged: bool = False) -> None:
+        """Remember the tier of a pass, and whether it was one of the model as it is."""
+        self.tier = tier
+        self._unchanged.add(unchanged)
+
+    def only_unchanged_passes(self) -> bool:
+        """Whether all passes since this was last asked were of the model as it is, if any."""
+        unchanged, self._unchanged = self._unchanged, set()
+        return unchanged == {True}
 
     def allows_hooks(self, rules: Rules) -> bool:
         """Whether a pass by hooks under these rules is worth a try."""

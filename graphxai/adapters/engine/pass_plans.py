@@ -11,7 +11,7 @@ from .ledger_lines import LedgerLines, modules_by_line
 from .pass_request import NODES
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
-from .trace import WEIGHTS, Ref, Trace
+from .trace import Ref, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +81,7 @@ def make_plans(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
     of_nodes = make_plan(trace, roles, rules, NODES)
     if not biases:
         return PassPlans(of_nodes, of_nodes, names)
-    all_live = 0
-    for live in trace.flow.live:
-        all_live |= live
-    other_inputs = all_live & ~(NODES | WEIGHTS)
-    of_all = make_plan(trace, roles, rules) if other_inputs else of_nodes
+    of_all = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
     plans = PassPlans(of_nodes, of_all, names)
     plans.modules.update(modules_by_line(of_all, plans.lines))
     read = {ref.value for op in of_all.ops for ref in op.reads}

@@ -35,6 +35,7 @@ class PassRequest:
         key: everything that `call` reads besides the rows, so that a pass with the same key and
             rows need not run again; empty if that is unknown.
         memory: what earlier passes of the wrapped model have shown.
+        has_module_rules: whether rules compute some of the modules.
         part: returns the same pass for a few of many graphs, or None if there are only a few.
     """
 
@@ -47,6 +48,7 @@ class PassRequest:
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
     key: tuple[Any, ...] = ()
     memory: PassMemory = field(default_factory=PassMemory)
+    has_module_rules: bool = False
     part: Callable[[], "PassRequest | None"] = lambda: None
 
     @property
@@ -103,4 +105,5 @@ def with_module_rules(
         return None if some is None else with_module_rules(some, rules)[0]
 
     key = request.key and (*request.key, *rules)
-    return replace(request, call=call, key=key, part=part), acted
+    changed = replace(request, call=call, key=key, part=part, has_module_rules=True)
+    return changed, acted

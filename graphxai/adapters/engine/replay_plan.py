@@ -76,7 +76,6 @@ class _Planner:
         self.taken: dict[int, frozenset[int]] = {}
         self.ops: set[int] = set()
         self.passing: set[int] = set()
-        self._touching: dict[int, list[int]] | None = None
         self._todo: list[tuple[int, bool]] = []
         # by the order of operations: an attention matrix that was written in has the last value
         for value in sorted(range(len(trace.flow.maker)), key=trace.flow.maker.__getitem__):
@@ -145,7 +144,7 @@ class _Planner:
         """
         passing = passing and bool(self.signal[value])
         if slot in self.trace.memory.unstable:
-            for number in self._all_that_touch(slot):
+            for number in self.trace.touching(slot):
                 self._add(number, False)
         if passing:
             for part in self.trace.flow.merged.get(value, ()):
@@ -159,12 +158,3 @@ class _Planner:
             self.ops.add(number)
             planned.add(number)
             self._todo.append((number, passing))
-
-    def _all_that_touch(self, slot: int) -> list[int]:
-        """Return the operations that make or write to any view of a slot's storage."""
-        if self._touching is None:
-            self._touching = {}
-            for op in self.trace.ops:
-                for storage in {self.trace.memory.storage[ref.slot] for ref in op.makes}:
-                    self._touching.setdefault(storage, []).append(op.number)
-        return self._touching.get(self.trace.memory.storage[slot], [])

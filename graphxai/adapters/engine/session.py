@@ -21,20 +21,20 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     """Return the outputs (B, C) of node rows under the rules, and record what the tape asks for."""
     memory = request.memory
     if tape is not None and not tape.with_biases:
-        memory.tier = "recording"
+        memory.note_pass("recording")
         return _pass_with_attention(request, rules, tape)
     if tape is not None and not request.leaves and memory.allows_hooks(rules):
         try:
             outputs, tape.deferred_shares = pass_by_hooks(
                 request, rules, lambda part, weights: explain_recorded(part, rules, weights)
             )
-            memory.tier = "hooks"
+            memory.note_pass("hooks", unchanged=not request.has_module_rules)
             return connected_to_nodes(outputs, request)
         except Opaque as why:
             memory.note_failure(rules, why)
         except Exception as error:  # the recorded pass raises it again if it is the model's
             memory.note_failure(rules, Opaque(str(error) or type(error).__name__))
-    memory.tier = "recording"
+    memory.note_pass("recording")
     return pass_by_recording(request, rules, tape)
 
 
@@ -60,7 +60,7 @@ def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tens
 
 def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor:
     """Return the outputs (B, C) of node rows, from which relevance passes by positive rules."""
-    request.memory.tier = "recording"
+    request.memory.note_pass("recording")
     name, size = request.name, len(request.layout.mask)
     trace, nodes, roles = annotated_trace(request)
     inputs = {trace.slot_of(NODES): request.rows}

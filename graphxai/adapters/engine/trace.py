@@ -179,11 +179,32 @@ class Trace:
     first_exit: int | None = None
     random_results: dict[int, Tensor] = field(default_factory=dict)
     random_calls: set[tuple[str, str]] = field(default_factory=set)
+    # the number of operations that were looked at, and by storage those that touch it
+    _touching: tuple[int, dict[int, list[int]]] = field(default_factory=lambda: (0, {}))
 
     def new_value(self, slot: int, maker: int = -1, depends: int = 0, live: int = 0) -> int:
         """Let a slot hold a new value from now on."""
         self.memory.latest[slot] = self.flow.add(slot, maker, depends, live)
         return self.memory.latest[slot]
+
+    @property
+    def live_inputs(self) -> int:
+        """The bits of the inputs to which gradients of results flow back."""
+        live = 0
+        for value, maker in enumerate(self.flow.maker):
+            live |= self.flow.live[value] if maker >= 0 else 0
+        return live & ~WEIGHTS
+
+    def touching(self, slot: int) -> list[int]:
+        """Return the operations that make or write to any view of a slot's storage."""
+        count, by_storage = self._touching
+        if count != len(self.ops):
+            by_storage = {}
+            for op in self.ops:
+                for storage in {self.memory.storage[ref.slot] for ref in op.makes}:
+                    by_storage.setdefault(storage, []).append(op.number)
+            self._touching = len(self.ops), by_storage
+        return by_storage.get(self.memory.storage[slot], [])
 
     def slot_of(self, bit: int) -> int:
         """Return the slot of the input with this bit."""
