@@ -27,6 +27,7 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
         shown (B, N): False at the tokens to hide.
     """
     everything_else_read = (model.settings, shown, *batch.contents())
+    call_with_leaves = model.rows_to_outputs(batch, shown) if batch.leaves else None
     leaves, batch = batch.leaves, batch.without_gradients()
     no_inputs = NO_INPUTS if not model.settings.embedding else NO_INPUTS - {"x"}
     others = {
@@ -42,6 +43,7 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
         others=others,
         graphs_of=cache(batch.graphs_of),
         leaves=leaves,
+        call_with_leaves=call_with_leaves,
         key=everything_else_read,
         memory=model.memory,
         part=partial(_pass_of_two, model, rows, batch, shown),

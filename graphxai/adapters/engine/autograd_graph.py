@@ -55,12 +55,14 @@ class GraphTrace(Trace):
             result.
         shapes: the shape of each value, or None for a constant.
         parameters: the values of parameters.
+        numbers: by operation, the attribute in which its node saved a single number.
     """
 
     places: list[int] = field(default_factory=list)
     results: dict[int, tuple[int, int]] = field(default_factory=dict)
     shapes: list[torch.Size | None] = field(default_factory=list)
     parameters: set[int] = field(default_factory=set)
+    numbers: dict[int, str] = field(default_factory=dict)
 
     def shape(self, value: int) -> torch.Size:
         """Return the shape of a value."""
@@ -269,6 +271,8 @@ class _TraceWriter:
                 saved = getattr(node, f"_saved_{attribute}")
                 unseen = unseen or saved is None
                 args[place] = self._constant(None if saved is None else _identity(saved))
+                if isinstance(saved, Tensor) and not saved.dim():
+                    self.trace.numbers[len(self.trace.ops)] = attribute
         numbers: dict[str, Any] = {}
         for attribute, number_place in kind.numbers.items():
             setting = _signed(getattr(node, f"_saved_{attribute}"))

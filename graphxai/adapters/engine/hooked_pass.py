@@ -144,7 +144,7 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
     """Return the graph's other attributes that gradients can lead to, by name."""
     inputs = {n: t for n, t in request.others.items() if t.is_floating_point()}
-    if any(t.requires_grad or not t.is_leaf for t in inputs.values()):
+    if any(not t.is_leaf or t.requires_grad != (n in request.leaves) for n, t in inputs.items()):
         raise Opaque("an attribute of the graph that requires a gradient")
     if len({id(t) for t in inputs.values()}) < len(inputs):
         raise Opaque("an attribute of the graph under two names")
@@ -155,8 +155,11 @@ def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
 
 @contextmanager
 def _requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let tensors require a gradient within the block; the edges to them stay valid."""
-    tensors = list(tensors)
+    """Let tensors require a gradient within the block; the edges to them stay valid.
+
+    Leaves whose relevance is wanted do so anyway.
+    """
+    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
     for tensor in tensors:
         tensor.requires_grad_()
     try:

@@ -39,6 +39,7 @@ class HookedPlan:
         places: for each operation, the place of its node in the graph.
         results: for each value, the place of its node and the number of the result.
         additions: the parameters that are added to signals.
+        numbers: the places of nodes that have saved a single number, with the attribute's name.
         row_sums: how the biases are divided among several graphs by their rows, or None if that is
             unclear or not needed.
         alike: groups of nodes on the same values, each with the pattern of equal settings among
@@ -50,6 +51,7 @@ class HookedPlan:
     places: tuple[int, ...]
     results: Mapping[int, tuple[int, int]]
     additions: tuple[Addition, ...]
+    numbers: tuple[tuple[int, str], ...]
     row_sums: RowSumPlan | None
     alike: tuple[tuple[tuple[int, ...], list[int]], ...]
 
@@ -58,6 +60,8 @@ class HookedPlan:
         for test, first, second, answer in self.plan.roles.size_comparisons:
             if test(self._shape(graph, first), self._shape(graph, second)) != answer:
                 return False
+        if any(getattr(graph.nodes[place], f"_saved_{name}").dim() for place, name in self.numbers):
+            return False
         return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
 
     def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
@@ -142,7 +146,9 @@ def _make_plan(
     )
     hooks = tuple(hooks_of(plan))
     row_sums = plan_row_sums(request, graph, trace, plan) if several and additions else None
-    return HookedPlan(plan, hooks, tuple(trace.places), trace.results, additions, row_sums, alike)
+    places = tuple(trace.places)
+    numbers = tuple((places[number], name) for number, name in trace.numbers.items())
+    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, row_sums, alike)
 
 
 def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
@@ -155,7 +161,8 @@ def _refuse_constant_rows(trace: GraphTrace) -> None:
     """Raise Opaque for a gate that may scale constants which the pass has made."""
     for op in trace.ops:
         constants = [arg for arg in op.args[:2] if type(arg) is Ref and arg.slot == CONSTANT]
-        if op.name == "mul" and constants and trace.flow.live[op.out]:
+        several = op.number not in trace.numbers
+        if op.name == "mul" and constants and several and trace.flow.live[op.out]:
             raise Opaque("a gate, and a product with a constant")
 
 

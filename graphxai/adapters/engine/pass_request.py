@@ -32,6 +32,7 @@ class PassRequest:
         graphs_of: returns the graph of each row of one of these, or None if its rows do not
             belong to graphs.
         leaves: the attributes to which gradients lead, too.
+        call_with_leaves: runs the module on node rows and these leaves.
         key: everything that `call` reads besides the rows, so that a pass with the same key and
             rows need not run again; empty if that is unknown.
         memory: what earlier passes of the wrapped model have shown.
@@ -46,6 +47,7 @@ class PassRequest:
     others: Mapping[str, Tensor] = field(default_factory=dict)
     graphs_of: Callable[[str], Tensor | None] = lambda name: None
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    call_with_leaves: Callable[[Tensor], Tensor] | None = None
     key: tuple[Any, ...] = ()
     memory: PassMemory = field(default_factory=PassMemory)
     has_module_rules: bool = False
@@ -60,6 +62,20 @@ class PassRequest:
     def names(self) -> dict[int, str]:
         """The names of the inputs besides the nodes, by the bit that each has in a trace."""
         return {1 << k: name for k, name in enumerate(self.others, start=1)}
+
+    def reading_leaves(self) -> "PassRequest | None":
+        """Return the request of a pass that reads the leaves, or None if they are not real.
+
+        Integers, such as types of bonds, have leaves that the model does not read.
+        """
+        if not self.leaves:
+            return self
+        if self.call_with_leaves is None or not all(
+            self.others[name].is_floating_point() for name in self.leaves
+        ):
+            return None
+        others = {**self.others, **self.leaves}
+        return replace(self, call=self.call_with_leaves, others=others)
 
     def relevance_of_tokens(self, gradient: Tensor) -> Tensor:
         """Return the relevance (B, T) of the rows, given the gradient of the outputs by them."""
@@ -105,5 +121,7 @@ def with_module_rules(
         return None if some is None else with_module_rules(some, rules)[0]
 
     key = request.key and (*request.key, *rules)
-    changed = replace(request, call=call, key=key, part=part, has_module_rules=True)
+    changed = replace(
+        request, call=call, call_with_leaves=None, key=key, part=part, has_module_rules=True
+    )
     return changed, acted

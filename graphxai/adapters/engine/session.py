@@ -1,5 +1,7 @@
 """Choose how a pass of a wrapped model is explained: by hooks, a recording, or positive rules."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from graphxai.contract.model import NoAttentionError
@@ -9,6 +11,7 @@ from .attention import NodeAttention, attention_between_nodes
 from .attention_pass import annotated_trace, replay_reading_attention
 from .autograd_graph import Opaque
 from .class_token import reads_class_token
+from .hooked_ledger import ExplainedPass
 from .hooked_pass import pass_by_hooks
 from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_random_numbers
@@ -23,11 +26,15 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     if tape is not None and not tape.with_biases:
         memory.note_pass("recording")
         return _pass_with_attention(request, rules, tape)
-    if tape is not None and not request.leaves and memory.allows_hooks(rules):
+    hookable = request.reading_leaves() if memory.allows_hooks(rules) else None
+    if tape is not None and hookable is not None:
+
+        def explain_by_recording(part: PassRequest, weights: Tensor) -> ExplainedPass:
+            whole = replace(request, leaves={})  # relevance of leaves follows from the same plan
+            return explain_recorded(whole if part is hookable else part, rules, weights)
+
         try:
-            outputs, tape.deferred_shares = pass_by_hooks(
-                request, rules, lambda part, weights: explain_recorded(part, rules, weights)
-            )
+            outputs, tape.deferred_shares = pass_by_hooks(hookable, rules, explain_by_recording)
             memory.note_pass("hooks", unchanged=not request.has_module_rules)
             return connected_to_nodes(outputs, request)
         except Opaque as why:
