@@ -389,4 +389,7 @@ def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
     part.bag_codes, part.bag_weights = data.bag_codes[inside], data.bag_weights[inside]
     part.bag_sizes = data.bag_sizes[keep][:, keep]
     part.structure = data.structure
+    if data.get("environments") is not None:  # as in the whole graph, as the degrees are
+        part.environments = data.environments[keep]
+        part.environment_settings = data.environment_settings
     return part

@@ -23,6 +23,8 @@ class GraphBatch:
             labels, there is a row for each node of all graphs.
         explained: for models of nodes, the number of each graph's explained node (B,),
             or None.
+        environments: the row of each node's environments in a table (B, N, radii), for models that
+            read them, or None.
         bounds: for labels that were not measured, the lowest and the highest possible value
             (B, number of tasks, 2), which are infinite if nothing is known. None without bounds.
     """
@@ -39,6 +41,7 @@ class GraphBatch:
     y: Tensor | None = None
     explained: Tensor | None = None
     bounds: Tensor | None = None
+    environments: Tensor | None = None
 
     @property
     def distance_codes(self) -> Tensor:

@@ -277,6 +277,9 @@ class Sampler:
             in_degree=self.batch.in_degree[owners, :n],
             out_degree=self.batch.out_degree[owners, :n],
             num_nodes=self.batch.num_nodes[owners],
+            environments=None
+            if self.batch.environments is None
+            else self.batch.environments[owners, :n],
             y=None,
         )
         return redrawn, owners, place.view(len(drawn), -1)

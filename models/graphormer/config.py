@@ -8,6 +8,7 @@ from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.as_given import Standardisation
 
 MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
+MAX_ENVIRONMENTS, MAX_RADIUS = 1 << 20, 16
 OGB_ATOMS, OGB_BONDS = (119, 5, 12, 12, 10, 6, 6, 2, 2), (5, 6, 2)  # sizes of OGB's vocabularies
 STANDARDISING = ("node_offsets", "node_scales", "edge_offsets", "edge_scales")
 DIGITS = ("intensity",)  # the node features of models that read digits as superpixels
@@ -28,6 +29,9 @@ class GraphormerConfig(TaskSet):
     Args:
         level: "graph" for a model that reads its answer from a graph token, "node" for one that
             answers for each node, see `nodes.py`.
+        environments: number of rows of a table of hashed environments, see `environments.py`; 0 for
+            a model that does not read environments.
+        environment_radius: the largest number of bonds from a node in its environments.
         max_distance: longer shortest paths share the bias of this distance.
         num_hops: number of edges of a shortest path that the edge encoding uses.
         mask_distance: pairs that are this far apart, farther or unreachable do not attend.
@@ -54,6 +58,8 @@ class GraphormerConfig(TaskSet):
     edge_scales: tuple[float, ...] = ()
     position_bands: int = 0
     position_bias_bands: int = 0
+    environments: int = 0
+    environment_radius: int = 3
     max_degree: int = 15
     max_distance: int = 30
     num_hops: int = 5
@@ -89,6 +95,8 @@ class GraphormerConfig(TaskSet):
             )
         if bool(self.node_cardinalities) == bool(self.num_node_features):
             raise ValueError("give either node_cardinalities or num_node_features.")
+        if self.environments and not self.node_cardinalities:
+            raise ValueError("environments are those of nodes with categorical features.")
         self._check_edge_features()
         self._check_standardising()
         if self.ties not in ("average", "floyd"):
@@ -142,10 +150,15 @@ class GraphormerConfig(TaskSet):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
         for name in (
             "max_degree", "max_distance", "num_hops", "position_bands", "position_bias_bands",
-            "num_node_features", "num_edge_features",
+            "num_node_features", "num_edge_features", "environments", "environment_radius",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}.")
+        if self.environments > MAX_ENVIRONMENTS or self.environment_radius > MAX_RADIUS:
+            raise ValueError(
+                f"environments may have up to {MAX_ENVIRONMENTS:,} rows and a radius of up to"
+                f" {MAX_RADIUS}, not {self.environments:,} and {self.environment_radius}."
+            )
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}.")

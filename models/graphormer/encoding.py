@@ -31,6 +31,7 @@ from graphxai.contract.shortest_paths import IntArray, shortest_paths
 from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig
+from .environments import environment_rows
 from .paths import Bags, Codes, averaged_bags, continuous_bags, distance_bags, floyd_bags
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class StructureEncoding:
             either kind, edges have no features and bags contain only the distance.
         edge_offsets: numbers that are subtracted from continuous features.
         edge_scales: numbers by which they are then divided.
+        environments: number of rows that the nodes' environments are dealt to, see
+            `environments.py`; 0 for none.
+        environment_radius: the largest number of bonds from a node in its environments.
 
     A graph that already has an encoding with the same settings (`structure`) is returned unchanged.
     """
@@ -74,6 +78,8 @@ class StructureEncoding:
         num_edge_features: int = 0,
         edge_offsets: tuple[float, ...] = (),
         edge_scales: tuple[float, ...] = (),
+        environments: int = 0,
+        environment_radius: int = 3,
     ) -> None:
         self.edge_cardinalities = tuple(edge_cardinalities)
         self.max_distance = max_distance
@@ -82,6 +88,7 @@ class StructureEncoding:
         sizes = "x".join(map(str, self.edge_cardinalities))
         self.num_edge_features = num_edge_features
         self.edge_offsets, self.edge_scales = edge_offsets, edge_scales
+        self.environments, self.environment_radius = environments, environment_radius
         if num_edge_features:
             sizes = f"{num_edge_features} numbers {edge_offsets} {edge_scales}"
         num_bonds = num_edge_features or math.prod(self.edge_cardinalities)
@@ -99,6 +106,8 @@ class StructureEncoding:
             config.num_edge_features,
             config.edge_offsets,
             config.edge_scales,
+            config.environments,
+            config.environment_radius,
         )
 
     def __repr__(self) -> str:
@@ -110,8 +119,14 @@ class StructureEncoding:
 
     def forward(self, data: AnyGraph) -> AnyGraph:
         """Encode one graph in place."""
-        if data.get("structure") == self.settings:
-            return data
+        if data.get("structure") != self.settings:
+            self._add_structure(data)
+        if self.environments:
+            self._add_environments(data)
+        return data
+
+    def _add_structure(self, data: AnyGraph) -> None:
+        """Add degrees and bags to a graph."""
         n = int(data.num_nodes or 0)
         if n > MAX_NODES:
             raise ValueError(
@@ -132,7 +147,21 @@ class StructureEncoding:
         data.bag_weights = torch.from_numpy(bags.weights)
         data.bag_sizes = torch.from_numpy(bags.sizes)
         data.structure = self.settings
-        return data
+
+    def _add_environments(self, data: AnyGraph) -> None:
+        """Add `environments` (N, radius), the rows of the nodes' environments, to a graph."""
+        settings = f"{self.environments} to {self.environment_radius}"
+        if data.get("environment_settings") != settings:
+            source, target = data.edge_index.numpy()
+            rows = environment_rows(
+                data.x.numpy(),
+                source,
+                target,
+                self._bond_codes(data),
+                self.environments,
+                self.environment_radius,
+            )
+            data.environments, data.environment_settings = torch.from_numpy(rows), settings
 
     def _bond_codes(self, data: "Data | Graph") -> IntArray | None:
         """Return one number per edge for its combination of feature values, (E,)."""
@@ -224,12 +253,14 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
     y = _stack_labels(labels) if len(labels) == len(graphs) else None
     chosen = [g.get(EXPLAINED_NODE) for g in graphs]
     has_pos = graphs[0].get("pos") is not None
+    has_environments = all(graph.get("environments") is not None for graph in graphs)
     return GraphBatch(
         x=pad("x"),
         pos=pad("pos") if has_pos else None,
         mask=mask,
         in_degree=pad("in_degree"),
         out_degree=pad("out_degree"),
+        environments=pad("environments") if has_environments else None,
         bag_codes=_joined([g.bag_codes for g in graphs]).to(torch.int32),
         bag_weights=_joined([g.bag_weights for g in graphs]),
         bag_offsets=ends - sizes.flatten(),

@@ -25,6 +25,9 @@ from .position import ContinuousEmbedding
 class NodeEmbedding(nn.Module):
     """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5).
 
+    A model with `environments` adds the embeddings of the node's environments. They are those of
+    the graph as it is given: they stay as they are when other nodes are hidden, as degrees do.
+
     Tables are read with `F.embedding`, because with several threads the gradient of plain indexing
     is summed in an order that changes from run to run.
     """
@@ -55,6 +58,10 @@ class NodeEmbedding(nn.Module):
                 config.node_scales,
             )
             names = tuple(dict.fromkeys(self.continuous.groups))
+        if config.environments:
+            self.environments = nn.Parameter(torch.zeros(config.environments, dim))
+            names = (*names, "environment")
+        self.has_environments = config.environments > 0
         self.feature_names = (*names, "centrality")
 
     def forward(self, batch: GraphBatch) -> Tensor:
@@ -65,6 +72,8 @@ class NodeEmbedding(nn.Module):
             features = summed.unflatten(0, rows.shape[:2])
         else:
             features = self.continuous(batch.x, batch.pos)
+        if self.has_environments:
+            features = features + self._environment(batch)
         return features + self._centrality(batch)
 
     def split(self, batch: GraphBatch, direction: Tensor) -> Tensor:
@@ -81,6 +90,9 @@ class NodeEmbedding(nn.Module):
             )
             parts = columns.new_zeros(*columns.shape[:2], len(self.feature_names) - 1)
             parts.index_add_(2, self._groups(), columns)
+        if self.has_environments:
+            environment = (self._environment(batch) * direction).sum(-1, keepdim=True)
+            parts = torch.cat([parts, environment], dim=-1)
         centrality = (self._centrality(batch) * direction).sum(-1, keepdim=True)
         return torch.cat([parts, centrality], dim=-1)
 
@@ -92,6 +104,9 @@ class NodeEmbedding(nn.Module):
             columns = self.continuous.features(batch.x, batch.pos)[batch.mask].sum(dim=0)  # (K,)
             parts = columns.new_zeros(len(self.feature_names) - 1, len(self.in_degree[0]))
             parts.index_add_(0, self._groups(), (self.continuous.weight * columns).T)
+        if self.has_environments:
+            environment = self._environment(batch)[batch.mask].sum(dim=0, keepdim=True)
+            parts = torch.cat([parts, environment])
         return torch.cat([parts, self._centrality(batch)[batch.mask].sum(dim=0, keepdim=True)])
 
     def _groups(self) -> Tensor:
@@ -102,6 +117,13 @@ class NodeEmbedding(nn.Module):
 
     def _rows(self, batch: GraphBatch) -> Tensor:
         return batch.x.long() + self.starts
+
+    def _environment(self, batch: GraphBatch) -> Tensor:
+        """Return the sum of the embeddings of each node's environments, (B, N, D)."""
+        if batch.environments is None:
+            raise ValueError("the model reads environments; the graphs were encoded without them.")
+        summed = F.embedding_bag(batch.environments.flatten(0, 1), self.environments, mode="sum")
+        return summed.unflatten(0, batch.environments.shape[:2])
 
     def _centrality(self, batch: GraphBatch) -> Tensor:
         degree_in = batch.in_degree.clamp(max=self.max_degree)
