@@ -1,9 +1,9 @@
-"""Compute fingerprints of molecules: ECFP (Rogers 2010) and atom pairs (Carhart 1985)."""
+"""Compute fingerprints of molecules: environments, atom pairs and torsions, as bits or counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +15,20 @@ from rdkit.DataStructs import BitVectToBinaryText
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
 
-__all__ = ["atom_pair_counts", "ecfp4", "ecfp4_bits", "ecfp6_counts", "packed", "tanimoto"]
+__all__ = [
+    "atom_pair_counts",
+    "ecfp4",
+    "ecfp4_bits",
+    "ecfp6_counts",
+    "packed",
+    "structure_counts",
+    "tanimoto",
+]
 
 FloatArray = NDArray[np.float32]
 Words = NDArray[np.uint64]
 BITS = 2048
-COUNTS = 4096  # of environments, or of atom pairs
+COUNTS = 4096  # of environments, of atom pairs or of torsions
 
 
 @cache
@@ -80,6 +88,37 @@ def atom_pair_counts(smiles: Sequence[str]) -> FloatArray:
     """Return counts of atom pairs with the number of bonds between them, (n, 4096)."""
     generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS)
     return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+
+
+@cache
+def _count_generators() -> tuple[Any, ...]:
+    """Return the generators of the counts that `structure_counts` returns, in its order."""
+    by_role = rdFingerprintGenerator.GetMorganFeatureAtomInvGen()
+    morgan = partial(rdFingerprintGenerator.GetMorganGenerator, fpSize=COUNTS)
+    return (
+        morgan(radius=3),
+        rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS),
+        morgan(radius=2, includeChirality=True),
+        rdFingerprintGenerator.GetTopologicalTorsionGenerator(fpSize=COUNTS),
+        morgan(radius=2, atomInvariantsGenerator=by_role),
+    )
+
+
+def structure_counts(smiles: Sequence[str]) -> tuple[NDArray[np.uint16], ...]:
+    """Return five kinds of counts of each molecule, (n, 4096) each.
+
+    They are ECFP6 and ECFP4 (Rogers 2010), the second one with chirality, atom pairs (Carhart 1985)
+    and torsions (Nilakantan 1987), and FCFP4: ECFP4 in which an atom is a donor, an acceptor,
+    aromatic, a halogen, an acid or a base, whatever its element (Rogers 2010).
+    """
+    generators = _count_generators()
+    counts = np.empty((len(generators), len(smiles), COUNTS), dtype=np.uint16)
+    with rdBase.BlockLogs():
+        for position, text in enumerate(smiles):
+            mol = Chem.MolFromSmiles(text)
+            for kind, generator in enumerate(generators):
+                counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
+    return tuple(counts)
 
 
 def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:

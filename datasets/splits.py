@@ -174,11 +174,21 @@ def time_split(
     return Split(train, valid, test, kind="time")
 
 
-def given_split(parts: Sequence[str], seed: int = 0, rows: Sequence[int] | None = None) -> Split:
+def given_split(
+    parts: Sequence[str],
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+    *,
+    draw_valid: bool = True,
+) -> Split:
     """Take the parts as given, "train", "valid" and "test" (or "training", "val", "calibration").
 
-    If no molecule is for validation, a ninth of the training part is drawn for it with `seed`.
-    rows: numbers of the molecules' rows, for messages.
+    Args:
+        parts: the part of each molecule.
+        seed: seed of the molecules that are drawn for validation.
+        rows: numbers of the molecules' rows, for messages.
+        draw_valid: whether to draw a ninth of the training part for validation if no molecule is
+            for it.
 
     Raises:
         ValueError: a part has another name, or there is no molecule to train on or to test.
@@ -195,7 +205,7 @@ def given_split(parts: Sequence[str], seed: int = 0, rows: Sequence[int] | None 
     for part in ("train", "test"):
         if not positions[part]:
             raise ValueError(f"no molecule is marked {part!r}: a split needs some.")
-    if not positions["valid"]:
+    if draw_valid and not positions["valid"]:
         training = positions["train"]
         drawn = set(random.Random(seed).sample(training, len(training) // 9))
         positions["valid"] = sorted(drawn)

@@ -18,7 +18,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
-from graphxai.datasets.recombine import recombine
+from graphxai.datasets.recombine import recombine, substitute
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
@@ -70,6 +70,24 @@ def test_recombined_molecules_are_new_valid_and_repeat() -> None:
 
 def test_molecules_without_a_cut_give_no_products() -> None:
     assert recombine(["CC", "c1ccccc1"], 10) == []
+    assert substitute(["C1CC1", "c1ccccc1"], 10) == []
+
+
+def test_a_substituted_molecule_differs_from_a_given_one_in_a_single_substituent() -> None:
+    """Only the ends that make the same kind of bond are exchanged, and nothing twice."""
+    given = ["Cc1ccc(F)cc1", "CCOc1ccncc1"]
+    products = substitute(given, 50)
+    aromatic = {"CCOc1ccc(F)cc1", "Cc1ccc(OCC)cc1", "Cc1ccncc1", "Fc1ccncc1"}
+    assert {Chem.CanonSmiles(text) for text in aromatic} <= set(products)
+    assert len(products) == len(set(products))
+    assert not {Chem.CanonSmiles(text) for text in given} & set(products)
+    benzene, pyridine = Chem.MolFromSmarts("c1ccccc1"), Chem.MolFromSmarts("n1ccccc1")
+    for text in products:  # each has the core of a given molecule
+        mol = Chem.MolFromSmiles(text)
+        assert mol.HasSubstructMatch(benzene) or mol.HasSubstructMatch(pyridine)
+    left_out = substitute(given, 50, exclude=["Fc1ccncc1"])
+    assert set(left_out) == set(products) - {"Fc1ccncc1"}
+    assert substitute(given, 50, max_substituent=1) != products
 
 
 def test_every_new_molecule_is_ticked() -> None:
