@@ -91,8 +91,9 @@ def load_with_warning(
     as_drawn: bool = False,
     molecule_features: Sequence[str] | None = None,
 ) -> "Model":
-    """Load a model to a device, and warn on standard error if its test scores are of no use."""
+    """Load a model to a device, and say on standard error if its scores or intervals are no use."""
     from graphxai.api import load
+    from graphxai.learning.conformal import uninformative
     from graphxai.learning.scores import useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
@@ -104,6 +105,8 @@ def load_with_warning(
     if useless:
         text = "; ".join(useless)
         echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
+    for text in uninformative(model.origin.metadata.get("coverage")):
+        echo(f"note: model {model.origin.name!r}: {text}", err=True)
     return model
 
 

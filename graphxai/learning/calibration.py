@@ -1,21 +1,28 @@
-"""Calibrate a model on molecules held out: temperatures (Guo 2017), intervals, the mean node."""
+"""Calibrate a model on predictions for molecules that were not learned from.
+
+It gets temperatures (Guo 2017), intervals and the mean node.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
-from graphxai.learning.predicting import task_outputs, task_readings
+from graphxai.learning.conformal import (
+    Unseen,
+    calibrate_readings,
+    nearest_of_other_folds,
+    unseen_by_task,
+)
+from graphxai.learning.predicting import encode_all, task_readings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.training import TaughtModel
 from graphxai.models.graphormer import (
@@ -33,10 +40,12 @@ __all__ = [
     "fit_temperatures",
     "scale_logits",
     "task_temperature",
+    "tempered",
 ]
 
 FloatArray = NDArray[np.float64]
 MIN_FOR_TEMPERATURE = 20  # labels
+LEAST = 1e-6  # the least probability that is told from 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,77 +55,111 @@ class Calibration:
     Attributes:
         temperatures: by task, the number by which its logits are divided; None if there is none.
         coverage: by task, how often intervals or sets of classes hold on the test part.
-        valid_readings: by task, probabilities and values for the validation part.
         test_readings: by task, probabilities and values for the test part.
     """
 
     temperatures: dict[str, float | None]
     coverage: dict[str, Any]
-    valid_readings: list[FloatArray]
     test_readings: list[FloatArray]
 
 
 def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
-    """Calibrate a model in place on the validation part, and measure its intervals.
+    """Calibrate a model in place, and measure its intervals on the test part.
 
-    The model also stores the mean node of the training part, and how the molecules that it learned
-    from were standardised.
+    A model that had a teacher is calibrated on the whole training part, by what was predicted for
+    each fold without having learned from it. A validation part counts as well, if there is one.
+    Without a teacher there is nothing else. The model also stores the mean node of the training
+    part, and how the molecules that it learned from were standardised.
     """
-    model, train, valid, test = taught.model, split.train, split.valid, split.test
-    teacher_errors = _errors_of_teacher(taught, split)
-    temperatures = fit_temperatures(model, valid.graphs, valid.y)
-    valid_readings = task_readings(model, valid.graphs)
+    model, train, test = taught.model, split.train, split.test
+    unseen = _unseen_in_training(taught, split)
+    held_out = unseen or _unseen_in_validation(model, split)
+    temperatures = fit_temperatures(model, held_out)
+    unseen = [
+        replace(each, readings=tempered(task, each.readings, temperatures[task.name]))
+        for task, each in zip(model.config.tasks, unseen, strict=False)
+    ]
+    of_valid = _unseen_in_validation(model, split)  # with the temperatures
     test_readings = task_readings(model, test.graphs)
     coverage = {}
-    if valid.smiles:
-        coverage = calibrate_readings(
-            model,
-            unseen_by_task(valid_readings, valid.y, valid.smiles, train.smiles),
-            unseen_by_task(test_readings, test.y, test.smiles, train.smiles),
-            teacher_errors,
-        )
+    if held_out:
+        tested = unseen_by_task(test_readings, test.y, test.smiles, train.smiles)
+        names = [task.name for task in model.config.tasks]
+        more = dict(zip(names, of_valid, strict=False)) if unseen else {}
+        coverage = calibrate_readings(model, unseen or of_valid, tested, more)
     set_standardisation(model, split.table.standardise)
     for member in members_of(model):
-        measure_mean_node(member, train.graphs)
-    return Calibration(temperatures, coverage, valid_readings, test_readings)
+        measure_mean_node(member, encode_all(train.graphs, member.config))
+    return Calibration(temperatures, coverage, test_readings)
 
 
-def fit_temperatures(
-    model: LoadedModel, graphs: Sequence[Data], y: FloatArray
-) -> dict[str, float | None]:
-    """Fit a temperature per task on validation graphs, and fold it into each class read-out.
+def _unseen_in_training(taught: TaughtModel, split: SplitTable) -> list[Unseen]:
+    """Return, by task, the predictions for each fold of the training part by what never saw it.
+
+    They are what the network would have been taught. What it makes of that differs as on recombined
+    molecules that were kept back, so these differences are dealt to the predictions.
+    """
+    if not taught.unseen:
+        return []
+    similarity = nearest_of_other_folds(split.train.smiles, split.folds)
+    unseen = []
+    for task, readings, labels in zip(split.tasks, taught.unseen, split.train.y.T, strict=True):
+        if task.name in taught.learned:
+            learned, aim = (_logits(task, values) for values in taught.learned[task.name])
+            dealt = torch.arange(len(readings)) % len(learned)
+            readings = _readings(task, _logits(task, readings) + (learned - aim)[dealt])
+        unseen.append(Unseen(readings, labels, similarity))
+    return unseen
+
+
+def _unseen_in_validation(model: LoadedModel, split: SplitTable) -> list[Unseen]:
+    """Return, by task, the model's predictions for the validation part, which may be empty."""
+    valid = split.valid
+    if not valid.smiles:
+        return []
+    readings = task_readings(model, valid.graphs)
+    return unseen_by_task(readings, valid.y, valid.smiles, split.train.smiles)
+
+
+def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, float | None]:
+    """Fit a temperature per task, and fold it into each class read-out.
 
     Args:
         model: the model, which is changed in place.
-        graphs: the encoded validation graphs.
-        y: their labels (n, tasks), NaN where one is missing.
+        unseen: by task, predictions for molecules that were not learned from; empty for none.
     """
     tasks, columns = model.config.tasks, model.config.columns
     temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in tasks)
-    if not graphs:
-        return temperatures
-    outputs = task_outputs(model, graphs)
-    for k, (task, labels) in enumerate(zip(tasks, torch.from_numpy(y).T, strict=True)):
-        temperatures[task.name] = temperature = task_temperature(task, outputs[k], labels)
+    for task, part, each in zip(tasks, columns, unseen, strict=False):
+        labels = torch.from_numpy(each.y)
+        temperature = task_temperature(task, _logits(task, each.readings), labels)
+        temperatures[task.name] = temperature
         if temperature is not None:
             for member in members_of(model):
-                scale_logits(member, columns[k], temperature)
+                scale_logits(member, part, temperature)
     return temperatures
 
 
-def _errors_of_teacher(taught: TaughtModel, split: SplitTable) -> dict[str, Unseen]:
-    """Return the teacher's predictions for unseen training molecules, for the tasks it taught.
+def tempered(task: Task, readings: FloatArray, temperature: float | None) -> FloatArray:
+    """Return a task's readings with their logits divided by a temperature."""
+    if temperature is None:
+        return readings
+    return _readings(task, _logits(task, readings) / temperature)
 
-    They stand in for the network, which predicts nearly the same but has seen these molecules.
-    They are needed because the molecules held out for calibration are few, from few scaffolds. A
-    random split does without them. Its held-out molecules resemble those to come, and errors on
-    other scaffolds would make the intervals too wide.
-    """
-    if taught.teacher is None or split.parts.kind == "random":
-        return {}
-    return {
-        name: unseen for name, unseen in taught.teacher.unseen.items() if taught.shares.get(name)
-    }
+
+def _readings(task: Task, logits: Tensor) -> FloatArray:
+    """Return the readings that belong to what `_logits` returns."""
+    if task.kind == "multiclass":
+        return logits.softmax(1).numpy()
+    return (logits[:, 0].sigmoid() if task.kind == "binary" else logits[:, 0]).numpy()
+
+
+def _logits(task: Task, readings: FloatArray) -> Tensor:
+    """Return the outputs (n, columns) that belong to a task's readings, up to a constant."""
+    if task.kind == "regression":
+        return torch.from_numpy(readings)[:, None]
+    probabilities = torch.from_numpy(readings).clip(LEAST, 1 - LEAST)
+    return probabilities.log() if task.kind == "multiclass" else probabilities.logit()[:, None]
 
 
 def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:

@@ -9,7 +9,8 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.teachers.forests import trees_for
-from graphxai.learning.teachers.stacking import FOLDS, SOURCES, shares_text
+from graphxai.learning.teachers.joint_labels import shares_text
+from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 
 __all__ = [
     "PREDICTORS",
@@ -57,7 +58,9 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         command: how the run was started; "" if that is not known.
     """
     names = ", ".join(target.heading for target in table.targets)
-    sizes = f"{len(parts.train):,} / {len(parts.valid):,} / {len(parts.test):,}"
+    kinds = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
+    uses = "train, calibrate and test" if parts.valid else "train and test"
+    sizes = " / ".join(f"{len(part):,}" for part in kinds)
     checks = [
         f"* {finding.check}{f' ({finding.target})' if finding.target else ''}:"
         f" {finding.count:,} ({finding.done})"
@@ -71,7 +74,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         f" {len(table.graphs):,} different molecules with labels.",
         "\n".join(f"* {target}" for target in table.targets),
         "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
-        f"**Split.** {sizes} molecules to train, calibrate and test, {_split_text(parts)}. The row"
+        f"**Split.** {sizes} molecules to {uses}, {_split_text(parts)}. The row"
         " numbers are in `config.json`.",
         STANDARDISED[table.standardise],
         f"**Training.** {metadata['epochs']} epochs "
@@ -88,7 +91,7 @@ def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], comman
         " mean, or the class frequencies. Minus: this model minus the other; if the interval"
         " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
         *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
-        _uncertainty_text(metadata["coverage"], table.targets),
+        _uncertainty_text(metadata["coverage"], table.targets, metadata["teacher"] is not None),
         _curve_text(metadata["learning_curve"]),
         "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
         " training structures, and `held_out.csv` the others: if they are confidential, delete"
@@ -127,18 +130,14 @@ def _teaching_text(metadata: dict[str, Any]) -> str:
     shares = metadata["teacher_share"]
     if not shares:
         return ""
-    text = shares_text(shares)
-    if not any(shares.values()):
-        return (
-            "A teacher was fitted to the training molecules, but its share, chosen on the"
-            f" calibration molecules, is {text}. So the network was kept as it was. "
-        )
     return (
-        "The network then learned from the weighted mean of a teacher and itself. Its labels were"
+        f"So {FOLDS} networks were fitted, each without one fold of the training molecules. The"
+        " network then learned from the weighted mean of a teacher and these. Its labels were"
         " the measured ones, moved towards the teacher's predictions, and that mean for"
         f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
-        f" teacher's share was chosen on the calibration molecules: {text}. The teacher and the new"
-        " molecules are based only on the training molecules. "
+        " teacher's share was chosen by what was predicted for each fold without having learned"
+        f" from it: {shares_text(shares)}. The teacher and the new molecules are based only on the"
+        " training molecules. "
     )
 
 
@@ -159,7 +158,7 @@ def _teacher_text(teacher: dict[str, Any] | None) -> str:
     minimol = any("minimol" in (each["weights"] or {}) for each in teacher.values())
     return (
         "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
-        f" {FOLDS} scaffold folds of the training molecules: each molecule was predicted without"
+        f" {FOLDS} folds of the training molecules: each molecule was predicted without"
         f" the molecules of its fold (forests with a quarter of their trees).\n\n"
         + markdown_table(rows)
         + (
@@ -177,21 +176,28 @@ def _temperature_text(temperatures: dict[str, float | None]) -> str:
     if not fitted:
         return "Nothing was calibrated."
     return (
-        "Class logits are divided by a temperature fitted on the calibration molecules:"
+        "Class logits are divided by a temperature fitted on molecules that were not learned from:"
         f" {', '.join(fitted)}."
     )
 
 
-def _uncertainty_text(coverage: dict[str, Any], targets: Sequence[TargetColumn]) -> str:
-    """Say how often intervals and sets of classes held, or return "" if there are none."""
+def _uncertainty_text(
+    coverage: dict[str, Any], targets: Sequence[TargetColumn], cross_fitted: bool
+) -> str:
+    """Say how often intervals and sets of classes held, or return "" if there are none.
+
+    If the model is cross-fitted, they were made from the training molecules.
+    """
     if not coverage:
         return ""
-    with_teacher = any(len(task_coverage["made_from"]) > 1 for task_coverage in coverage.values())
-    from_teacher = " and from training molecules as the teacher predicted them from other scaffolds"
+    made_from = "the calibration molecules"
+    if cross_fitted:
+        made_from = "the training molecules, as they were predicted without their fold"
+        if any(len(task_coverage["made_from"]) > 1 for task_coverage in coverage.values()):
+            made_from += ", and the calibration molecules"
     return (
         "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
-        f" made from the calibration molecules{from_teacher if with_teacher else ''}. On the test"
-        " molecules:\n\n"
+        f" made from {made_from}. On the test molecules:\n\n"
         + coverage_text(coverage, {target.name: target.unit for target in targets})
     )
 

@@ -21,19 +21,25 @@ from graphxai.models.graphormer import LoadedModel
 
 __all__ = [
     "Unseen",
+    "best_slope",
     "calibrate",
     "calibrate_readings",
     "conformal_scores",
     "coverage",
+    "guess_width",
     "nearest_of_other_folds",
     "nearest_similarities",
     "pooled",
+    "uninformative",
     "unseen_by_task",
 ]
 
 FloatArray = NDArray[np.float64]
-SLOPE = 1.0  # see benchmarks/results/uncertainty.md
+SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
+LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
+LESS = 0.98  # factor by which it must make sets smaller
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
+FEW_SINGLE = 0.1  # a share of sets with a single class; with fewer they are little use
 FEW = 20  # far molecules, below which their coverage says nothing
 
 
@@ -100,19 +106,21 @@ def calibrate_readings(
         more: further predictions, by name of a task, whose errors count like those in `valid`.
 
     Returns:
-        What `coverage` returns for each task with scores and test labels, and `made_from`, the
-        number of scores from `valid` and from `more`.
+        What `coverage` returns for each task with scores and test labels; `guess`, see
+        `guess_width`; and `made_from`, the number of scores from `valid` and from `more`.
     """
     report: dict[str, Any] = {}
     for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
         sources = [held_out, *([more[task.name]] if more and task.name in more else [])]
-        scores = [conformal_scores(task, u.readings, u.y, u.similarity) for u in sources]
+        slope = best_slope(task, held_out)
+        scores = [conformal_scores(task, u.readings, u.y, u.similarity, slope) for u in sources]
         conformal = pooled(scores)
         if conformal is None:
             continue
         model.conformal[task.name] = conformal
         if not np.isnan(tested.y).all():
             task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            task_coverage["guess"] = guess_width(task, held_out.y)
             task_coverage["made_from"] = [0 if scored is None else scored.n for scored in scores]
             report[task.name] = task_coverage
     return report
@@ -160,8 +168,94 @@ def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.int
     return nearest
 
 
+def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
+    """Return how fast difficulty grows away from what was learned, as the errors show.
+
+    For values it is the slope with the largest likelihood of the absolute errors, under a Laplace
+    distribution whose width is proportional to the difficulty. For classes it is the one with the
+    smallest sets at this level. It is 0 where similarity to what was learned does not go with the
+    errors, so that all intervals have the same width.
+    """
+    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    if unseen.similarity is None or not labelled.any():
+        return 0.0
+    read, y = unseen.readings[labelled], unseen.y[labelled]
+    best, smallest = 0.0, np.inf
+    factor = np.exp(-LEAST_GAIN / len(y)) if task.kind == "regression" else LESS
+    for slope in SLOPES:
+        difficulty = 1 + slope * (1 - unseen.similarity[labelled])
+        if task.kind == "regression":
+            # exp(-log-likelihood / n), up to a constant
+            size = np.exp(np.log(difficulty).mean()) * (np.abs(y - read) / difficulty).mean()
+        else:
+            margins = _all_margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
+            limits = [
+                np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
+                for code in range(len(task.classes))
+            ]
+            size = (margins <= limits).sum(1).mean()
+        if size < factor * smallest:
+            best, smallest = slope, float(size)
+    return best
+
+
+def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None:
+    """Return the width of the interval around the median that holds a share `level` of labels y.
+
+    A guess without any model would need it. It is None for classes, and without labels.
+    """
+    labels = y[~np.isnan(y)]
+    if task.kind != "regression" or not len(labels):
+        return None
+    return float(2 * np.quantile(np.abs(labels - np.median(labels)), level))
+
+
+def uninformative(coverage: Any, units: Mapping[str, str] | None = None) -> list[str]:
+    """Say for which tasks intervals, or sets of classes, are no better than a guess.
+
+    The list is empty if the coverage does not have the form that `calibrate_readings` returns.
+
+    Args:
+        coverage: by task, from the metadata of a model.
+        units: the unit of each task.
+    """
+    lines = []
+    for name, of_task in coverage.items() if isinstance(coverage, Mapping) else ():
+        try:
+            text = _uninformative(of_task, (units or {}).get(name, ""))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+        lines += [f"for {name}, {text}"] if text else []
+    return lines
+
+
+def _uninformative(of_task: Mapping[str, Any], unit: str) -> str:
+    """Return why a task's intervals or sets are no better than a guess, or ""."""
+    level = f"{100 * of_task['level']:.0f} %"
+    if "single" in of_task:
+        if of_task["single"] > FEW_SINGLE:
+            return ""
+        return (
+            f"{1 - of_task['single']:.0%} of the {level} sets name more than one class: they are"
+            " little better than a guess"
+        )
+    width, guess = of_task["width"], of_task["guess"]
+    if guess is None or (width is not None and width < guess):
+        return ""
+    shown = "infinite" if width is None else f"{f'{width:.3g} {unit}'.strip()} wide"
+    return (
+        f"the {level} intervals are no better than a guess: half of them are {shown} or more, and"
+        f" {f'{guess:.3g} {unit}'.strip()} around the median of all labels would do"
+    )
+
+
 def conformal_scores(
-    task: Task, read: FloatArray, y: FloatArray, similarity: FloatArray | None, seed: int = 0
+    task: Task,
+    read: FloatArray,
+    y: FloatArray,
+    similarity: FloatArray | None,
+    slope: float = 1.0,
+    seed: int = 0,
 ) -> Conformal | None:
     """Return a task's scores on molecules it did not learn from, or None without any label.
 
@@ -173,6 +267,7 @@ def conformal_scores(
         read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
         y: the labels (n,), NaN where one is missing.
         similarity: to the nearest training compound (n,); None for other graphs.
+        slope: how fast difficulty grows away from the training set, see `best_slope`.
         seed: seed of the labels that are drawn.
     """
     labelled = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
@@ -184,7 +279,7 @@ def conformal_scores(
     drawn = np.concatenate(
         [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
     )
-    slope = 0.0 if similarity is None else SLOPE
+    slope = 0.0 if similarity is None else slope
     unscored = Conformal({}, slope)
     difficulty = np.array(
         [unscored.difficulty(None if similarity is None else similarity[k]) for k in drawn]
@@ -270,8 +365,13 @@ def _by_class(task: Task, read: FloatArray) -> FloatArray:
 
 def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
     """Return the logit of the best other class minus that of the class measured, (n,)."""
+    return _all_margins(probabilities)[np.arange(len(labels)), labels]
+
+
+def _all_margins(probabilities: FloatArray) -> FloatArray:
+    """Return, for each class, the logit of the best other class minus its own, (n, classes)."""
     logits = np.log(np.maximum(probabilities, 1e-300))
-    rows = np.arange(len(labels))
-    measured_logits = logits[rows, labels]
-    logits[rows, labels] = -np.inf
-    return logits.max(1) - measured_logits
+    margins = np.empty_like(logits)
+    for code in range(logits.shape[1]):
+        margins[:, code] = np.delete(logits, code, axis=1).max(1) - logits[:, code]
+    return margins

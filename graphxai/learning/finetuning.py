@@ -64,6 +64,7 @@ def finetune(
     resume: bool = False,
     extra: Sequence[Data] = (),
     at_frequencies: bool = False,
+    environments: int = 0,
 ) -> Graphormer:
     """Train on graphs with labels, from given weights.
 
@@ -79,9 +80,11 @@ def finetune(
         extra: further training graphs, such as those with a teacher's labels.
         at_frequencies: let a new head start from the frequencies of the classes, so that the first
             epochs are not spent on learning that a class is rare.
+        environments: number of rows of a table of atom environments that the network reads, which
+            starts at zero; 0 for none.
     """
     torch.manual_seed(settings.seed)
-    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
+    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0, environments=environments)
     model = Graphormer(config)
     if at_frequencies:  # weights that bring their own head replace it
         start_at_frequencies(model, torch.cat([graphs[k].y for k in split.train]))

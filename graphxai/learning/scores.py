@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -236,40 +236,24 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def teacher_ahead(
-    tasks: Sequence[Task],
-    by_teacher: Sequence[FloatArray | None],
-    by_network: Sequence[FloatArray],
-    y: FloatArray,
-    *,
-    stored: bool,
-) -> list[str]:
-    """Name the tasks that the teacher predicts better than the model on the validation part.
+def teacher_ahead(scores: Mapping[str, Any], *, stored: bool) -> list[str]:
+    """Name the targets that the teacher predicts better than the model, by more than the error.
 
     Args:
-        tasks: the tasks.
-        by_teacher: the teacher's probabilities and values for the validation part, by task, None
-            for a task that it does not have; empty without a teacher.
-        by_network: the model's probabilities and values, by task.
-        y: the labels of the validation part (n, tasks), NaN where one is missing.
+        scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
         stored: whether the teacher's predictions will be shown beside the model's.
     """
     notes = []
-    for k, (task, teacher_readings) in enumerate(zip(tasks, by_teacher, strict=False)):
-        labels = y[:, k]
-        labelled = ~np.isnan(labels)
-        if teacher_readings is None or not labelled.any():
+    for name, target_scores in scores.items():
+        difference = target_scores.get("differences", {}).get("teacher")
+        if not difference:
             continue
-        predictions = {"network": by_network[k][labelled], "teacher": teacher_readings[labelled]}
-        scores = measure(task.kind, predictions, labels[labelled])
-        metric, (_, _, high) = next(iter(scores["differences"]["teacher"].items()))
+        metric, (_, _, high) = next(iter(difference.items()))
         if high is not None and high < 0:
-            teacher, network = (
-                scores["scores"][predictor][metric][0] for predictor in ("teacher", "network")
-            )
+            teacher, network = (_leading(target_scores, key) for key in ("teacher", "graphormer"))
             notes.append(
-                f"the teacher predicts {task.name} better than this model on the calibration"
-                f" molecules ({metric} {teacher:.3f} against {network:.3f}): "
+                f"the teacher predicts {name} better than this model on the test molecules"
+                f" ({metric} {teacher:.3f} against {network:.3f}): "
                 + (
                     "its predictions are shown beside the model's"
                     if stored

@@ -17,6 +17,7 @@ from graphxai.datasets.splits import (
     cluster_split,
     given_split,
     random_split,
+    scaffold_folds,
     scaffold_split,
     time_split,
 )
@@ -31,6 +32,7 @@ __all__ = ["SplitTable", "TablePart", "split_table", "table_split", "table_tasks
 
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
+FOLDS = 4  # of the training part, each predicted by models that learned from the others
 CHECKED_FOR_LEAKS = 1000  # molecules, at most
 RARE = 0.1  # share of the training molecules below which a class is called rare
 
@@ -99,6 +101,19 @@ class SplitTable:
         return TablePart(tuple(positions), graphs, smiles, self.y[places], self.bounds[places])
 
     @cached_property
+    def folds(self) -> list[NDArray[np.intp]]:
+        """Positions in the training part that are predicted without being learned from, by fold.
+
+        Folds are of scaffolds, as new molecules usually are. The test part of a random split
+        resembles the training part, and so do the folds.
+        """
+        smiles = self.train.smiles
+        if self.parts.kind != "random":
+            return [fold for fold in scaffold_folds(smiles, FOLDS) if len(fold)]
+        order = np.random.default_rng(self.parts.seed or 0).permutation(len(smiles))
+        return [np.sort(order[first::FOLDS]) for first in range(min(FOLDS, len(smiles)))]
+
+    @cached_property
     def bounds(self) -> FloatArray:
         """The bounds of the labels (n, tasks, 2), see `learning.bounds`."""
         return self.table.bounds
@@ -106,7 +121,8 @@ class SplitTable:
     def __str__(self) -> str:
         sizes = [len(part) for part in (self.parts.train, self.parts.valid, self.parts.test)]
         train, valid, test = (f"{size:,}" for size in sizes)
-        return f"{self.parts.kind} split: train {train}, calibrate {valid}, test {test}"
+        calibrate = f", calibrate {valid}" if self.parts.valid else ""
+        return f"{self.parts.kind} split: train {train}{calibrate}, test {test}"
 
 
 def split_table(table: CleanTable, settings: TableSettings) -> SplitTable:
@@ -115,7 +131,13 @@ def split_table(table: CleanTable, settings: TableSettings) -> SplitTable:
     Raises:
         ValueError: the split leaves too little to train on, see `table_split`.
     """
-    parts = table_split(table, settings.split_kind, settings.seed, settings.named_column)
+    parts = table_split(
+        table,
+        settings.split_kind,
+        settings.seed,
+        settings.named_column,
+        set_aside=not settings.teacher,
+    )
     y = table.y
     training_labels = y[list(parts.train)]
     tasks = table_tasks(table.targets, training_labels)
@@ -146,7 +168,12 @@ def with_share(split: SplitTable, share: float, seed: int) -> SplitTable:
 
 
 def table_split(
-    table: CleanTable, kind: str = "scaffold", seed: int = 0, column: str | None = None
+    table: CleanTable,
+    kind: str = "scaffold",
+    seed: int = 0,
+    column: str | None = None,
+    *,
+    set_aside: bool = True,
 ) -> Split:
     """Split the molecules into a training, a validation and a test part.
 
@@ -157,6 +184,8 @@ def table_split(
         seed: seed of a random split, and of a validation part that a column lacks.
         column: column of the file for "time" and "column". If a molecule has several rows, the
             first one counts.
+        set_aside: whether to set molecules aside for validation. If not, they are trained on, and
+            only those that a column marks as "valid" are held out.
 
     Raises:
         ValueError: an unknown kind; a column that is missing, not needed or not understood; one
@@ -172,11 +201,13 @@ def table_split(
         if kind == "time":
             split = time_split(cells, rows=table.rows)
         else:
-            split = given_split(cells, seed, table.rows)
+            split = given_split(cells, seed, table.rows, draw_valid=set_aside)
     elif kind == "random":
         split = random_split(len(table.graphs), seed)
     else:
         split = _structural_split([graph.smiles for graph in table.graphs], kind)
+    if kind != "column" and not set_aside:
+        split = replace(split, train=tuple(sorted(split.train + split.valid)), valid=())
     _require_labels(table.targets, table.y[list(split.train)], kind)
     return split
 

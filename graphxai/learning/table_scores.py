@@ -61,13 +61,7 @@ def score_table(
         )
         for k, task in enumerate(split.tasks)
     }
-    ahead = teacher_ahead(
-        split.tasks,
-        taught.teacher_on_valid,
-        calibration.valid_readings,
-        split.valid.y,
-        stored=settings.keep_teacher,
-    )
+    ahead = teacher_ahead(scores, stored=settings.keep_teacher)
     notes = [*_ensemble_note(settings), *bound_notes(scores), *verdicts(scores), *ahead]
     return TableScores(scores, notes)
 

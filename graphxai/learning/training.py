@@ -8,28 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.datasets.recombine import recombine
+from graphxai.datasets.recombine import recombine, substitute
 from graphxai.learning.finetuning import FINETUNING, finetune, labelled
 from graphxai.learning.predicting import encoded_molecules, task_readings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.choosing import choose_teacher
-from graphxai.learning.teachers.stacking import (
-    ForestSource,
-    MoleculeFeatures,
-    ProcessSource,
-    Teacher,
+from graphxai.learning.teachers.joint_labels import (
     joint_labels,
+    joint_readings,
     labels_with_teacher,
     shares_text,
     teacher_shares,
 )
+from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, LoadedModel
 from graphxai.runtime.progress import progress_bar
 
@@ -47,9 +46,12 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
-STUDENT = replace(FINETUNING, epochs=6, learning_rate=4e-4, label_smoothing=0.0)
+STUDENT = replace(FINETUNING, epochs=4, learning_rate=5e-4, label_smoothing=0.0)
 
 RECOMBINED = 8000  # molecules for the teacher to label
+ENVIRONMENTS = 8192  # rows of the table of atom environments that the network reads
+SUBSTITUTED = 0.75  # share of them that differ from a given molecule in one substituent
+KEPT_BACK = 400  # of these, to see how well the network learned
 MAX_ATOMS = 60  # of a recombined molecule
 
 
@@ -61,11 +63,14 @@ class TaughtModel:
         model: a network, or an ensemble of several.
         forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
-        shares: by task, the teacher's weight in what was taught; the rest is the network's own. It
+        shares: by task, the teacher's weight in what was taught; the rest is the networks' own. It
             is None for a task with too few labels for a teacher.
         recombined: number of recombined molecules that the network learned from.
-        teacher_on_valid: by task, the teacher's predictions for the validation part, or None for a
-            task with too few labels. It is empty without a teacher or a validation part.
+        unseen: by task, what was predicted for each training molecule by a teacher and a network
+            that had not learned from its fold, as from `predicting.readings`. It is empty without
+            a teacher.
+        learned: for each value or class of two that was taught, what the first network predicts
+            for recombined molecules that were kept back, and what it would have been taught (2, k).
     """
 
     model: LoadedModel
@@ -73,30 +78,53 @@ class TaughtModel:
     teacher: Teacher | None = None
     shares: dict[str, float | None] = field(default_factory=dict)
     recombined: int = 0
-    teacher_on_valid: list[FloatArray | None] = field(default_factory=list)
+    unseen: list[FloatArray] = field(default_factory=list)
+    learned: dict[str, FloatArray] = field(default_factory=dict)
 
 
 def training_settings(settings: TableSettings, network: int = 0) -> TrainingSettings:
-    """Return the settings for fitting one of the networks, which have consecutive seeds."""
+    """Return the settings for fitting one of the networks, which have consecutive seeds.
+
+    Networks that only help to teach another one take half of the epochs.
+    """
     recipe = FROM_SCRATCH if settings.init_weights is None else FINETUNING
+    if settings.teacher:
+        recipe = replace(recipe, epochs=recipe.epochs // 2)
     return recipe.for_run(replace(settings, seed=settings.seed + network))
 
 
 def fit_networks(
     split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
 ) -> list[Graphormer]:
-    """Fit one Graphormer, or several from consecutive seeds, to the labels of the training part."""
+    """Fit Graphormers to the labels of the training part, from consecutive seeds.
+
+    If a teacher is wanted, there is a network for each fold of the training part, and it learns
+    from the other folds. So each molecule has a network that has not seen it. Otherwise there are
+    as many networks as the model shall have, and they learn from the whole part.
+    """
+    train = split.parts.train
+    if settings.teacher:
+        parts = [
+            replace(split.parts, train=tuple(np.delete(train, fold).tolist()), valid=())
+            for fold in split.folds
+        ]
+        folders = [out if not fold else out / "folds" / str(fold) for fold in range(len(parts))]
+    else:
+        parts = [split.parts] * settings.ensemble
+        folders = [network_folder(out, network) for network in range(settings.ensemble)]
     networks = []
-    for network in range(settings.ensemble):
+    for network, (part, folder) in enumerate(zip(parts, folders, strict=True)):
         training = training_settings(settings, network)
-        if network:
+        if settings.teacher:
+            log(f"network for fold {network + 1} of {len(parts)}, seed {training.seed}")
+        elif network:
             log(f"network {network + 1} of {settings.ensemble}, seed {training.seed}")
         networks.append(
             finetune(
                 split.graphs,
                 split.tasks,
-                split.parts,
-                network_folder(out, network),
+                part,
+                folder,
                 init_weights=settings.init_weights,
                 settings=training,
                 resume=settings.resume,
@@ -113,22 +141,21 @@ def teach_networks(
     out: Path,
     log: Callable[[str], None],
 ) -> TaughtModel:
-    """Choose a teacher, and train each network on what it and the teacher predict together.
+    """Choose a teacher, and train new networks on what it and the networks predict together.
 
-    The teacher is a weighted mean of forests and Gaussian processes, chosen on scaffold folds of
-    the training part. All networks share it. If no teacher is wanted, the networks stay as they
-    are, and only the two forests for comparison are fitted.
+    The teacher is a weighted mean of forests and Gaussian processes, chosen on the folds of the
+    training part. How much it counts beside the networks is chosen on the same folds. If no teacher
+    is wanted, the networks stay as they are, and only the two forests for comparison are fitted.
 
     Args:
-        networks: networks fitted to the training part.
+        networks: networks fitted to the training part, see `fit_networks`.
         split: the table.
         settings: settings of the run.
         out: folder of the run.
         log: called with a line of text at each step.
     """
-    by_network = [task_readings(model, split.valid.graphs) for model in networks]
     log(
-        "choosing a teacher by scaffold folds of the training part"
+        "choosing a teacher by folds of the training part"
         if settings.teacher
         else "training random forests for comparison: on ECFP4, and on ECFP4 and descriptors"
     )
@@ -136,6 +163,7 @@ def teach_networks(
         split.tasks,
         split.train.smiles,
         split.train.y,
+        folds=split.folds,
         bounds=split.train.bounds,
         weigh=settings.teacher,
         seed=settings.seed,
@@ -145,29 +173,46 @@ def teach_networks(
         return TaughtModel(joined_networks(networks), teacher.sources)
     for line in teacher.describe():
         log(line)
-    on_valid: list[FloatArray | None] = []
-    shares: list[list[float | None]] = [teacher.even_shares] * len(networks)
-    if split.valid.smiles:
-        on_valid = teacher.predict(MoleculeFeatures(split.valid.smiles))
-        shares = [teacher_shares(on_valid, each, split.valid.y) for each in by_network]
-    students = [
-        teach_network(
-            model,
-            teacher,
-            shares[network],
-            split,
-            network_folder(out, network) / "distilled",
-            _student_settings(settings, network),
-            molecules=RECOMBINED,
-            resume=settings.resume,
-            log=log,
-        )
-        for network, model in enumerate(networks)
+    by_network = _unseen_readings(networks, split)
+    by_teacher = [
+        teacher.unseen[task.name].readings if task.name in teacher.unseen else None
+        for task in split.tasks
     ]
+    shares = teacher_shares(by_teacher, by_network, split.train.y)
+    students = []
+    for student in range(settings.ensemble):
+        training = _student_settings(settings, student)
+        if student:
+            log(f"network {student + 1} of {settings.ensemble}, seed {training.seed}")
+        students.append(
+            teach_network(
+                networks,
+                teacher,
+                shares,
+                split,
+                network_folder(out, student) / "distilled",
+                training,
+                molecules=RECOMBINED,
+                resume=settings.resume,
+                log=log,
+            )
+        )
     first = students[0]
-    log(f"the teacher's share, the rest is the network's own: {shares_text(first.shares)}")
+    log(f"the teacher's share, the rest is the networks' own: {shares_text(first.shares)}")
     joined = joined_networks([student.model for student in students])  # type: ignore[misc]
-    return replace(first, model=joined, teacher_on_valid=on_valid)
+    return replace(first, model=joined, unseen=joint_readings(by_teacher, by_network, shares))
+
+
+def _unseen_readings(networks: Sequence[Graphormer], split: SplitTable) -> list[FloatArray]:
+    """Return, by task, what networks predict for the fold of the training part that each lacks."""
+    unseen: list[FloatArray] = []
+    for network, fold in zip(networks, split.folds, strict=True):
+        readings = task_readings(network, [split.train.graphs[k] for k in fold])
+        if not unseen:
+            unseen = [np.full((len(split.train.y), *each.shape[1:]), np.nan) for each in readings]
+        for task, each in zip(unseen, readings, strict=True):
+            task[fold] = each
+    return unseen
 
 
 def network_folder(out: Path, network: int) -> Path:
@@ -181,7 +226,7 @@ def joined_networks(networks: Sequence[Graphormer]) -> LoadedModel:
 
 
 def teach_network(
-    model: Graphormer,
+    networks: Sequence[Graphormer],
     teacher: Teacher,
     shares: Sequence[float | None],
     split: SplitTable,
@@ -192,17 +237,18 @@ def teach_network(
     resume: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> TaughtModel:
-    """Train a fitted network on what it and its teacher predict together (Hinton 2015).
+    """Train a network on what fitted networks and their teacher predict together (Hinton 2015).
 
-    What is taught is s teacher + (1 - s) network, with a share s for each task. These predictions
-    label molecules recombined from the training part and fill gaps in the training labels. The
-    measured labels are moved towards the teacher's predictions without them (`mixed_labels`), which
-    keeps the network from memorising them. Validation and test molecules are neither recombined nor
-    learned from, and recombined molecules identical to one of them are dropped. If no task has a
-    share, the network is returned unchanged.
+    What is taught is s teacher + (1 - s) networks, with a share s for each task and the mean of the
+    networks. These predictions label molecules recombined from the training part and fill gaps in
+    the training labels. The measured labels are moved towards the teacher's predictions without
+    them (`mixed_labels`), which keeps the network from memorising them, and every epoch has them
+    twice. Validation and test
+    molecules are neither recombined nor learned from, and recombined molecules identical to one of
+    them are dropped. A task without a share is learned from its labels alone.
 
     Args:
-        model: network fitted to the training part.
+        networks: networks fitted to the training part. The new one starts from the first of them.
         teacher: teacher fitted to the training part.
         shares: the teacher's share for each task, None for a task with too few labels for a
             teacher; see `teacher_shares`.
@@ -214,14 +260,18 @@ def teach_network(
         log: called with a line of text at each step.
     """
     train, valid, test = split.train, split.valid, split.test
+    config = networks[0].config
     by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
-    if not any(shares):
-        return TaughtModel(model, teacher.sources, teacher, by_task)
     held_out = [*valid.smiles, *test.smiles]
-    new_smiles, new_graphs = recombined(train.smiles, molecules, held_out, model.config, training)
-    log(f"learning from the network and its teacher on {len(new_smiles):,} recombined molecules")
+    wanted = molecules if any(share is not None for share in shares) else 0
+    new_smiles, new_graphs = recombined(train.smiles, wanted, held_out, config, training)
+    order = np.random.default_rng(training.seed).permutation(len(new_smiles)).tolist()
+    new_smiles, new_graphs = [new_smiles[k] for k in order], [new_graphs[k] for k in order]
+    kept_back = min(KEPT_BACK, len(new_smiles) // 20)
+    count = len(new_smiles) - kept_back
+    log(f"learning from the networks and the teacher on {count:,} recombined molecules")
     smiles, graphs = [*train.smiles, *new_smiles], [*train.graphs, *new_graphs]
-    by_network = task_readings(model, graphs)
+    by_network = mean_readings(networks, graphs)
     with progress_bar("labelling", len(smiles), show=training.show) as advance:
         by_teacher = teacher.predict_in_chunks(smiles, advance)
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
@@ -229,18 +279,31 @@ def teach_network(
     of_train = np.clip(of_train, *np.moveaxis(train.bounds, 2, 0))  # within the known bounds
     left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
     y = split.y.copy()
-    y[list(train.positions)] = labels_with_teacher(train.y, left_out, shares, of_train)
+    y[list(train.positions)] = mixed = labels_with_teacher(train.y, left_out, shares, of_train)
     student = finetune(
         labelled(split.graphs, y),
         split.tasks,
         split.parts,
         out,
-        init_weights=model,
+        init_weights=networks[0],
         settings=training,
         resume=resume,
-        extra=labelled(new_graphs, of_new),
+        environments=ENVIRONMENTS,
+        extra=[*labelled(train.graphs, mixed), *labelled(new_graphs[:count], of_new[:count])],
     )
-    return TaughtModel(student, teacher.sources, teacher, by_task, len(new_smiles))
+    kept_readings = task_readings(student, new_graphs[count:])
+    learned = {
+        task.name: np.stack([readings, aim])
+        for task, readings, aim in zip(split.tasks, kept_readings, of_new[count:].T, strict=True)
+        if kept_back and by_task[task.name] is not None and readings.ndim == 1
+    }
+    return TaughtModel(student, teacher.sources, teacher, by_task, count, learned=learned)
+
+
+def mean_readings(networks: Sequence[Graphormer], graphs: Sequence[Data]) -> list[FloatArray]:
+    """Return the mean of several networks' probabilities and values for graphs, by task."""
+    each = [task_readings(network, graphs) for network in networks]
+    return [np.mean(readings, axis=0) for readings in zip(*each, strict=True)]
 
 
 def recombined(
@@ -269,16 +332,16 @@ def recombined(
 def recombined_smiles(
     smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
 ) -> list[str]:
-    """Make new molecules, with arguments as for `recombined`, and return their SMILES."""
+    """Make new molecules, with arguments as for `recombined`, and return their SMILES.
+
+    Three quarters of them are given molecules with another substituent. The others are joined from
+    halves of different molecules, so they are farther from the given ones.
+    """
+    limits: dict[str, Any] = {"seed": settings.seed, "max_atoms": MAX_ATOMS}
     with progress_bar("recombining", count, show=settings.show) as advance:
-        return recombine(
-            smiles,
-            count,
-            seed=settings.seed,
-            exclude=exclude,
-            max_atoms=MAX_ATOMS,
-            progress=advance,
-        )
+        limits["progress"] = advance
+        near = substitute(smiles, round(SUBSTITUTED * count), exclude=exclude, **limits)
+        return near + recombine(smiles, count - len(near), exclude=[*exclude, *near], **limits)
 
 
 def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:

@@ -18,6 +18,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
+from graphxai.learning.conformal import uninformative
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
@@ -164,6 +165,7 @@ def _metadata(
     """Return what is stored with the model, as JSON values."""
     split, taught, scores = trained.split, trained.taught, trained.scores
     table, calibration = split.table, trained.calibration
+    units = {target.name: target.unit for target in table.targets}
     return _identity(split, settings) | {
         "data": table.path.name,
         "split": _split_rows(split),
@@ -176,7 +178,7 @@ def _metadata(
         "scores": scores.by_target,
         "coverage": calibration.coverage,
         "learning_curve": learning_curve,
-        "notes": [*split.warnings, *scores.notes],
+        "notes": [*split.warnings, *scores.notes, *uninformative(calibration.coverage, units)],
         "summary": summary(scores.by_target),
     }
 

@@ -241,6 +241,7 @@ def test_tables_have_columns_for_intervals_and_sets(folder, tmp_path):
 
 RNG = np.random.default_rng(0)
 REGRESSION = Task("y", "regression")
+BINARY = Task("a", "binary", ("no", "yes"))
 
 
 def drawn(n):
@@ -358,3 +359,45 @@ def test_a_card_says_how_many_the_intervals_held():
     assert "pIC50: 90 % intervals held 88 % of 152; median width 2.10 log M" in text
     assert "far from the training set 75 % of 20" in text
     assert "tox: 90 % sets of classes held 80 % of 10; no 80 % of 10; 50 % have a single" in text
+
+
+def test_width_grows_with_distance_only_where_errors_do():
+    rng = np.random.default_rng(2)
+    similarity = rng.uniform(size=2000)
+    y = rng.normal(size=2000)
+    noise = rng.normal(size=2000)
+    for growth in (0.0, 2.0):
+        read = y + noise * (1 + growth * (1 - similarity))
+        unseen = conformal.Unseen(read, y, similarity)
+        assert conformal.best_slope(REGRESSION, unseen) == growth
+    assert conformal.best_slope(REGRESSION, conformal.Unseen(read, y, None)) == 0
+    labels = (rng.uniform(size=2000) < 0.5).astype(float)
+    logits = (2 * labels - 1) * (3 - 4 * (1 - similarity)) + noise
+    sure = conformal.Unseen(1 / (1 + np.exp(-logits)), labels, similarity)
+    slopes = [conformal.best_slope(BINARY, sure)]
+    scores = [
+        conformal.conformal_scores(BINARY, sure.readings, labels, similarity, slope)
+        for slope in (*slopes, 0.0)
+    ]
+    sizes = [
+        conformal.coverage(BINARY, each, sure.readings, labels, similarity)["single"]
+        for each in scores
+    ]
+    assert sizes[0] >= sizes[1]
+
+
+def test_intervals_and_sets_no_better_than_a_guess_are_named():
+    """A guess without a model needs the width that holds as many labels around their median."""
+    labels = np.arange(101.0)
+    assert conformal.guess_width(REGRESSION, labels) == pytest.approx(90)
+    told = conformal.uninformative({"y": {"level": 0.9, "width": 95.0, "guess": 90.0}}, {"y": "mM"})
+    assert told == [
+        "for y, the 90 % intervals are no better than a guess: half of them are 95 mM wide or more,"
+        " and 90 mM around the median of all labels would do"
+    ]
+    (line,) = conformal.uninformative({"toxic": {"level": 0.9, "single": 0.03}})
+    assert line.startswith("for toxic, 97% of the 90 % sets name more than one class")
+    good = {"y": {"level": 0.9, "width": 20.0, "guess": 90.0}, "c": {"level": 0.9, "single": 0.6}}
+    assert conformal.uninformative(good) == []
+    for odd in (None, [], {"y": 3}, {"y": {"level": "x"}}, {"y": {"level": 0.9, "width": "a"}}):
+        assert conformal.uninformative(odd) == []

@@ -15,14 +15,13 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.learning import scores as training_scores
 from graphxai.learning import training
 from graphxai.learning.calibration import task_temperature
 from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
-from graphxai.learning.predicting import readings, task_readings
+from graphxai.learning.predicting import readings
 from graphxai.learning.scores import (
     METRICS,
     dummy_predictions,
@@ -35,7 +34,7 @@ from graphxai.learning.splitting import table_split, table_tasks
 from graphxai.learning.table import train_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
-from graphxai.learning.teachers.stacking import shares_text
+from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
 
 pytest.importorskip("lightning")
@@ -309,8 +308,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert all(0 <= share <= 1 for share in shares.values())
     card = (out / "model" / "README.md").read_text()
     stated = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-    assert f"the teacher's share, the rest is the network's own: {stated}" in text
-    assert f"chosen on the calibration molecules: {stated}." in " ".join(card.split())
+    assert f"the teacher's share, the rest is the networks' own: {stated}" in text
+    assert f"without having learned from it: {stated}." in " ".join(card.split())
     held_out = read(out / "model" / "held_out.csv")
     names = {"validation": parts[1], "test": parts[2]}
     for part, rows in names.items():
@@ -338,7 +337,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     coverage = metadata["coverage"]["size"]
     assert (coverage["held"], coverage["n"]) == (np.mean(held), len(held))
     assert f"size: 90 % intervals held {100 * np.mean(held):.0f} % of {len(held)}" in card
-    assert len(coverage["made_from"]) == 1  # a random split: from the calibration molecules alone
+    assert coverage["made_from"] == [sum(bool(row["size (characters)"]) for row in training)]
     assert all(row["nitrogen"] in row["nitrogen_set"] for row in predicted.values())
     picture = tmp_path / "a.svg"
     code, text, error = run(
@@ -373,7 +372,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
         "--keep-teacher", "--replicates", 2, "--out", out,
     )  # fmt: skip
     assert code == 0, error
-    assert "a-3: only 7.7% of the training molecules (3) are '1'" in text
+    assert "a-3: only 6.8% of the training molecules (3) are '1'" in text
     assert "mean of 2 targets" in text
     assert "mean and spread of 2 replicates" in text
     assert "±" in text
@@ -393,16 +392,13 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
         weights = metadata["teacher"][name]["weights"]
         assert sum(weights.values()) == pytest.approx(1)
         assert f"teacher of {name}: " in text
-    assert metadata["coverage"]  # new molecules: errors of the teacher count where it taught
-    for name, coverage in metadata["coverage"].items():
-        assert (len(coverage["made_from"]) == 2) == bool(metadata["teacher_share"][name])
+    assert metadata["coverage"]
     conformal = load_checkpoint(out / "model").conformal
     for name, each in (("a-2", lambda k: k % 2), ("a-3", lambda k: k in (5, 17, 29, 48))):
-        rows = [*metadata["split"]["valid_rows"]]
-        rows += metadata["split"]["train_rows"] if metadata["teacher_share"][name] else []
+        rows = metadata["split"]["train_rows"]  # each predicted without its fold
         counts = {c: sum(each(row - 1) == int(c) for row in rows) for c in "01"}
         assert {c: len(scores) for c, scores in conformal[name].scores.items()} == counts
-    assert any(metadata["teacher_share"].values()) == ("as the teacher predicted them" in card)
+    assert "made from the training molecules, as they were predicted without their fold" in card
 
     code, text, error = run("predict", path, "--model", out)
     assert code == 0, error
@@ -453,19 +449,18 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
 
 
 def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
-    by_teacher = [np.arange(30.0)]
-    graphs = [molecule_to_data(smiles) for smiles in MOLECULES[:30]]
-    task = Task("size", "regression")
-    model = Graphormer(molecule_config([task])).eval()
-    labels = np.arange(30.0)[:, None]
-    predicted = task_readings(model, graphs)
-    (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=False)
-    assert line.startswith("the teacher predicts size better than this model on the calibration")
+    truth = np.arange(30.0)
+    predicted = truth + RNG.normal(scale=5, size=30)
+    scores = {"size": measure("regression", {"graphormer": predicted, "teacher": truth}, truth)}
+    (line,) = teacher_ahead(scores, stored=False)
+    assert line.startswith("the teacher predicts size better than this model on the test molecules")
     assert "--resume --keep-teacher" in line
-    network = metrics.r2_score(labels[:, 0], predicted[0])
+    network = metrics.r2_score(truth, predicted)
     assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
-    (line,) = teacher_ahead([task], by_teacher, predicted, labels, stored=True)
+    (line,) = teacher_ahead(scores, stored=True)
     assert "beside the model's" in line
+    level = {"graphormer": predicted, "teacher": truth + RNG.normal(scale=5, size=30)}
+    assert teacher_ahead({"size": measure("regression", level, truth)}, stored=True) == []
 
 
 def test_a_rare_class_is_where_a_new_head_starts():

@@ -23,13 +23,13 @@ from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table import train_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_inputs
-from graphxai.learning.teachers.stacking import (
-    MoleculeFeatures,
+from graphxai.learning.teachers.joint_labels import (
     mixed_labels,
     soft_labels,
     stacking_share,
     teacher_shares,
 )
+from graphxai.learning.teachers.stacking import MoleculeFeatures
 from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
 pytest.importorskip("lightning")
@@ -98,9 +98,9 @@ def test_a_perfect_predictor_is_the_whole_teacher_and_few_labels_give_one_half()
     assert stacking_share(noise, noise + 1, y) == 0.5
 
 
-def test_a_measured_label_moves_towards_the_teacher_by_half_its_share():
+def test_a_measured_label_moves_towards_the_teacher_by_three_tenths_of_its_share():
     y, text = np.array([1.0, 0.0, 1.0, np.nan]), np.array([0.6, 0.2, np.nan, np.nan])
-    np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.9, 0.05, 1.0, np.nan])
+    np.testing.assert_allclose(mixed_labels(y, text, 0.5), [0.94, 0.03, 1.0, np.nan])
     np.testing.assert_array_equal(mixed_labels(y, text, 0.0), y)
 
 
@@ -132,7 +132,9 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))
     by_network = task_readings(model, table.valid.graphs)
     shares = teacher_shares(on_valid, by_network, table.valid.y)
-    taught = training.teach_network(model, teacher, shares, table, tmp_path, settings, molecules=30)
+    taught = training.teach_network(
+        [model], teacher, shares, table, tmp_path, settings, molecules=30
+    )
     assert taught.shares["size"] > 0.9
     assert 0 < taught.recombined <= 30
     values = tasks[0].offset + tasks[0].scale * predict(taught.model, graphs)[:36, 0].double()

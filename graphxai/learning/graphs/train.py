@@ -20,7 +20,7 @@ from graphxai.learning.fit import FitResult, fit, require_hardware
 from graphxai.learning.graphs.baselines import forest_readings, gin_readings
 from graphxai.learning.graphs.labels import TaskLike
 from graphxai.learning.graphs.settings import GraphSettings
-from graphxai.learning.graphs.splitting import SplitGraphs, split_graphs
+from graphxai.learning.graphs.splitting import GraphPart, SplitGraphs, split_graphs
 from graphxai.learning.graphs.writing import begin_run, write_run
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.scores import dummy_predictions, measure
@@ -99,7 +99,7 @@ def train(
     log(f"{split.name}: {split}")
     fits = _fit_networks(split, training, settings, out, log)
     model = joined_networks([each.model.cpu() for each in fits])
-    temperatures = fit_temperatures(model, split.valid.graphs, split.valid.y)
+    temperatures = fit_temperatures(model, _unseen(model, split.valid))
     for member in members_of(model):
         measure_mean_node(member, split.train.graphs)
     coverage = _calibrate_intervals(model, split)
@@ -113,16 +113,20 @@ def train(
     return write_run(out, model, split, training, figures, readings["graphormer"], command)
 
 
+def _unseen(model: LoadedModel, part: GraphPart) -> list[conformal.Unseen]:
+    """Return, by task, a model's predictions for a part, with its labels."""
+    if not part.graphs:
+        return []
+    return conformal.unseen_by_task(task_readings(model, part.graphs), part.y, None, [])
+
+
 def _calibrate_intervals(model: LoadedModel, split: SplitGraphs) -> dict[str, Any]:
     """Give the model conformal scores, and return their coverage by task."""
     if split.labelled == "graphs":
         return conformal.calibrate(model, split.graphs, split.y, split.parts)
     if not split.valid.graphs:
         return {}
-    valid, test = (
-        conformal.unseen_by_task(task_readings(model, part.graphs), part.y, None, [])
-        for part in (split.valid, split.test)
-    )
+    valid, test = (_unseen(model, part) for part in (split.valid, split.test))
     return conformal.calibrate_readings(model, valid, test)
 
 

@@ -47,7 +47,7 @@ __all__ = ["choose_teacher", "simplex_weights"]
 
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
-LEAST = 0.1  # a source with less weight is not worth its time
+LEAST = 0.25  # a source with less weight is not worth its time
 MAX_FEATURES = {"forest": 1 / 3, "descriptor_forest": 0.2}
 
 
@@ -56,6 +56,7 @@ def choose_teacher(
     smiles: Sequence[str],
     y: FloatArray,
     *,
+    folds: Sequence[Positions] | None = None,
     bounds: FloatArray | None = None,
     weigh: bool = True,
     seed: int = 0,
@@ -69,6 +70,8 @@ def choose_teacher(
         tasks: the tasks.
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
+        folds: positions of the molecules to predict together without having learned from them; by
+            default four folds of scaffolds.
         bounds: the lowest and highest possible values (n, tasks, 2) where a bound is all that is
             known. What a forest expects within them is learned from, but judges nothing.
         weigh: whether to choose weights; if not, the result teaches no task and has only the two
@@ -78,11 +81,14 @@ def choose_teacher(
     """
     enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
     names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
-    folds = scaffold_folds(smiles, FOLDS) if enough else []
+    if not enough:
+        folds = []
+    elif folds is None:
+        folds = scaffold_folds(smiles, FOLDS)
     similarity = nearest_of_other_folds(smiles, folds)
     steps = 2 * len(tasks)
     if enough:
-        steps += (len(names) - 2) * (1 + FOLDS * len(NOISES)) + 2 * FOLDS
+        steps += (len(names) - 2) * (1 + len(folds) * len(NOISES)) + 2 * len(folds)
     title = "fitting teachers" if weigh else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))

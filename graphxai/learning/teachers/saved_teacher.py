@@ -28,7 +28,7 @@ __all__ = ["TEACHER", "saved_teacher", "teacher_file"]
 TEACHER = "teacher.safetensors"  # the file beside a checkpoint
 Arrays = dict[str, NDArray[Any]]
 FORESTS = ("forest", "descriptor_forest")
-CARRIERS = {"process": (COUNTS, COUNTS), "minimol": (SIZE,)}  # widths of their fingerprints
+CARRIERS = {"process": (COUNTS,) * 5, "minimol": (SIZE,)}  # widths of their fingerprints
 
 
 def teacher_file(teacher: Teacher, digest: str) -> bytes:

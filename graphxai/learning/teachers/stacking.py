@@ -1,7 +1,4 @@
-"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes.
-
-The teacher and a network together predict labels, from which the network then learns.
-"""
+"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes."""
 
 from __future__ import annotations
 
@@ -14,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4
+from graphxai.datasets.fingerprints import ecfp4, structure_counts
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.forests import Forest, forest_inputs
 from graphxai.learning.teachers.gaussian_process import (
     Kernel,
     Process,
-    counts_of,
     process_readings,
     similarity,
 )
@@ -36,15 +32,8 @@ __all__ = [
     "MoleculeFeatures",
     "ProcessSource",
     "Teacher",
-    "joint_labels",
     "kernel_of",
-    "labels_with_teacher",
-    "mixed_labels",
-    "shares_text",
-    "soft_labels",
     "squared_distances",
-    "stacking_share",
-    "teacher_shares",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -77,8 +66,8 @@ class MoleculeFeatures:
 
     @cached_property
     def process(self) -> tuple[NDArray[np.uint16], ...]:
-        """Counts of environments and of atom pairs, (n, 4096) each."""
-        return counts_of(self.smiles)
+        """Five kinds of counts, (n, 4096) each, see `structure_counts`."""
+        return structure_counts(self.smiles)
 
     @cached_property
     def minimol(self) -> tuple[NDArray[np.float32], ...]:
@@ -202,11 +191,6 @@ class Teacher:
         return sum(w * self.sources[name].left_out[task] for name, w in weights.items())  # type: ignore[return-value]
 
     @property
-    def even_shares(self) -> list[float | None]:
-        """A share of one half for each task, used if no molecules are held out to choose it."""
-        return [None if weights is None else 0.5 for weights in self.weights]
-
-    @property
     def headings(self) -> tuple[str, ...]:
         """The names of the columns that `columns` returns."""
         return tuple(
@@ -284,113 +268,3 @@ def squared_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray
     """Return the squared distances (n, m) of rows a (n, F) to rows b (m, F)."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.maximum(squares, 0)
-
-
-def teacher_shares(
-    teacher: Sequence[FloatArray | None], network: Sequence[FloatArray], y: FloatArray
-) -> list[float | None]:
-    """Choose the teacher's share for each task, see `stacking_share`.
-
-    Args:
-        teacher: its predictions for the validation part, by task; None where it has none.
-        network: the network's predictions for the validation part, by task.
-        y: the labels (n, tasks), NaN where one is missing.
-    """
-    return [
-        None if by_teacher is None else stacking_share(by_teacher, by_network, labels)
-        for by_teacher, by_network, labels in zip(teacher, network, y.T, strict=True)
-    ]
-
-
-def shares_text(shares: Mapping[str, float | None]) -> str:
-    """List the teacher's share for every task, even if it is 0."""
-    return ", ".join(
-        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
-        for name, share in shares.items()
-    )
-
-
-def joint_labels(
-    teacher: Sequence[FloatArray | None],
-    network: Sequence[FloatArray],
-    shares: Sequence[float | None],
-    seed: int,
-) -> FloatArray:
-    """Label molecules by teacher and network together, (m, tasks), NaN without a teacher.
-
-    Args:
-        teacher: its predictions for the molecules, by task; None where it has none.
-        network: the network's predictions, by task.
-        shares: the teacher's share, by task.
-        seed: seed of the classes that are drawn, see `soft_labels`.
-    """
-    columns = [
-        np.full(len(by_network), np.nan)
-        if by_teacher is None or share is None
-        else soft_labels(share * by_teacher + (1 - share) * by_network, seed)
-        for by_teacher, by_network, share in zip(teacher, network, shares, strict=True)
-    ]
-    return np.stack(columns, axis=1)
-
-
-def labels_with_teacher(
-    y: FloatArray,
-    left_out: Sequence[FloatArray | None],
-    shares: Sequence[float | None],
-    taught: FloatArray,
-) -> FloatArray:
-    """Return the training labels moved towards the teacher, (m, tasks).
-
-    Args:
-        y: the measured labels (m, tasks), NaN where one is missing.
-        left_out: the teacher's predictions without the label, by task; None where it has none.
-        shares: the teacher's share, by task.
-        taught: labels by teacher and network (m, tasks), which fill the gaps.
-    """
-    columns = [
-        labels if by_teacher is None or share is None else mixed_labels(labels, by_teacher, share)
-        for labels, by_teacher, share in zip(y.T, left_out, shares, strict=True)
-    ]
-    mixed = np.stack(columns, axis=1)
-    return np.where(np.isnan(mixed), taught, mixed)
-
-
-def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> float:
-    """Find the teacher's share s in s teacher + (1 - s) network with the least squared error.
-
-    This is stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are
-    readings (n,) or (n, C) for labels y (n,), NaN where one is missing. With fewer than 20 labels,
-    s is one half.
-    """
-    labelled = ~np.isnan(y)
-    if labelled.sum() < MIN_LABELS:
-        return 0.5
-    teacher, network, truth = teacher[labelled], network[labelled], y[labelled]
-    if teacher.ndim == 2:
-        truth = np.eye(teacher.shape[1])[truth.astype(int)]
-    difference = teacher - network
-    total = float((difference**2).sum())
-    return float(np.clip(((truth - network) * difference).sum() / total, 0, 1)) if total else 0.5
-
-
-def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArray:
-    """Mix training labels y (n,) with the teacher's predictions without them, at half its share.
-
-    The result is (1 - s / 2) y + s / 2 t for the share s and the prediction t. It is y where t is
-    missing.
-    """
-    mixed = (1 - share / 2) * y + share / 2 * left_out
-    return np.where(np.isnan(mixed), y, mixed)
-
-
-def soft_labels(readings: FloatArray, seed: int = 0) -> FloatArray:
-    """Turn predictions into labels (n,) to learn from.
-
-    Values and probabilities of two classes (n,) are labels already. From several classes (n, C),
-    one is drawn for each molecule. Its cross-entropy is, in expectation, that of the probabilities.
-    """
-    if readings.ndim == 1:
-        return readings
-    chance = np.random.default_rng(seed).random((len(readings), 1))
-    below = (readings.cumsum(1) < chance).sum(1)
-    return np.minimum(below, readings.shape[1] - 1).astype(np.float64)  # the sum may round below 1

@@ -16,6 +16,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.learning.conformal import uninformative
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
@@ -157,7 +158,7 @@ def _full_card_settings(
 
 
 def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
-    """Return what the page and warnings say about measured values that are odd or not compared."""
+    """Return what the page and warnings say about odd measured values and useless intervals."""
     explained = cards.molecules[-1].explanation.prediction.task
     (task,) = (task for task in model.config.tasks if task.name == explained)
     measured = None
@@ -165,7 +166,8 @@ def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
         measured = measurements_of(model, cards.molecules, task.name)
     doubt = "" if measured is None else measured.doubt(task)
     notes = (*source.measured.notes, doubt, note_on_other_tasks(source.measured, explained))
-    return [*_note_on_size(len(cards.molecules)), *filter(None, notes)]
+    guesses = uninformative(model.origin.metadata.get("coverage"))
+    return [*_note_on_size(len(cards.molecules)), *filter(None, notes), *guesses]
 
 
 def _note_on_size(molecules: int) -> list[str]:
