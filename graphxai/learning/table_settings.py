@@ -45,7 +45,7 @@ class TableSettings(EnsembleSettings):
         applies_to=TABLE,
     )
     teacher: bool = option(
-        True, "Do not learn from a teacher (half the time, usually worse).", applies_to=TABLE
+        True, "Do not learn from a teacher (a fifth of the time, usually worse).", applies_to=TABLE
     )
     keep_teacher: bool = option(
         False,

@@ -9,6 +9,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import AllChem
 
 from graphxai.datasets.features import atom_features, bond_features
+from graphxai.datasets.fingerprints import structure_counts
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 
@@ -169,3 +170,21 @@ def test_a_cage_with_hundreds_of_rings_has_the_features_of_ogb() -> None:
         cage.AddBond(i, j, Chem.BondType.SINGLE)
     Chem.SanitizeMol(cage)
     assert_equals_ogb(cage)
+
+
+def test_five_kinds_of_counts_see_five_different_things():
+    """Of two mirror images, of two halogens and of two positions, some kinds see no difference."""
+
+    def seen(first, second):
+        kinds = structure_counts([first, second])
+        return [bool((kind[0] != kind[1]).any()) for kind in kinds]
+
+    ecfp6, pairs, chiral, torsions, roles = range(5)
+    mirrored = seen("C[C@H](N)C(=O)O", "C[C@@H](N)C(=O)O")
+    assert [k for k in range(5) if mirrored[k]] == [chiral]
+    halogens = seen("Fc1ccccc1", "Clc1ccccc1")
+    assert not halogens[roles]
+    assert all(halogens[kind] for kind in (ecfp6, pairs, chiral, torsions))
+    assert not any(seen("Oc1ccccc1", "c1ccccc1O"))
+    (fluoro,) = structure_counts(["Fc1ccccc1"])[pairs]
+    assert fluoro.sum() == 7 * 6 / 2  # one count for every pair of atoms
