@@ -15,7 +15,8 @@ from graphxai.contract.intervals import LEVEL, VALUES, Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
 from graphxai.datasets.splits import Split
-from graphxai.datasets.training_set import FAR
+from graphxai.datasets.training_set import EDGE, FAR
+from graphxai.learning.informativeness import guess_width
 from graphxai.learning.predicting import task_readings
 from graphxai.models.graphormer import LoadedModel
 
@@ -26,11 +27,10 @@ __all__ = [
     "calibrate_readings",
     "conformal_scores",
     "coverage",
-    "guess_width",
+    "errors_by_nearness",
     "nearest_of_other_folds",
     "nearest_similarities",
     "pooled",
-    "uninformative",
     "unseen_by_task",
 ]
 
@@ -39,7 +39,6 @@ SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was
 LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
 LESS = 0.98  # factor by which it must make sets smaller
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
-FEW_SINGLE = 0.1  # a share of sets with a single class; with fewer they are little use
 FEW = 20  # far molecules, below which their coverage says nothing
 
 
@@ -106,8 +105,9 @@ def calibrate_readings(
         more: further predictions, by name of a task, whose errors count like those in `valid`.
 
     Returns:
-        What `coverage` returns for each task with scores and test labels; `guess`, see
-        `guess_width`; and `made_from`, the number of scores from `valid` and from `more`.
+        What `coverage` returns for each task with scores and test labels; `errors`, see
+        `errors_by_nearness`; `guess`, see `guess_width`; and `made_from`, the number of scores from
+        `valid` and from `more`.
     """
     report: dict[str, Any] = {}
     for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
@@ -120,6 +120,7 @@ def calibrate_readings(
         model.conformal[task.name] = conformal
         if not np.isnan(tested.y).all():
             task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            task_coverage["errors"] = errors_by_nearness(task, held_out)
             task_coverage["guess"] = guess_width(task, held_out.y)
             task_coverage["made_from"] = [0 if scored is None else scored.n for scored in scores]
             report[task.name] = task_coverage
@@ -199,54 +200,35 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
     return best
 
 
-def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None:
-    """Return the width of the interval around the median that holds a share `level` of labels y.
+def errors_by_nearness(task: Task, unseen: Unseen) -> dict[str, list[float]]:
+    """Return how wrong predictions were for molecules near, at the edge, and far.
 
-    A guess without any model would need it. It is None for classes, and without labels.
+    The error of a value is its distance from the label; that of a class is 1 if another class is
+    likelier than the measured one, and 0 otherwise.
+
+    Returns:
+        By "near", "edge" and "far" (see `Nearness`), the mean error, its standard error, and the
+        number of molecules. Groups of fewer than two molecules are left out.
     """
-    labels = y[~np.isnan(y)]
-    if task.kind != "regression" or not len(labels):
-        return None
-    return float(2 * np.quantile(np.abs(labels - np.median(labels)), level))
-
-
-def uninformative(coverage: Any, units: Mapping[str, str] | None = None) -> list[str]:
-    """Say for which tasks intervals, or sets of classes, are no better than a guess.
-
-    The list is empty if the coverage does not have the form that `calibrate_readings` returns.
-
-    Args:
-        coverage: by task, from the metadata of a model.
-        units: the unit of each task.
-    """
-    lines = []
-    for name, of_task in coverage.items() if isinstance(coverage, Mapping) else ():
-        try:
-            text = _uninformative(of_task, (units or {}).get(name, ""))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            continue
-        lines += [f"for {name}, {text}"] if text else []
-    return lines
-
-
-def _uninformative(of_task: Mapping[str, Any], unit: str) -> str:
-    """Return why a task's intervals or sets are no better than a guess, or ""."""
-    level = f"{100 * of_task['level']:.0f} %"
-    if "single" in of_task:
-        if of_task["single"] > FEW_SINGLE:
-            return ""
-        return (
-            f"{1 - of_task['single']:.0%} of the {level} sets name more than one class: they are"
-            " little better than a guess"
-        )
-    width, guess = of_task["width"], of_task["guess"]
-    if guess is None or (width is not None and width < guess):
-        return ""
-    shown = "infinite" if width is None else f"{f'{width:.3g} {unit}'.strip()} wide"
-    return (
-        f"the {level} intervals are no better than a guess: half of them are {shown} or more, and"
-        f" {f'{guess:.3g} {unit}'.strip()} around the median of all labels would do"
-    )
+    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    if unseen.similarity is None or not labelled.any():
+        return {}
+    read, y = unseen.readings[labelled], unseen.y[labelled]
+    if task.kind == "regression":
+        errors = np.abs(y - read)
+    else:
+        errors = (_by_class(task, read).argmax(1) != y).astype(np.float64)
+    similarity = unseen.similarity[labelled]
+    groups = {
+        "near": similarity >= EDGE,
+        "edge": (similarity >= FAR) & (similarity < EDGE),
+        "far": similarity < FAR,
+    }
+    return {
+        word: [float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5), len(each)]
+        for word, group in groups.items()
+        if len(each := errors[group]) > 1
+    }
 
 
 def conformal_scores(

@@ -18,7 +18,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
-from graphxai.learning.conformal import uninformative
+from graphxai.learning.informativeness import uninformative
 from graphxai.learning.splitting import SplitTable
 from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file

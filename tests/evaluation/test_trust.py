@@ -22,11 +22,12 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
-from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
     Sign,
     confidence_sign,
+    distance_sign,
     residual_sign,
     score_sign,
 )
@@ -516,3 +517,26 @@ def test_a_tautomer_of_another_class_is_named_and_does_not_change_the_verdict(ba
         assert gx.trust(bace, VERUBECESTAT, target="active").tautomers is None
     finally:
         set_standardisation(bace, "parent")
+
+
+def nearness_sign(word, errors, unit="class"):
+    return distance_sign(Nearness(word, 0.5, "C"), errors, unit)
+
+
+def test_distance_counts_as_much_as_this_models_own_errors_say():
+    """Whether far molecules were predicted worse than nearer ones is asked of the model itself."""
+    wrong = {"near": [0.1, 0.03, 100], "edge": [0.12, 0.03, 100], "far": [0.11, 0.03, 100]}
+    assert [nearness_sign(word, wrong).level for word in wrong] == ["good"] * 3
+    assert "as well as nearer ones" in nearness_sign("far", wrong).text
+    figures = nearness_sign("far", wrong).figures
+    assert "of 100 such molecules, 11% wrong, and nearer ones 11%" in figures
+    worse = wrong | {"far": [0.4, 0.05, 100]}
+    assert nearness_sign("far", worse).level == "warning"  # 0.4 is more than 1.5 times 0.11
+    little = {"near": [1.0, 0.02, 400], "far": [1.2, 0.03, 400]}
+    sign = nearness_sign("far", little, unit="kJ/mol")
+    assert sign.level == "caution"
+    assert "off by 1.2 kJ/mol on average, and nearer ones by 1 kJ/mol" in sign.figures
+    noisy = {"near": [1.0, 0.2, 400], "far": [1.2, 0.2, 400]}
+    assert nearness_sign("far", noisy).level == "good"  # a difference within its error
+    for unknown in ({}, {"far": [0.1, 0.1, 5]}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}):
+        assert nearness_sign("far", unknown).level == "warning"  # limits of other models

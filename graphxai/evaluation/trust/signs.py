@@ -61,6 +61,9 @@ RESIDUAL = Limits(1e-3, 0.1)  # the unexplained part of the ledger, as a share o
 REWRITING = Limits(1e-3, 0.05)  # the relative change of relevance, which should be zero
 
 
+FEW = 20  # molecules, below which their errors decide nothing
+MUCH_WORSE = 1.5  # times the errors of nearer molecules
+# Limits for models whose own errors are unknown, see benchmarks/results/trust.md.
 NEARNESS: dict[str, Level] = {
     "training compound": "known",
     "near": "good",
@@ -155,8 +158,18 @@ def _test_score(
     return (1 - (rmse / mean) ** 2 if mean else np.nan), np.nan
 
 
-def distance_sign(nearness: Nearness | None) -> Sign:
-    """Judge how near a molecule is to the training set. None stands for other graphs."""
+def distance_sign(
+    nearness: Nearness | None, errors: Mapping[str, Any] | None = None, unit: str = ""
+) -> Sign:
+    """Judge how near a molecule is to the training set. None stands for other graphs.
+
+    Args:
+        nearness: how near it is.
+        errors: how wrong this model was for unseen molecules near, at the edge and far, from its
+            metadata. They decide the level, where there are enough of them. Without them, limits
+            apply that were fitted to other models.
+        unit: the unit of the errors of a value; "class" if they are shares of wrong classes.
+    """
     if nearness is None or nearness.word == "unknown":
         what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"
@@ -167,6 +180,8 @@ def distance_sign(nearness: Nearness | None) -> Sign:
         text = f"no training compound contains {' or '.join(nearness.unseen)}"
     elif level == "known":
         text, figures = "it is a training compound, so its prediction does not test the model", ""
+    elif (measured := _error_sign(nearness, errors or {}, unit)) is not None:
+        return measured
     else:
         text = {
             "good": "a similar compound was in training",
@@ -174,6 +189,72 @@ def distance_sign(nearness: Nearness | None) -> Sign:
             "warning": "no similar compound was in training",
         }[level]
     return Sign("training set", level, nearness.similarity, text, figures)
+
+
+def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sign | None:
+    """Judge how near a molecule is by how wrong this model was for molecules as near or nearer.
+
+    It is a caution if they were predicted worse than nearer ones by more than twice the error of
+    the difference, and a warning if the errors are also half as large again. The result is None if
+    too few molecules were measured.
+    """
+    words = ("near", "edge", "far")
+    try:
+        groups = {w: _group(*errors[w]) for w in words if w in errors}
+        here = groups.get(nearness.word)
+        nearer = _pooled([groups[w] for w in words[: words.index(nearness.word)] if w in groups])
+    except (TypeError, ValueError):
+        return None
+    if here is None or here[2] < FEW or (nearest := nearness.similarity) is None:
+        return None
+    figures = f"Tanimoto {nearest:.2f} to the nearest training compound; {_error(here, unit)}"
+    if nearer is None or nearer[2] < FEW:
+        if nearness.word == "near":
+            return Sign(
+                "training set", "good", nearest, "a similar compound was in training", figures
+            )
+        return None
+    figures += f", and nearer ones {_error(nearer, unit, short=True)}"
+    if here[0] - nearer[0] <= 2 * np.hypot(here[1], nearer[1]):
+        text = (
+            "unseen molecules this far from the training set were predicted as well as nearer ones"
+        )
+        return Sign("training set", "good", nearest, text, figures)
+    level: Level = "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
+    much = "much " if level == "warning" else ""
+    text = f"unseen molecules this far from the training set were predicted {much}worse"
+    return Sign("training set", level, nearest, text, figures)
+
+
+Group = tuple[float, float, float]  # mean error, its standard error, number of molecules
+
+
+def _group(mean: float, deviation: float, number: float) -> Group:
+    """Return a group's figures, or raise TypeError or ValueError if they are not three numbers."""
+    return float(mean), float(deviation), float(number)
+
+
+def _pooled(groups: Sequence[Group]) -> Group | None:
+    """Return the mean of several groups' errors, its standard error, and their number together."""
+    number = sum(n for _, _, n in groups)
+    if not number:
+        return None
+    mean = sum(m * n for m, _, n in groups) / number
+    return mean, sum((s * n) ** 2 for _, s, n in groups) ** 0.5 / number, number
+
+
+def _error(group: Group, unit: str, short: bool = False) -> str:
+    """Say how wrong predictions of a group were."""
+    if unit == "class":
+        return (
+            f"{group[0]:.0%}"
+            if short
+            else f"of {group[2]:.0f} such molecules, {group[0]:.0%} wrong"
+        )
+    value = f"{group[0]:.2g} {unit}".strip()
+    return (
+        f"by {value}" if short else f"{group[2]:.0f} such molecules were off by {value} on average"
+    )
 
 
 def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:

@@ -38,10 +38,11 @@ RULE = (
     "The verdict is a warning if any sign is a warning. Otherwise it is the first of these that"
     " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
     " if any sign could not be measured. If none applies, nothing measured speaks against it. The"
-    " model's own test score, and what likely tautomers get, are stated and decide nothing here. Of"
-    " held-out molecules,"
-    " predictions were wrong for 13 % (nothing speaks against it), 18 % (caution) and 38 %"
-    " (warning). No sign reliably predicted a wrong explanation."
+    " model's own test score, and what likely tautomers get, are stated and decide nothing here."
+    " How far a molecule may be from the training set is decided by this model's errors on"
+    " molecules that it had not learned from, where they are stored, and otherwise by limits fitted"
+    " to other models. All this is about predictions: no sign reliably predicted a wrong"
+    " explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",
@@ -198,7 +199,8 @@ def trust_prepared(
         near = explanation.nearness
         if near is None or near.word == "unknown":  # it may not have been requested
             near = nearness_of(item, training)
-        distance = distance_sign(near)
+        unit = prediction.unit if prediction.label is None else "class"
+        distance = distance_sign(near, _errors_of(model, prediction.task), unit)
         if item.image is not None and near is None:
             distance = likeness_sign(training_images_of(model), item.image)
         signs = [
@@ -211,6 +213,14 @@ def trust_prepared(
         nearest = None if near is None else near.nearest
         trusted[key] = Trust(tuple(signs), nearest, score, tautomers.get(key))
     return trusted
+
+
+def _errors_of(model: Model, task: str) -> Mapping[str, Any]:
+    """Return how wrong the model was for unseen molecules, by nearness; empty if unknown."""
+    entry = model.origin.metadata.get("coverage")
+    for key in (task, "errors"):
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def explained_by_each(

@@ -1,0 +1,34 @@
+"""How molecules are brought to their parents before a model reads them, and what that changed.
+
+This file needs no RDKit, so that a model's configuration can name the ways.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+__all__ = ["AS_DRAWN", "AsGiven", "Standardisation"]
+
+Standardisation: TypeAlias = Literal["as drawn", "parent", "tautomers"]
+AS_DRAWN: Standardisation = "as drawn"
+
+
+class AsGiven(NamedTuple):
+    """A molecule as it was given, before it was brought to its parent.
+
+    Args:
+        smiles: as given; of an RDKit molecule its canonical SMILES.
+        atoms: for each atom of the parent, the number of the same atom in the molecule given.
+        size: the number of atoms in the molecule given.
+        changes: what was done, in words: "salt removed: besylate".
+    """
+
+    smiles: str
+    atoms: tuple[int, ...]
+    size: int
+    changes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What was done, in one line."""
+        return "; ".join(self.changes)

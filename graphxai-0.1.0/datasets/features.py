@@ -1,0 +1,201 @@
+"""Look up the nine atom and three bond features of the Open Graph Benchmark in tables.
+
+Every value is a position in OGB's vocabulary (``ogb.utils.features``, Hu 2020), the input that
+Graphormer was published with. The vocabularies come from the installed ``ogb``. This file only
+turns them into tables from RDKit's values to positions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem
+from rdkit.Chem import rdqueries
+
+from .molecule_reading import AS_WRITTEN
+
+__all__ = [
+    "ATOM_CARDINALITIES",
+    "ATOM_FEATURE_NAMES",
+    "BOND_CARDINALITIES",
+    "BOND_FEATURE_NAMES",
+    "atom_features",
+    "bond_features",
+    "canonical_chirality",
+]
+
+ATOM_FEATURE_NAMES = (
+    "atomic number",
+    "chirality",
+    "degree",
+    "formal charge",
+    "hydrogens",
+    "radical electrons",
+    "hybridization",
+    "aromatic",
+    "in ring",
+)
+BOND_FEATURE_NAMES = ("bond type", "bond stereo", "conjugated")
+
+
+def _ogb_features() -> Any:
+    """Import ``ogb.utils.features`` without its version check over the network.
+
+    ``import ogb`` looks for a newer release with the package ``outdated``. During the import, a
+    stub replaces that package and answers "no".
+    """
+    if "ogb" in sys.modules:
+        return importlib.import_module("ogb.utils.features")
+    silent = types.ModuleType("outdated")
+    silent.check_outdated = lambda package, version: (False, version)  # type: ignore[attr-defined]
+    before = {name: sys.modules[name] for name in _outdated_modules()}
+    sys.modules["outdated"] = silent
+    try:
+        return importlib.import_module("ogb.utils.features")
+    finally:
+        del sys.modules["outdated"]
+        sys.modules.update(before)
+
+
+def _outdated_modules() -> list[str]:
+    return [name for name in sys.modules if name.split(".")[0] == "outdated"]
+
+
+_OGB = _ogb_features()
+ATOM_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_atom_feature_dims())
+BOND_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_bond_feature_dims())
+
+
+class _Table(dict[Any, int]):
+    """The position of each value. A value outside the vocabulary gets the last (OGB's "misc")."""
+
+    def __init__(self, name: str, enumeration: Iterable[Any] | None = None) -> None:
+        """Make the table of a feature.
+
+        Args:
+            enumeration: RDKit's values of a feature that OGB lists by their names. Other
+                features have numbers, which OGB lists as they are.
+        """
+        vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
+        if enumeration is None:
+            super().__init__((value, k) for k, value in enumerate(vocabulary))
+        else:
+            listed = [value for value in enumeration if str(value) in vocabulary]
+            super().__init__((value, vocabulary.index(str(value))) for value in listed)
+        self.last = len(vocabulary) - 1
+
+    def __missing__(self, value: Any) -> int:
+        return self.last
+
+
+_ATOMIC_NUMBER = _Table("atomic_num")
+_CHIRALITY = _Table("chirality", Chem.ChiralType.values.values())
+_DEGREE = _Table("degree")
+_CHARGE = _Table("formal_charge")
+_HYDROGENS = _Table("numH")
+_RADICALS = _Table("number_radical_e")
+_HYBRIDIZATION = _Table("hybridization", Chem.HybridizationType.values.values())
+_BOND_TYPE = _Table("bond_type", Chem.BondType.values.values())
+_BOND_STEREO = _Table("bond_stereo", Chem.BondStereo.values.values())
+_NO_STEREO = _BOND_STEREO[Chem.BondStereo.STEREONONE]
+_DOUBLE = _BOND_TYPE[Chem.BondType.DOUBLE]
+
+
+def _single_atom_query(atom: Chem.Atom) -> Chem.Mol:
+    query = Chem.RWMol()
+    query.AddAtom(atom)
+    return query.GetMol()
+
+
+# Reading one of RDKit's enumerations from Python takes four times as long as reading a number.
+# So compiled queries find the common values, and only the rest are read.
+_TAGGED = _single_atom_query(rdqueries.HasChiralTagQueryAtom())
+_SP2 = Chem.MolFromSmarts("[^2]")
+_NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
+
+
+def atom_features(mol: Chem.Mol) -> NDArray[np.int64]:
+    """Return the atoms of a molecule as positions in OGB's vocabularies, (N, 9).
+
+    Column ``j`` is `ATOM_FEATURE_NAMES` ``[j]``, below `ATOM_CARDINALITIES` ``[j]``. An element,
+    charge or count outside a vocabulary gets its "misc" position, as in OGB.
+    """
+    n = mol.GetNumAtoms()
+    atoms = list(map(mol.GetAtomWithIdx, range(n)))
+    chirality = [_CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED]] * n
+    for (i,) in mol.GetSubstructMatches(_TAGGED, maxMatches=n):
+        chirality[i] = _CHIRALITY[atoms[i].GetChiralTag()]
+    hybridization = [_HYBRIDIZATION[Chem.HybridizationType.SP3]] * n
+    for (i,) in mol.GetSubstructMatches(_SP2, maxMatches=n):
+        hybridization[i] = _HYBRIDIZATION[Chem.HybridizationType.SP2]
+    for (i,) in mol.GetSubstructMatches(_NEITHER_SP2_NOR_SP3, maxMatches=n):
+        hybridization[i] = _HYBRIDIZATION[atoms[i].GetHybridization()]
+    columns = [
+        list(map(_ATOMIC_NUMBER.__getitem__, map(Chem.Atom.GetAtomicNum, atoms))),
+        chirality,
+        list(map(_DEGREE.__getitem__, map(Chem.Atom.GetTotalDegree, atoms))),
+        list(map(_CHARGE.__getitem__, map(Chem.Atom.GetFormalCharge, atoms))),
+        list(map(_HYDROGENS.__getitem__, map(Chem.Atom.GetTotalNumHs, atoms))),
+        list(map(_RADICALS.__getitem__, map(Chem.Atom.GetNumRadicalElectrons, atoms))),
+        hybridization,
+        list(map(Chem.Atom.GetIsAromatic, atoms)),
+        list(map(Chem.Atom.IsInRing, atoms)),
+    ]
+    return np.ascontiguousarray(np.array(columns, dtype=np.int64).T)
+
+
+def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
+    """Return chirality codes (N,) that do not depend on how the molecule is written.
+
+    RDKit's tag, and so OGB's feature, is relative to the order of an atom's bonds: two SMILES of
+    the same molecule can have opposite tags. These codes are those of the canonical SMILES, mapped
+    back to the molecule's atom order. A molecule without tags has None.
+    """
+    if not mol.HasSubstructMatch(_TAGGED):
+        return None
+    smiles = Chem.MolToSmiles(mol)
+    written = mol
+    if ":" in smiles:  # atom maps, which affect the order; or a bond
+        written = Chem.Mol(mol)
+        for atom in written.GetAtoms():
+            atom.SetAtomMapNum(0)
+        smiles = Chem.MolToSmiles(written)
+    order = list(written.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
+    # the canonical SMILES of a sanitised molecule has tags at stereocentres only
+    canonical = Chem.MolFromSmiles(smiles, AS_WRITTEN)
+    if canonical is None or canonical.GetNumAtoms() != len(order):
+        return None  # RDKit cannot read back what it wrote: keep the molecule's tags
+    codes = np.full(len(order), _CHIRALITY[Chem.ChiralType.CHI_UNSPECIFIED])
+    for (i,) in canonical.GetSubstructMatches(_TAGGED, maxMatches=len(order)):
+        codes[order[i]] = _CHIRALITY[canonical.GetAtomWithIdx(i).GetChiralTag()]
+    return codes
+
+
+def bond_features(mol: Chem.Mol) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return both directions of every bond: ends (2, 2 * bonds) and features (2 * bonds, 3).
+
+    Each bond from ``i`` to ``j`` is followed by the same bond from ``j`` to ``i``, as in OGB. The
+    axis of an atropisomer, which OGB rejects, counts as a bond without stereo.
+    """
+    bonds = list(map(mol.GetBondWithIdx, range(mol.GetNumBonds())))
+    kinds = list(map(_BOND_TYPE.__getitem__, map(Chem.Bond.GetBondType, bonds)))
+    features = [
+        kinds,
+        # only a double bond has a stereo in OGB's vocabulary, and reading it is slow
+        [
+            _BOND_STEREO.get(bond.GetStereo(), _NO_STEREO) if kind == _DOUBLE else _NO_STEREO
+            for bond, kind in zip(bonds, kinds, strict=True)
+        ],
+        list(map(Chem.Bond.GetIsConjugated, bonds)),
+    ]
+    starts = list(map(Chem.Bond.GetBeginAtomIdx, bonds))
+    stops = list(map(Chem.Bond.GetEndAtomIdx, bonds))
+    ends = np.array([[starts, stops], [stops, starts]], dtype=np.int64)  # i->j, then j->i
+    both = np.repeat(np.array(features, dtype=np.int64), 2, axis=1)
+    return ends.transpose(0, 2, 1).reshape(2, -1), np.ascontiguousarray(both.T)

@@ -1,0 +1,127 @@
+"""Compute fingerprints of molecules: environments, atom pairs and torsions, as bits or counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdFingerprintGenerator
+from rdkit.DataStructs import BitVectToBinaryText
+
+if TYPE_CHECKING:
+    from rdkit.DataStructs import ExplicitBitVect
+
+__all__ = [
+    "atom_pair_counts",
+    "ecfp4",
+    "ecfp4_bits",
+    "ecfp6_counts",
+    "packed",
+    "structure_counts",
+    "tanimoto",
+]
+
+FloatArray = NDArray[np.float32]
+Words = NDArray[np.uint64]
+BITS = 2048
+COUNTS = 4096  # of environments, of atom pairs or of torsions
+
+
+@cache
+def _ecfp4() -> Any:
+    return rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=BITS)
+
+
+def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
+    """Return the ECFP4 of one molecule, 2,048 bits, in the form that RDKit compares."""
+    return _ecfp4().GetFingerprint(mol)
+
+
+def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
+    """Return the bits of fingerprints as 64-bit words, (n, bits / 64)."""
+    texts = map(BitVectToBinaryText, fingerprints)
+    return np.stack([np.frombuffer(text, np.uint64) for text in texts])
+
+
+def tanimoto(
+    query: Words, others: Words, sizes: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Return the Tanimoto similarity (n,) of packed bits `query` (w,) to each row of others (n, w).
+
+    The values are those of RDKit's `BulkTanimotoSimilarity`, several times faster.
+
+    Args:
+        query: packed bits of one molecule.
+        others: packed bits of the others.
+        sizes: the result of `set_bits(others)`, if the caller has it.
+    """
+    common = set_bits(query & others)
+    all_bits = set_bits(query) + (set_bits(others) if sizes is None else sizes) - common
+    return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
+
+
+def set_bits(words: Words) -> NDArray[np.int64]:
+    """Return how many bits are set in each row of packed bits (..., w), as (...)."""
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
+    return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)
+
+
+def ecfp4(smiles: Sequence[str]) -> FloatArray:
+    """Return ECFP4 as zeros and ones, (n, 2048)."""
+    return _rows(_ecfp4().GetFingerprintAsNumPy, smiles)
+
+
+def ecfp6_counts(smiles: Sequence[str], *, stereo: bool = True) -> FloatArray:
+    """Return ECFP6 counts, (n, 4096), with or without chirality."""
+    generator = rdFingerprintGenerator.GetMorganGenerator(
+        radius=3, fpSize=COUNTS, includeChirality=stereo
+    )
+    return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+
+
+def atom_pair_counts(smiles: Sequence[str]) -> FloatArray:
+    """Return counts of atom pairs with the number of bonds between them, (n, 4096)."""
+    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS)
+    return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+
+
+@cache
+def _count_generators() -> tuple[Any, ...]:
+    """Return the generators of the counts that `structure_counts` returns, in its order."""
+    by_role = rdFingerprintGenerator.GetMorganFeatureAtomInvGen()
+    morgan = partial(rdFingerprintGenerator.GetMorganGenerator, fpSize=COUNTS)
+    return (
+        morgan(radius=3),
+        rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS),
+        morgan(radius=2, includeChirality=True),
+        rdFingerprintGenerator.GetTopologicalTorsionGenerator(fpSize=COUNTS),
+        morgan(radius=2, atomInvariantsGenerator=by_role),
+    )
+
+
+def structure_counts(smiles: Sequence[str]) -> tuple[NDArray[np.uint16], ...]:
+    """Return five kinds of counts of each molecule, (n, 4096) each.
+
+    They are ECFP6 and ECFP4 (Rogers 2010), the second one with chirality, atom pairs (Carhart 1985)
+    and torsions (Nilakantan 1987), and FCFP4: ECFP4 in which an atom is a donor, an acceptor,
+    aromatic, a halogen, an acid or a base, whatever its element (Rogers 2010).
+    """
+    generators = _count_generators()
+    counts = np.empty((len(generators), len(smiles), COUNTS), dtype=np.uint16)
+    with rdBase.BlockLogs():
+        for position, text in enumerate(smiles):
+            mol = Chem.MolFromSmiles(text)
+            for kind, generator in enumerate(generators):
+                counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
+    return tuple(counts)
+
+
+def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:
+    """Return the fingerprint of each molecule as a row."""
+    with rdBase.BlockLogs():
+        return np.stack([fingerprint(Chem.MolFromSmiles(s)) for s in smiles]).astype(np.float32)

@@ -1,0 +1,307 @@
+"""Turn a user's molecule into a sanitised RDKit molecule, or say why it cannot be used."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rdkit import Chem
+
+from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .molecule_errors import MixtureError, MoleculeError
+from .standardise import may_change, parent_of
+
+__all__ = [
+    "AS_WRITTEN",
+    "MoleculeError",
+    "ReadMolecule",
+    "is_inchi",
+    "read_molecules",
+    "shortened",
+    "smiles_of_features",
+]
+
+# RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
+# This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.
+MAX_CHARACTERS = 20_000
+
+
+# Parse a SMILES into a molecule with exactly the atoms, hydrogens and tags written in it.
+AS_WRITTEN = Chem.SmilesParserParams()
+AS_WRITTEN.sanitize = False  # type: ignore[assignment]
+AS_WRITTEN.removeHs = False  # type: ignore[assignment]
+AS_WRITTEN.allowCXSMILES = False  # type: ignore[assignment]
+AS_WRITTEN.parseName = False  # type: ignore[assignment]
+
+# Text after the SMILES, reactions and dative bonds, and explicit hydrogen atoms (to be removed).
+_NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
+
+# The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
+_INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
+
+
+class ReadMolecule(NamedTuple):
+    """A sanitised molecule and its SMILES.
+
+    Args:
+        mol: the molecule.
+        text: its SMILES, with the atoms in the same order if the input was a SMILES.
+        is_given: whether the input was an RDKit molecule, not a SMILES.
+        as_given: the molecule that was given, if `mol` is its parent.
+    """
+
+    mol: Chem.Mol
+    text: str
+    is_given: bool
+    as_given: AsGiven | None = None
+
+
+def is_inchi(text: str) -> bool:
+    """Return whether a text is an InChI instead of a SMILES."""
+    return text.startswith("InChI=")
+
+
+def read_molecules(
+    molecules: Sequence[str | Chem.Mol],
+    max_atoms: int,
+    standardisation: Standardisation = AS_DRAWN,
+) -> list[ReadMolecule | MoleculeError]:
+    """Parse SMILES and copy RDKit molecules, sanitised and with stereo assigned.
+
+    A molecule that cannot be read, has no atoms, has more than `max_atoms`, or is a mixture while
+    parents are wanted, gives an error in its place.
+    """
+    read = _read_as_drawn(molecules, max_atoms)
+    if standardisation == AS_DRAWN:
+        return read
+    always = standardisation == "tautomers"
+    return [
+        _parent_or_error(item, standardisation)
+        if isinstance(item, ReadMolecule) and (always or item.is_given or may_change(item.text))
+        else item
+        for item in read
+    ]
+
+
+def _parent_or_error(
+    read: ReadMolecule, standardisation: Standardisation
+) -> ReadMolecule | MoleculeError:
+    """Return the parent of a molecule; the molecule itself if RDKit cannot standardise it."""
+    try:
+        parent = parent_of(read.mol, standardisation)
+    except MixtureError as error:
+        return MixtureError(
+            f"{_shown(read.text)} is {error}: give one of them, or take the mixture as it is drawn"
+            " (--as-drawn; in Python graphxai.load(..., as_drawn=True))."
+        )
+    except (ValueError, RuntimeError):
+        return read
+    if parent is None:
+        return read
+    smiles, size = Chem.MolToSmiles(parent.mol), read.mol.GetNumAtoms()
+    if read.is_given:
+        given = AsGiven(read.text, parent.atoms, size, parent.changes)
+        return ReadMolecule(parent.mol, smiles, True, given)
+    order = list(parent.mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    mol = Chem.MolFromSmiles(smiles)
+    if mol is None or mol.GetNumAtoms() != len(order):
+        return read
+    atoms = tuple(parent.atoms[index] for index in order)
+    return ReadMolecule(mol, smiles, False, AsGiven(read.text, atoms, size, parent.changes))
+
+
+def _read_as_drawn(
+    molecules: Sequence[str | Chem.Mol], max_atoms: int
+) -> list[ReadMolecule | MoleculeError]:
+    """Read molecules without changing any."""
+    # Each step runs over all molecules before the next: the steps evict each other from the
+    # processor's caches.
+    texts = [item.strip() if isinstance(item, str) else "" for item in molecules]
+    parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
+    plain = [
+        None if mol is None or mol.GetNumAtoms() > max_atoms else _sanitised(mol) for mol in parsed
+    ]
+    for mol in plain:
+        if mol is not None:
+            Chem.AssignStereochemistry(mol, True)  # removes tags where there is no stereocentre
+    return [
+        ReadMolecule(mol, text, False)
+        if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms
+        else _read_or_error(molecule, max_atoms)
+        for molecule, text, mol in zip(molecules, texts, plain, strict=True)
+    ]
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether RDKit's parser and three further steps do what `Chem.MolFromSmiles` does.
+
+    They are faster: `MolFromSmiles` also marks unassigned stereocentres, for which it ranks the
+    atoms of every molecule.
+    """
+    return len(text) <= MAX_CHARACTERS and text.isascii() and not _NOT_PLAIN.search(text)
+
+
+def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
+    """Sanitise a molecule in place and return it, or return None if RDKit refuses it."""
+    try:
+        Chem.SanitizeMol(mol)
+    except ValueError:
+        return None
+    return mol
+
+
+def _read_or_error(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule | MoleculeError:
+    try:
+        return _read(molecule, max_atoms)
+    except MoleculeError as error:
+        return error
+
+
+def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
+    """Read one molecule, or raise a MoleculeError that says what is wrong with it."""
+    if isinstance(molecule, str):
+        mol, text, is_given = _parse(molecule, max_atoms), molecule.strip(), False
+    else:
+        mol = _prepared(molecule)
+        text, is_given = Chem.MolToSmiles(mol), True
+    size = mol.GetNumAtoms()
+    if size == 0:
+        raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
+    _require_size(text, size, max_atoms)
+    return ReadMolecule(mol, text, is_given)
+
+
+def _require_size(text: str, size: int, max_atoms: int) -> None:
+    if size > max_atoms:
+        raise MoleculeError(
+            f"{_shown(text)} has {size} atoms, more than the limit of {max_atoms} (time and memory "
+            "grow with the square of the size): split it, or make its graph in Python with "
+            "graphxai.datasets.molecules.molecule_to_data(..., max_atoms=...)."
+        )
+
+
+def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
+    """Return the sanitised RDKit molecule of a SMILES."""
+    text = smiles.strip()
+    if not text:
+        raise MoleculeError("the SMILES is empty: fill it in or remove the row.")
+    if len(text) > MAX_CHARACTERS:
+        raise MoleculeError(
+            f"{_shown(text)} has {len(text):,} characters, more than the limit of"
+            f" {MAX_CHARACTERS:,}: give one molecule, or in Python an RDKit molecule."
+        )
+    if _CONTROL.search(text):
+        raise MoleculeError(f"{_shown(text)} has a control character: remove it.")
+    head, *rest = text.split(maxsplit=1)
+    if is_inchi(head):
+        raise MoleculeError(
+            f"{_shown(text)} is an InChI, not a SMILES: convert it, for example in Python with"
+            " rdkit.Chem.MolToSmiles(rdkit.Chem.MolFromInchi(...))."
+        )
+    if _INCHI_KEY.fullmatch(head):
+        raise MoleculeError(
+            f"{_shown(text)} is an InChIKey, not a SMILES: it is a hash without the structure, so"
+            " look up the SMILES, for example in PubChem."
+        )
+    if rest and not rest[0].startswith("|"):  # "|...|" is ChemAxon's extension
+        raise MoleculeError(
+            f"{_shown(text)} has text after the SMILES {_shown(head)}: give the SMILES alone."
+        )
+    if ">" in head and "->" not in head:
+        raise MoleculeError(f"{_shown(text)} is a reaction: give one molecule.")
+    relaxed = Chem.SmilesParserParams()
+    relaxed.sanitize = False  # type: ignore[assignment]
+    relaxed.removeHs = False  # type: ignore[assignment]  # without rings, RDKit may crash in it
+    # RDKit skips characters that are not ASCII
+    raw = Chem.MolFromSmiles(text, relaxed) if text.isascii() else None
+    if raw is not None:
+        # before the rings are found, which takes minutes for the largest
+        _require_size(text, sum(a.GetAtomicNum() != 1 for a in raw.GetAtoms()), max_atoms)
+        mol = Chem.MolFromSmiles(text)
+        if mol is not None:
+            return mol
+    reason = _syntax_problem(text) if raw is None else _chemistry_problem(raw)
+    raise MoleculeError(f"{_shown(text)} cannot be read: {reason}. Correct it or remove it.")
+
+
+def _prepared(mol: Chem.Mol) -> Chem.Mol:
+    """Return a sanitised copy of the molecule with stereo assigned, as if read from a SMILES."""
+    if not isinstance(mol, Chem.Mol):
+        raise MoleculeError(f"a molecule must be a SMILES string or an RDKit Mol, not {mol!r}.")
+    copy = Chem.Mol(mol)
+    try:
+        Chem.SanitizeMol(copy)
+    except ValueError as error:
+        raise MoleculeError(f"the RDKit molecule cannot be sanitised: {error}") from error
+    Chem.AssignStereochemistry(copy, cleanIt=True, force=True)
+    if sum(_is_plain_hydrogen(atom) for atom in copy.GetAtoms()) * 4 > copy.GetNumAtoms():
+        warnings.warn(
+            "the molecule's hydrogens are explicit atoms and become nodes; models trained on SMILES"
+            " expect implicit hydrogens: use Chem.RemoveHs.",
+            stacklevel=_levels_to_user(),
+        )
+    return copy
+
+
+def _levels_to_user() -> int:
+    """Return the `stacklevel` at which a warning in the calling function names the user's line."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith("graphxai."):
+        frame, levels = frame.f_back, levels + 1
+    return levels
+
+
+def _is_plain_hydrogen(atom: Chem.Atom) -> bool:
+    return atom.GetAtomicNum() == 1 and atom.GetIsotope() == 0 and atom.GetDegree() == 1
+
+
+def _chemistry_problem(raw: Chem.Mol) -> str:
+    """Say why RDKit refuses the chemistry of a molecule that it could parse."""
+    problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
+    return problems[0].strip().rstrip(".") if problems else "RDKit refuses its chemistry"
+
+
+def _syntax_problem(smiles: str) -> str:
+    """Say what is most likely wrong. RDKit writes its reason only to the process's stderr."""
+    for opening, closing in ("()", "[]"):
+        missing = smiles.count(opening) - smiles.count(closing)
+        if missing:
+            return f"{abs(missing)} {opening if missing < 0 else closing!r} missing"
+    foreign = re.search(r"[^A-Za-z0-9@+\-\[\]()=#$:/\\.%*~<>{}|,;&!^?\s]", smiles)
+    if foreign:
+        return f"{foreign.group()!r} at position {foreign.start() + 1} is not SMILES"
+    outside = re.sub(r"\[[^\]]*\]", "", smiles)
+    labels = re.findall(r"%\(\d+\)|%\d\d|\d", outside)
+    unclosed = sorted({label for label in labels if labels.count(label) % 2})
+    if unclosed:
+        return f"ring {unclosed[0]} is opened but never closed"
+    unknown = re.search(r"[^BCNOPSFIbcnosplr0-9@+\-\[\]()=#$:/\\.%*~<>{}|,;&!^?\s]", outside)
+    if unknown:
+        return f"{unknown.group()!r} is not an element allowed outside brackets"
+    return "it is not SMILES"
+
+
+def _shown(text: str) -> str:
+    return repr(shortened(text))
+
+
+def smiles_of_features(mol: Chem.Mol) -> str:
+    """Return the canonical SMILES of what the features of atoms and bonds tell apart.
+
+    They leave out isotopes, atom map numbers and the labels of attachment points.
+    """
+    copy = Chem.Mol(mol)
+    for atom in copy.GetAtoms():
+        atom.SetIsotope(0)
+        atom.SetAtomMapNum(0)
+    return str(Chem.MolToSmiles(copy))
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """Return a text to quote, with its end cut off if it is longer than `length`."""
+    return text if len(text) <= length else text[: length - 3] + "..."

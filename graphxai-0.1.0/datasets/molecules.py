@@ -1,0 +1,367 @@
+"""Make molecular graphs of SMILES, RDKit molecules, tables and MoleculeNet's BACE."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, tee
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from rdkit import Chem
+
+from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
+from graphxai.runtime.workers import checked_workers
+
+from .as_given import AS_DRAWN, Standardisation
+from .featurising import TURN, Featurised, featurise
+from .featurising_workers import featurise_in_workers
+from .graph import Graph
+from .labels import is_missing
+from .molecule_reading import MoleculeError, shortened
+from .tables.table import open_table
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = [
+    "BACE_LABELS",
+    "BACE_MD5",
+    "BACE_URL",
+    "MoleculeError",
+    "RejectedRow",
+    "iter_table",
+    "load_bace",
+    "molecule_to_data",
+    "molecules_to_data",
+    "read_table",
+    "require_graphs",
+]
+
+BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
+BACE_MD5 = "ba7f8fa3fdf463a811fa7edea8c982c2"
+BACE_LABELS = ("Class", "pIC50")
+
+MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
+MAX_QUOTED = 1000  # characters of a refused cell that are kept
+
+Refused = TypeVar("Refused")
+
+
+@dataclass(frozen=True)
+class RejectedRow:
+    """A row of a table that was left out, and why. The first row after the header is row 1."""
+
+    row: int
+    smiles: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.reason}"
+
+
+def molecule_to_data(
+    molecule: str | Chem.Mol,
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+) -> Data:
+    """Make the graph of a molecule, whose nodes are the atoms in the order of the input.
+
+    Hydrogens are nodes only if they are explicit atoms in the input. Salts stay whole unless they
+    are standardised: their parts are not connected.
+
+    Args:
+        molecule: a SMILES string or an RDKit molecule.
+        max_atoms: the largest number of atoms accepted.
+        canonical: whether to take chirality from the canonical SMILES, so that every SMILES of a
+            molecule gives the same features (see `canonical_chirality`). If not, the features are
+            exactly OGB's.
+        standardise: "parent" makes the graph of the molecule without counter-ions and solvents,
+            neutral where it can be. "tautomers" also takes its canonical tautomer. The graph of a
+            molecule that this changes has the atoms in the order of its own `smiles`, and
+            `as_given` leads back to the molecule given (see `datasets.as_given.AsGiven`).
+
+    Returns:
+        `x` (N, 9) and `edge_attr` (E, 3), OGB's codes (see `graphxai.datasets.features`);
+        `edge_index` (2, E), both directions of every bond; `vocabulary` "ogb", the source of the
+        codes; `smiles`, the string given. For an RDKit molecule, `smiles` is its canonical SMILES,
+        and `mol` keeps the order of the atoms.
+
+    Raises:
+        MoleculeError: the molecule cannot be read, has no atoms, has more than `max_atoms`, or is a
+            mixture of compounds that has no parent.
+    """
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    return molecule_graph(molecule, max_atoms=max_atoms, **options).to_data()
+
+
+def molecule_graph(
+    molecule: str | Chem.Mol,
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+) -> Graph:
+    """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, **options)
+    if isinstance(graph, MoleculeError):
+        raise graph
+    return graph
+
+
+def molecule_graphs(
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+    workers: int = 1,
+) -> Generator[Graph | MoleculeError, None, None]:
+    """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
+
+    Args:
+        molecules: as for `molecules_to_data`.
+        max_atoms: as for `molecules_to_data`.
+        canonical: as for `molecules_to_data`.
+        standardise: as for `molecule_to_data`.
+        workers: as for `molecules_to_data`.
+    """
+    if workers == 1:
+        remaining = iter(molecules)
+        while group := list(islice(remaining, TURN)):
+            yield from map(_graph, featurise(group, max_atoms, canonical, standardise))
+        return
+    in_workers = featurise_in_workers(molecules, max_atoms, canonical, workers, standardise)
+    with closing(in_workers) as featurised:
+        yield from map(_graph, featurised)
+
+
+def molecules_to_data(
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+    workers: int = 1,
+) -> Generator[Data | MoleculeError, None, None]:
+    """Make the graphs of many molecules one by one, as `molecule_to_data` does, but faster.
+
+    A molecule that cannot become a graph gives its error instead. Up to 32 molecules are taken
+    from the source before the first graph comes out; with workers, up to 384 for each.
+
+    Args:
+        molecules: SMILES strings or RDKit molecules.
+        max_atoms: as for `molecule_to_data`.
+        canonical: as for `molecule_to_data`.
+        standardise: as for `molecule_to_data`.
+        workers: 1, or the number of extra processes that read and featurise SMILES, with the same
+            result. It takes a few thousand molecules to make up for their start. RDKit molecules
+            are featurised in this process. The workers import neither the script nor torch, so
+            the script needs no guard ``if __name__ == "__main__":``. They end with the generator,
+            also if it is closed or abandoned early. A worker that dies is replaced, and a SMILES
+            that ends its worker twice gives an error.
+
+    Raises:
+        ValueError: `workers` is not a whole number of at least 1.
+    """
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    workers = checked_workers(workers)
+    return _as_data(molecule_graphs(molecules, max_atoms=max_atoms, workers=workers, **options))
+
+
+def require_graphs(
+    molecules: Iterable[str | Chem.Mol],
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+) -> list[Data]:
+    """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
+
+    Raises:
+        MoleculeError: the error of the first molecule that cannot become a graph.
+    """
+    graphs: list[Data] = []
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    for data in molecules_to_data(molecules, max_atoms=max_atoms, **options):
+        if isinstance(data, MoleculeError):
+            raise data
+        graphs.append(data)
+    return graphs
+
+
+def iter_table(
+    path: str | os.PathLike[str],
+    smiles_column: str | None = None,
+    label_columns: Sequence[str] = (),
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+    workers: int = 1,
+) -> Iterator[Data | RejectedRow]:
+    """Read the rows of a table one by one, as graphs or rejected rows, in the file's order.
+
+    Each graph has `row` (the first row after the header is 1) and, with `label_columns`, `y`
+    (1, labels), float32, NaN where the cell is empty or says NA. `datasets.tables` reads the file:
+    CSV in any usual dialect, a list of SMILES, an SD file, a workbook or Parquet. Without a
+    `smiles_column`, the structures are in the column with a usual name, or in the only one whose
+    cells can be read as SMILES. A rejected row keeps at most 1,000 characters of its SMILES.
+
+    `max_atoms`, `canonical` and `standardise` are as for `molecule_to_data`, `workers` is as for
+    `molecules_to_data`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no table, a column is missing (the message lists the existing ones), a
+            quote is not closed, or `workers` is not a whole number of at least 1.
+    """
+    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
+    options["standardise"] = standardise
+    yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
+
+
+def table_graphs(
+    path: str | os.PathLike[str],
+    smiles_column: str | None = None,
+    label_columns: Sequence[str] = (),
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+    workers: int = 1,
+) -> Generator[Graph | RejectedRow, None, None]:
+    """Read the rows of a table as `iter_table` does, without PyG."""
+    table = open_table(path, smiles_column)
+    structures = table.structures.name
+    records, again = tee(table.records((structures, *label_columns)))
+    texts = (record.cells[structures] for record in again)
+    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
+    options["standardise"] = standardise
+    graphs = molecule_graphs(texts, workers=checked_workers(workers), **options)
+    with closing(graphs):
+        for graph, (number, cells, problem) in zip(graphs, records, strict=True):
+            try:
+                if problem:
+                    raise MoleculeError(problem)
+                if isinstance(graph, MoleculeError):
+                    raise graph
+                if label_columns:
+                    values = [_number(name, cells[name]) for name in label_columns]
+                    graph.y = torch.tensor([values], dtype=torch.float32)
+            except MoleculeError as error:
+                yield RejectedRow(number, shortened(cells[structures], MAX_QUOTED), str(error))
+                continue
+            graph.row = number
+            yield graph
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    smiles_column: str | None = None,
+    label_columns: Sequence[str] = (),
+    *,
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+    workers: int = 1,
+) -> tuple[list[Data], list[RejectedRow]]:
+    """Read all rows of a table as `iter_table` does, into graphs and rows that were left out."""
+    graphs: list[Data] = []
+    rejected: list[RejectedRow] = []
+    for item in iter_table(
+        path,
+        smiles_column,
+        label_columns,
+        max_atoms=max_atoms,
+        canonical=canonical,
+        standardise=standardise,
+        workers=workers,
+    ):
+        if isinstance(item, RejectedRow):
+            rejected.append(item)
+        else:
+            graphs.append(item)
+    return graphs, rejected
+
+
+def load_bace(
+    root: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    *,
+    canonical: bool = False,
+    standardise: Standardisation = AS_DRAWN,
+) -> list[Data]:
+    """Load MoleculeNet's BACE (Subramanian 2016, Wu 2018), 1,513 inhibitors of beta-secretase 1.
+
+    Each graph has `y` (1, 2): its class, which is 1 (active) for a pIC50 of 7 or above, and its
+    pIC50. The file is where `torch_geometric.datasets.MoleculeNet(root, "BACE")` puts it,
+    `root/bace/raw/bace.csv`.
+
+    Args:
+        root: data folder; None means `$GRAPHXAI_DATA`, else `~/.cache/graphxai`.
+        download: fetch the official file if it is missing.
+        canonical, standardise: as for `molecule_to_data`.
+
+    Raises:
+        DownloadError: the file cannot be downloaded, or the one there is not the official one.
+        FileNotFoundError: the file is missing and `download` is False.
+    """
+    path = data_root(root) / "bace" / "raw" / "bace.csv"
+    if not download and not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist: allow the download, put the file from {BACE_URL} there, or "
+            f"give the folder that contains bace/raw/bace.csv ({ROOT_ARGUMENT} or GRAPHXAI_DATA)."
+        )
+    fetch(BACE_URL, path, md5=BACE_MD5)
+    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
+    graphs, rejected = read_table(path, "mol", BACE_LABELS, **options)
+    if rejected:
+        raise MoleculeError(f"{path}, {rejected[0]}")
+    for graph in graphs:
+        graph.pop("as_given", None)  # PyG puts only graphs with the same attributes into a batch
+    return graphs
+
+
+def _as_data(
+    graphs: Generator[Graph | Refused, None, None],
+) -> Generator[Data | Refused, None, None]:
+    """Yield the graphs as PyG's `Data`, and everything else unchanged."""
+    with closing(graphs):
+        for graph in graphs:
+            yield graph.to_data() if isinstance(graph, Graph) else graph
+
+
+def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
+    """Return the graph of a featurised molecule, or the error in its place."""
+    if isinstance(featurised, MoleculeError):
+        return featurised
+    text, mol, *arrays, as_given, read = featurised
+    x, edge_index, edge_attr = map(torch.from_numpy, arrays)
+    graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
+    if mol is not None:
+        graph.mol = mol
+    if as_given is not None:
+        graph.as_given = as_given
+    graph.read = read
+    return graph
+
+
+def _number(column: str, cell: str | None) -> float:
+    """Return the number in a cell, or NaN if nothing was measured. Words raise a MoleculeError."""
+    text = (cell or "").strip()
+    if is_missing(text):
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise MoleculeError(
+            f"column {column!r} has {shortened(text)!r}, which is not a number: leave the cell"
+            " empty if the value was not measured."
+        ) from None

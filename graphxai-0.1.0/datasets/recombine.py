@@ -1,0 +1,189 @@
+"""Make new molecules from parts of given ones, for a teacher to label.
+
+`recombine` cuts each molecule at one of its BRICS bonds (Degen 2008), and joins a half to a half of
+another molecule if the two ends make the same kind of bond. The products stay close to the
+chemistry of the input. `substitute` exchanges a single substituent, so that each product forms a
+matched pair with a given molecule (Hussain and Rea 2010), and is closer still.
+
+A teacher is a model that labels molecules for a network to learn from. If it was fitted to the
+input, it can label such products.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from rdkit import Chem, rdBase
+from rdkit.Chem import BRICS
+
+from graphxai.runtime.progress import Progress, no_progress
+
+__all__ = ["recombine", "substitute"]
+
+_ATTEMPTS = 20  # per molecule wanted, before the chemistry counts as exhausted
+
+
+def recombine(
+    smiles: Sequence[str],
+    count: int,
+    *,
+    seed: int = 0,
+    exclude: Sequence[str] = (),
+    min_fragment: int = 3,
+    max_atoms: int = 70,
+    progress: Progress = no_progress,
+) -> list[str]:
+    """Return up to `count` new molecules, canonical SMILES, none of them in `smiles` or `exclude`.
+
+    There are fewer if the input offers no more combinations.
+
+    Args:
+        smiles: the molecules to recombine.
+        count: number of molecules wanted.
+        seed: seed of the molecules that are made.
+        exclude: molecules that must not be made.
+        min_fragment: smallest number of atoms in a half.
+        max_atoms: largest number of atoms in a product.
+        progress: called with 1 for every new molecule.
+    """
+    chance = random.Random(seed)
+    with rdBase.BlockLogs():
+        excluded = {_canonical(text) for text in (*smiles, *exclude)}
+        halves = _halves(smiles, min_fragment)
+        kinds = [kind for kind in sorted(halves) if kind[::-1] in halves]
+        weights = [len(halves[kind]) for kind in kinds]
+        products: dict[str, None] = {}
+        for _ in range(count * _ATTEMPTS if kinds else 0):
+            kind = chance.choices(kinds, weights)[0]
+            first, second = chance.choice(halves[kind]), chance.choice(halves[kind[::-1]])
+            if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
+                continue
+            product = _join(first, second)
+            if product and product not in excluded and product not in products:
+                products[product] = None
+                progress(1)
+            if len(products) == count:
+                break
+    return list(products)
+
+
+def substitute(
+    smiles: Sequence[str],
+    count: int,
+    *,
+    seed: int = 0,
+    exclude: Sequence[str] = (),
+    max_substituent: int = 12,
+    max_atoms: int = 70,
+    progress: Progress = no_progress,
+) -> list[str]:
+    """Return up to `count` new molecules, each of them a given one with another substituent.
+
+    The substituent is one that a given molecule has on the same kind of atom: of the same element,
+    and aromatic, in a ring, or neither. The result is canonical SMILES, none of them in `smiles` or
+    `exclude`. There are fewer if the input offers no more exchanges.
+
+    Args:
+        smiles: the molecules to change.
+        count: number of molecules wanted.
+        seed: seed of the molecules that are made.
+        exclude: molecules that must not be made.
+        max_substituent: largest number of heavy atoms in a substituent.
+        max_atoms: largest number of atoms in a product.
+        progress: called with 1 for every new molecule.
+    """
+    chance = random.Random(seed)
+    with rdBase.BlockLogs():
+        excluded = {_canonical(text) for text in (*smiles, *exclude)}
+        by_molecule = [cuts for text in smiles if (cuts := _cuts(text, max_substituent))]
+        substituents: dict[tuple[str, bool, bool], list[Chem.Mol]] = {}
+        for core, substituent in (cut for cuts in by_molecule for cut in cuts):
+            substituents.setdefault(_end(core), []).append(substituent)
+        products: dict[str, None] = {}
+        for _ in range(count * _ATTEMPTS if by_molecule else 0):
+            core, _ = chance.choice(chance.choice(by_molecule))
+            substituent = chance.choice(substituents[_end(core)])
+            if core.GetNumAtoms() + substituent.GetNumAtoms() - 2 > max_atoms:
+                continue
+            product = _join(core, substituent)
+            if product and product not in excluded and product not in products:
+                products[product] = None
+                progress(1)
+            if len(products) == count:
+                break
+    return list(products)
+
+
+def _cuts(text: str, max_substituent: int) -> list[tuple[Chem.Mol, Chem.Mol]]:
+    """Cut a molecule at each single bond outside rings, into a core and a smaller substituent."""
+    mol = Chem.MolFromSmiles(text)
+    cuts = []
+    for bond in mol.GetBonds():
+        if bond.IsInRing() or bond.GetBondType() != Chem.BondType.SINGLE:
+            continue
+        cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
+        parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)
+        if {_mark(part) for part in parts} != {1, 2}:
+            continue  # a mixture, whose other molecules have no end
+        core, substituent = sorted(parts, key=Chem.Mol.GetNumAtoms, reverse=True)
+        if substituent.GetNumAtoms() - 1 <= max_substituent:
+            cuts.append((core, substituent))
+    return cuts
+
+
+def _end(part: Chem.Mol) -> tuple[str, bool, bool]:
+    """Return the element of the atom at the cut, whether it is aromatic, and in a ring."""
+    dummy = next(atom for atom in part.GetAtoms() if atom.GetAtomMapNum() == 1)
+    (atom,) = dummy.GetNeighbors()
+    return atom.GetSymbol(), atom.GetIsAromatic(), atom.IsInRing()
+
+
+def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], list[Chem.Mol]]:
+    """Group halves by the BRICS environments of their own end and of the end they were cut from."""
+    halves: dict[tuple[str, str], list[Chem.Mol]] = {}
+    for text in smiles:
+        mol = Chem.MolFromSmiles(text)
+        for (i, j), (environment_i, environment_j) in BRICS.FindBRICSBonds(mol):
+            bond = mol.GetBondBetweenAtoms(i, j)
+            if bond.GetBondType() != Chem.BondType.SINGLE:
+                continue
+            # The dummy on the half of atom i takes the second label of its pair.
+            cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
+            parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)
+            ends = {_mark(part): part for part in parts}
+            if set(ends) - {None} != {1, 2}:
+                continue
+            begin_is_i = bond.GetBeginAtomIdx() == i
+            half_of_i, half_of_j = (ends[2], ends[1]) if begin_is_i else (ends[1], ends[2])
+            if min(half_of_i.GetNumAtoms(), half_of_j.GetNumAtoms()) - 1 < min_fragment:
+                continue
+            halves.setdefault((environment_i, environment_j), []).append(half_of_i)
+            halves.setdefault((environment_j, environment_i), []).append(half_of_j)
+    return halves
+
+
+def _mark(part: Chem.Mol) -> int | None:
+    """Return which dummy of the cut a part has, and give the dummy the map number for joining."""
+    for atom in part.GetAtoms():
+        if atom.GetAtomicNum() == 0 and atom.GetIsotope() in (1, 2):
+            label = int(atom.GetIsotope())
+            atom.SetIsotope(0)
+            atom.SetAtomMapNum(1)
+            return label
+    return None
+
+
+def _join(first: Chem.Mol, second: Chem.Mol) -> str | None:
+    """Return the canonical SMILES of two joined halves, or None if they make no molecule."""
+    try:
+        product = Chem.molzip(first, second)
+        Chem.SanitizeMol(product)
+        return _canonical(Chem.MolToSmiles(product))
+    except (ValueError, RuntimeError):
+        return None
+
+
+def _canonical(smiles: str) -> str | None:
+    mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else Chem.MolToSmiles(mol)

@@ -1,0 +1,165 @@
+"""Make one table of molecules labelled by several rules, for a model that learns them together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem, rdBase
+
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.writing import write_whole
+
+from .rules import RULES, RuleTask, Truth, get_rule
+from .splits import FRACTIONS, Split, random_split
+
+__all__ = ["RARE", "RuleTable", "read_rule_table", "rule_table"]
+
+RARE = ("indole", "phosphorus", "boron", "large-ring")  # at most 6 % of drug-like molecules
+
+
+@dataclass(frozen=True, eq=False)
+class RuleTable:
+    """Distinct molecules with the answers to several rules' questions.
+
+    Args:
+        smiles: n canonical SMILES.
+        labels (n, rules): 0 or 1, or the value of an additive rule.
+    """
+
+    rules: tuple[RuleTask, ...]
+    smiles: tuple[str, ...]
+    labels: NDArray[np.float32]
+    split: Split
+
+    def of(self, rule: str) -> NDArray[np.float32]:
+        """Return the answers (n,) to one rule, or raise a ValueError if the table lacks it."""
+        names = [task.name for task in self.rules]
+        if rule not in names:
+            raise ValueError(f"no rule {rule!r} in the table; it has {', '.join(names)}.")
+        return self.labels[:, names.index(rule)]
+
+    def with_truth(self, rule: str, limit: int | None = None) -> list[tuple[str, Truth]]:
+        """Return test molecules, at most `limit`, in which some atoms are true and others are not.
+
+        Each comes with its truth (N,), see `RuleTask`. For an additive rule, these are the first
+        test molecules.
+        """
+        task = get_rule(rule)
+        answers = self.of(rule)
+        molecules: list[tuple[str, Truth]] = []
+        for k in self.split.test:
+            if limit is not None and len(molecules) >= limit:
+                break
+            if task.kind == "additive" or answers[k]:
+                truth = task.truth(self.smiles[k])
+                if task.kind == "additive" or not truth.all():
+                    molecules.append((self.smiles[k], truth))
+        return molecules
+
+    def without_truth(self, rule: str, limit: int | None = None) -> list[str]:
+        """Return test molecules, at most `limit`, in which no atom is true: a rule's null set."""
+        if get_rule(rule).kind == "additive":
+            return []
+        answers = self.of(rule)
+        return [self.smiles[k] for k in self.split.test if not answers[k]][:limit]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a CSV file with the SMILES, the part of the split, and a column for every rule."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(["smiles", "part", *(rule.name for rule in self.rules)])
+        part = dict.fromkeys(self.split.train, "train") | dict.fromkeys(self.split.valid, "valid")
+        for k, (smiles, row) in enumerate(zip(self.smiles, self.labels.tolist(), strict=True)):
+            writer.writerow([smiles, part.get(k, "test"), *(f"{value:.7g}" for value in row)])
+        write_whole(Path(path), text.getvalue())
+
+
+def read_rule_table(path: str | os.PathLike[str]) -> RuleTable:
+    """Read the CSV file that `RuleTable.save` wrote, or raise a ValueError for another table."""
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    header = rows[0] if rows else []
+    if header[:2] != ["smiles", "part"] or not set(header[2:]) <= set(RULES):
+        raise ValueError(f"{path} is not a table of rules: smiles, part and names of rules.")
+    parts: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    for k, row in enumerate(rows[1:]):
+        if len(row) != len(header) or row[1] not in parts:
+            raise ValueError(f"{path}, row {k + 2}: a SMILES, a part of the split and the labels.")
+        parts[row[1]].append(k)
+    return RuleTable(
+        tuple(RULES[name] for name in header[2:]),
+        tuple(row[0] for row in rows[1:]),
+        np.array([[float(cell) for cell in row[2:]] for row in rows[1:]], dtype=np.float32),
+        Split(tuple(parts["train"]), tuple(parts["valid"]), tuple(parts["test"])),
+    )
+
+
+def rule_table(
+    smiles: Iterable[str],
+    rules: Sequence[str | RuleTask] = tuple(RULES),
+    *,
+    size: int = 20_000,
+    rare: Sequence[str] = RARE,
+    seed: int = 0,
+    fractions: Sequence[float] = FRACTIONS,
+    max_atoms: int = 60,
+    progress: bool | None = False,
+) -> RuleTable:
+    """Choose `size` molecules and label them by every rule.
+
+    All molecules with the answer yes to a rule in `rare` are taken, in random order, up to half of
+    the size. The others come as they are. So all but the rare rules are as frequent as among the
+    given molecules. SMILES that cannot be read and molecules with more than `max_atoms` are
+    skipped. The molecules are split at random into training, validation and test part, by
+    `fractions`.
+
+    Raises:
+        ValueError: an unknown rule, or fewer than 10 molecules.
+    """
+    tasks = tuple(get_rule(rule) for rule in rules)
+    enriched = [task for task in tasks if task.name in rare]
+    order = list(smiles)
+    random.Random(seed).shuffle(order)
+    chosen: list[str] = []
+    others: list[str] = []
+    with rdBase.BlockLogs(), progress_bar("reading", len(order), show=progress) as advance:
+        for text, mol in _distinct(order, max_atoms, advance):
+            scarce = any(task.truth(mol).any() for task in enriched)
+            (chosen if scarce and len(chosen) < size // 2 else others).append(text)
+    chosen += others[: size - len(chosen)]
+    if len(chosen) < 10:
+        raise ValueError(f"too few molecules for a table of rules: {len(chosen)}.")
+    random.Random(seed).shuffle(chosen)
+    labels = np.empty((len(chosen), len(tasks)), dtype=np.float32)
+    with rdBase.BlockLogs(), progress_bar("labelling", len(chosen), show=progress) as advance:
+        for row, text in zip(labels, chosen, strict=True):
+            row[:] = [task.label(Chem.MolFromSmiles(text)) for task in tasks]
+            advance(1)
+    return RuleTable(tasks, tuple(chosen), labels, random_split(len(chosen), seed, fractions))
+
+
+def _distinct(
+    smiles: Iterable[str], max_atoms: int, progress: Callable[[int], object]
+) -> Iterator[tuple[str, Chem.Mol]]:
+    """Yield each readable molecule once, as its canonical SMILES and the molecule read from it."""
+    seen: set[str] = set()
+    for text in smiles:
+        progress(1)
+        mol = Chem.MolFromSmiles(text) if text else None
+        if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
+            continue
+        canonical = Chem.MolToSmiles(mol)
+        if canonical in seen:
+            continue
+        seen.add(canonical)
+        again = Chem.MolFromSmiles(canonical)
+        if again is not None:
+            yield canonical, again

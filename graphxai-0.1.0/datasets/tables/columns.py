@@ -1,0 +1,147 @@
+"""Choose the column of a table that holds the structures, by its name or by its content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rdkit import Chem, rdBase
+
+from .opening import TableError
+
+__all__ = ["NAMES", "StructureColumn", "named_column", "structure_column"]
+
+# Names as they are compared, see `_plain`. The first that a table has is taken.
+SURE = (
+    *("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "smilescode", "cansmiles"),
+    *("isosmiles", "absolutesmiles", "rdkitsmiles", "standardizedsmiles", "standardisedsmiles"),
+    *("parentsmiles", "cleanedsmiles", "desaltedsmiles"),
+)
+# Columns of these names may hold something else, so their cells have to be structures.
+LIKELY = ("structure", "mol", "molecule", "compound", "molstructure", "chemicalstructure")
+NAMES = (  # of compounds
+    *("name", "id", "compound", "compoundid", "compoundname", "molecule", "moleculeid", "cid"),
+    *("title", "moleculename", "moleculechemblid", "idnumber"),
+)
+MAX_SMILES = 1000  # characters
+CHECKED = 20  # cells of a column
+LISTED = 30  # columns in a message
+
+SampleCells = Callable[[], Sequence[Sequence[str]]]
+
+
+@dataclass(frozen=True)
+class StructureColumn:
+    """The column with the structures, and why it is that one.
+
+    Attributes:
+        name: the name in the header.
+        reason: what to tell the user, "" if the user named it or it is called "smiles".
+    """
+
+    name: str
+    reason: str = ""
+
+
+def structure_column(
+    source: str, names: Sequence[str], sample: SampleCells, given: str | None = None
+) -> StructureColumn:
+    """Choose the column with the structures.
+
+    Args:
+        source: the file, for messages.
+        names: the columns.
+        sample: returns the cells of the first rows.
+        given: the name that the user gave, in any case of letters. Otherwise the column is one with
+            a usual name, or the only one whose cells can be read as SMILES.
+
+    Raises:
+        TableError: there is no such column, or several; the message lists the columns.
+    """
+    if given is not None:
+        return StructureColumn(named_column(source, names, given))
+    plain = [_plain(name) for name in names]
+    for usual in SURE:
+        if plain.count(usual) > 1:
+            same = [name for name, word in zip(names, plain, strict=True) if word == usual]
+            if len(set(same)) == 1:
+                raise TableError(f"{source} has more than one column {same[0]!r}.")
+            raise TableError(_several(source, same))
+        if usual in plain:
+            name = names[plain.index(usual)]
+            others = sum("smiles" in word for word in plain) > 1
+            silent = name == "smiles" and not others
+            return StructureColumn(name, "" if silent else "by its name")
+    rows = sample()
+    readable = [name for k, name in enumerate(names) if _are_structures([row[k] for row in rows])]
+    for usual in LIKELY:
+        if usual not in plain:
+            continue
+        place = plain.index(usual)
+        if _are_structures([row[place] for row in rows], unreadable=0.5):
+            return StructureColumn(names[place], "by its name")
+    if len(readable) == 1:
+        return StructureColumn(readable[0], "as the only one whose cells can be read as SMILES")
+    if readable:
+        raise TableError(_several(source, readable))
+    raise TableError(
+        f"{source} has no column of structures: none is called SMILES, and none has cells that can"
+        f" be read as SMILES. Name it with --smiles-column (in Python, smiles_column=);"
+        f" {_listed(names)}"
+    )
+
+
+def named_column(source: str, names: Sequence[str], name: str) -> str:
+    """Return the name of a column as it is written, given in any case of letters.
+
+    Raises:
+        TableError: there is no such column, or it is there twice.
+    """
+    alike = [other for other in names if other == name]
+    alike = alike or [other for other in names if other.casefold() == name.strip().casefold()]
+    if not alike:
+        raise TableError(f"{source} has no column {name!r}; {_listed(names)}")
+    if len(alike) > 1:
+        raise TableError(f"{source} has more than one column {name!r}.")
+    return alike[0]
+
+
+def _several(source: str, names: Sequence[str]) -> str:
+    return (
+        f"{source} has several columns of structures, {', '.join(map(repr, names))}: name one with"
+        " --smiles-column (in Python, smiles_column=)."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Say which columns there are."""
+    if not names:
+        return "the file is empty."
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"its columns: {', '.join(map(repr, names[:LISTED]))}{more}."
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case without what joins words."""
+    return re.sub(r"[\s_\-.#]+", "", name).casefold()
+
+
+def _are_structures(cells: Sequence[str], unreadable: float = 0.0) -> bool:
+    """Return whether cells are SMILES, and not all as short as names or codes may be.
+
+    Args:
+        unreadable: the share of the cells that need not be readable.
+    """
+    texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]
+    atoms, allowed = [], unreadable * len(texts)
+    with rdBase.BlockLogs():
+        for text in texts:
+            mol = Chem.MolFromSmiles(text) if len(text) <= MAX_SMILES else None
+            if mol is not None:
+                atoms.append(mol.GetNumAtoms())
+            else:
+                allowed -= 1
+            if allowed < 0:
+                return False
+    return sum(atoms) > 2 * len(atoms)

@@ -1,0 +1,214 @@
+"""A table of molecules: its columns, the one with the structures, and its records one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from ..molecule_reading import MoleculeError
+from .columns import StructureColumn, named_column, structure_column
+from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, read_header, rows
+from .dialect import DEFAULT, Dialect, TextLayout, text_layout
+from .opening import HEAD, Format, TableError, format_of, opened
+from .parquet import parquet_count, parquet_names, parquet_rows
+from .structures import property_names, read_structures, record_count
+from .workbook import Sheet, sheet_of, sheet_rows
+
+__all__ = ["Record", "Table", "iter_records", "open_table"]
+
+SAMPLE = 20  # rows whose cells show which column has structures
+HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
+
+
+class Record(NamedTuple):
+    """A row of a table with the cells of some columns.
+
+    Attributes:
+        number: the first row after the header has number 1.
+        cells: the cells by column, without spaces around them. All are empty if there is a problem.
+        problem: why the row cannot be used, or "".
+    """
+
+    number: int
+    cells: dict[str, str]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file with a table of molecules. Its rows are read when they are asked for.
+
+    Attributes:
+        path: the file.
+        format: its format.
+        columns: the names of its columns. An SD file has `smiles`, `name` (the title of a record)
+            and its data items.
+        dialect: how a CSV file like it is written.
+        asked: the column with the structures that the user named, if any.
+        layout: how a text file is to be read.
+        sheet: the sheet of a workbook that is read.
+    """
+
+    path: Path
+    format: Format
+    columns: tuple[str, ...]
+    dialect: Dialect = DEFAULT
+    asked: str | None = None
+    layout: TextLayout | None = None
+    sheet: Sheet | None = None
+
+    @cached_property
+    def structures(self) -> StructureColumn:
+        """Return the column with the structures.
+
+        Raises:
+            TableError: it cannot be told; the message lists the columns.
+        """
+        if self.format in ("list", "structures") and self.asked in (None, LIST_COLUMNS[0]):
+            return StructureColumn(LIST_COLUMNS[0])
+        try:
+            chosen = structure_column(str(self.path), self.columns, self._sample, self.asked)
+        except TableError as error:
+            if self._has_no_header:
+                raise TableError(f"{error} {HEADLESS}") from error
+            raise
+        if chosen.reason and self._has_no_header:
+            raise TableError(f"{self.path} has no header. {HEADLESS}")
+        return chosen
+
+    @property
+    def _has_no_header(self) -> bool:
+        """Return whether the first line of a CSV file has a SMILES of several atoms."""
+        return self.format == "delimited" and any(
+            len(name) > 2 and is_smiles(name) for name in self.columns
+        )
+
+    @property
+    def choice(self) -> str:
+        """Return what was chosen in the file and the user should know, or ""."""
+        parts = []
+        if self.structures.reason:
+            parts.append(f"structures: column {self.structures.name!r}, {self.structures.reason}")
+        if self.sheet is not None and self.sheet.others:
+            parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
+        return "; ".join(parts)
+
+    def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
+        """Yield the rows one by one, with the cells of these columns, by default all.
+
+        Raises:
+            TableError: a column is missing or is there twice, or the file is damaged.
+        """
+        wanted = self.columns if columns is None else tuple(dict.fromkeys(columns))
+        places = [(name, self.columns.index(self.column(name))) for name in wanted]
+        for number, cells, problem in self._rows([self.columns[place] for _, place in places]):
+            if problem:
+                yield Record(number, dict.fromkeys(wanted, ""), problem)
+            else:
+                yield Record(number, {name: cells[place].strip() for name, place in places})
+
+    def count(self) -> int:
+        """Return roughly how many rows there are, for a bar of progress."""
+        if self.format == "parquet":
+            return parquet_count(self.path)
+        if self.sheet is not None:
+            return self.sheet.rows
+        if self.format == "structures":
+            return record_count(self.path)
+        with opened(self.path) as file:
+            lines = returns = 0
+            while part := file.read(HEAD):
+                lines, returns = lines + part.count(b"\n"), returns + part.count(b"\r")
+        return max((lines or returns) - (self.format == "delimited"), 1)
+
+    def column(self, name: str) -> str:
+        """Return the name of a column as it is written, or raise a TableError."""
+        return named_column(str(self.path), self.columns, name)
+
+    def _rows(self, wanted: Sequence[str]) -> Iterator[Row]:
+        """Yield the rows. The cells of columns that are not wanted may be empty."""
+        if self.format == "parquet":
+            yield from parquet_rows(self.path, self.columns, wanted)
+        elif self.sheet is not None:
+            yield from sheet_rows(self.path, self.sheet)
+        elif self.format == "structures":
+            yield from _structure_rows(self.path, self.columns, LIST_COLUMNS[0] in wanted)
+        else:
+            assert self.layout is not None
+            if self.format == "list":
+                yield from list_rows(self.path, self.layout)
+            else:
+                yield from rows(self.path, self.layout, self.columns)
+
+    def _sample(self) -> list[Sequence[str]]:
+        """Return the cells of the first rows that have no problem."""
+        fitting = (cells for _, cells, problem in self._rows(self.columns) if not problem)
+        return list(islice(fitting, SAMPLE))
+
+
+def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -> Table:
+    """Tell what is in a file with a table of molecules: CSV, SMILES, SD, workbook or Parquet.
+
+    Args:
+        path: the file, which may be packed with gzip.
+        smiles_column: the column with the structures. Without it, the column is one with a usual
+            name, or the only one whose cells can be read as SMILES; see `Table.structures`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TableError: it is no table; the message says what to do.
+        ImportError: a package that reads it is not installed.
+    """
+    path = Path(path)
+    format = format_of(path)
+    if format == "workbook":
+        sheet = sheet_of(path)
+        excel = Dialect(byte_order_mark=True)
+        return Table(path, format, sheet.names, excel, smiles_column, sheet=sheet)
+    if format == "parquet":
+        return Table(path, format, tuple(parquet_names(path)), DEFAULT, smiles_column)
+    if format == "structures":
+        items = [name for name in property_names(path) if name not in LIST_COLUMNS]
+        return Table(path, format, (*LIST_COLUMNS, *items), DEFAULT, smiles_column)
+    with opened(path) as file:
+        layout = text_layout(file.read(HEAD), smiles_column)
+    names = LIST_COLUMNS if format == "list" else tuple(read_header(path, layout))
+    if len(names) == 1 and smiles_column is None and _is_list(path, layout):
+        format, names = "list", LIST_COLUMNS
+    return Table(path, format, names, layout.dialect, smiles_column, layout)
+
+
+def iter_records(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[Record]:
+    """Yield the rows of a table one by one, with the cells of these columns.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TableError: it is no table, a column is missing (the message lists the existing ones) or
+            occurs twice, or a quote is not closed.
+    """
+    yield from open_table(path, columns[0]).records(columns)
+
+
+def _is_list(path: Path, layout: TextLayout) -> bool:
+    """Return whether a file without separators is a list of SMILES, not a table of one column."""
+    with opened_text(path, layout) as text:
+        first = text.readline(HEAD).lstrip("\ufeff").split()
+    return bool(first) and (is_smiles(first[0]) or len(first) > 1)
+
+
+def _structure_rows(path: Path, columns: Sequence[str], with_smiles: bool) -> Iterator[Row]:
+    """Yield the records of an SD file as rows. One that cannot be read has a problem."""
+    _, _, *items = columns
+    for number, record in enumerate(read_structures(path), start=1):
+        try:
+            smiles = record.smiles if with_smiles else ""
+        except MoleculeError as error:
+            yield number, (), str(error)
+            continue
+        cells = (record.properties.get(name, "") for name in items)
+        yield number, (smiles, record.title, *cells), ""

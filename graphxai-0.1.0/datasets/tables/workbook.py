@@ -1,0 +1,117 @@
+"""Read the rows of a sheet of an Excel workbook with openpyxl."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .delimited import Row
+from .opening import TableError, opened
+from .typed_cells import as_text
+
+__all__ = ["Sheet", "sheet_of", "sheet_rows"]
+
+MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
+MAX_COLUMNS = 2000
+MAX_EMPTY = 100_000  # empty rows one after another; a cell far down makes a million of them
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The sheet of a workbook that is read.
+
+    Attributes:
+        name: its name.
+        others: the names of the other sheets.
+        names: its columns.
+        rows: roughly how many rows it has, as the file states.
+    """
+
+    name: str
+    others: tuple[str, ...]
+    names: tuple[str, ...]
+    rows: int = 0
+
+
+def sheet_of(path: Path) -> Sheet:
+    """Choose the first sheet that has cells, whose first row that is not empty is the header.
+
+    Raises:
+        ImportError: openpyxl is not installed.
+        TableError: the file is damaged, is no workbook, or is too large when it is unpacked.
+    """
+    with _opened(path) as workbook:
+        titles = [sheet.title for sheet in workbook.worksheets]
+        for sheet in workbook.worksheets:
+            stated = max(sheet.max_row or 1, 1) - 1
+            header = next(_values(sheet, MAX_COLUMNS, path), None)
+            if header is not None:
+                texts = [as_text(value).strip() for value in header]
+                while not texts[-1]:
+                    texts.pop()
+                names = tuple(text or f"column {k}" for k, text in enumerate(texts, start=1))
+                others = tuple(title for title in titles if title != sheet.title)
+                return Sheet(sheet.title, others, names, stated)
+    raise TableError(f"{path} has no sheet with a table.")
+
+
+def sheet_rows(path: Path, sheet: Sheet) -> Iterator[Row]:
+    """Yield the rows below the header that are not empty, numbered from 1."""
+    width = len(sheet.names)
+    with _opened(path) as workbook:
+        values = _values(workbook[sheet.name], width + 1, path)
+        next(values, None)
+        for number, row in enumerate(values, start=1):
+            cells = [as_text(value) for value in row]
+            cells += [""] * (width - len(cells))
+            if len(cells) > width and cells[width].strip():
+                yield number, (), "it has a cell to the right of the header's last column."
+            else:
+                yield number, cells[:width], ""
+
+
+def _values(sheet: Any, width: int, path: Path) -> Iterator[Sequence[Any]]:
+    """Yield the values in the rows that are not empty, at most `width` of each."""
+    sheet.reset_dimensions()  # which the file states and may state wrongly
+    empty = 0
+    for row in sheet.iter_rows(max_col=width, values_only=True):
+        if any(value not in (None, "") for value in row):
+            empty = 0
+            yield row
+            continue
+        empty += 1
+        if empty > MAX_EMPTY:
+            raise TableError(f"{path} has over {MAX_EMPTY:,} empty rows in sheet {sheet.title!r}.")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a workbook to read values, not formulas."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise ImportError(
+            f'{path}: Excel workbooks need openpyxl: pip install "graphxai[excel]", or save the'
+            " sheet as CSV."
+        ) from error
+    with opened(path) as file:
+        try:
+            with zipfile.ZipFile(file) as parts:
+                size = sum(part.file_size for part in parts.infolist())
+            if size > MAX_CONTENT:
+                raise TableError(
+                    f"{path} holds {size:,} bytes when it is unpacked: save the sheet as CSV."
+                )
+            workbook = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        except TableError:
+            raise
+        except Exception as error:  # a damaged file raises errors of any type
+            raise TableError(f"{path} cannot be read as a workbook: {error}.") from error
+        try:
+            yield workbook
+        finally:
+            workbook.close()

@@ -1,0 +1,245 @@
+"""Read the compounds that a model was trained on, and say how similar a molecule is to them.
+
+The compounds are in `training.csv` beside the checkpoint, in the column `smiles`. `held_out.csv`
+beside it lists the compounds held out in training, in the columns `smiles` and `part`
+("validation" or "test").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+    from rdkit.DataStructs import ExplicitBitVect
+
+__all__ = [
+    "EDGE",
+    "FAR",
+    "HELD_OUT",
+    "UNKNOWN",
+    "Nearness",
+    "TrainingSet",
+    "training_set_of",
+]
+
+FILE, HELD_OUT = "training.csv", "held_out.csv"
+# Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
+EDGE, FAR = 0.79, 0.59
+Word = Literal["training compound", "near", "edge", "far", "unknown"]
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near a molecule is to a training set.
+
+    Args:
+        word: "training compound", "unknown", or how near it is by `similarity`: "near", "edge"
+            (below 0.79) or "far" (below 0.59, or with an element in `unseen`).
+        similarity: ECFP4 Tanimoto similarity to the nearest training compound.
+        nearest: SMILES of that compound.
+        unseen: elements of the molecule that no training compound has.
+    """
+
+    word: Word
+    similarity: float | None = None
+    nearest: str | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The nearness in words."""
+        if self.unseen:
+            return f"no training compound contains {' or '.join(self.unseen)}"
+        place = {"near": "near", "edge": "at the edge of", "far": "far from"}.get(self.word)
+        if place is None:
+            return {"unknown": "the training set is unknown"}.get(self.word, "a training compound")
+        return f"{place} the training set (nearest similarity {self.similarity:.2f})"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of a table: `nearest_similarity`, empty if unknown, and `training_set`."""
+        text = "" if self.similarity is None else f"{self.similarity:.4g}"
+        return {"nearest_similarity": text, "training_set": self.word}
+
+
+UNKNOWN = Nearness("unknown")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Training compounds, whose structures are read when they are first asked for.
+
+    Args:
+        given: SMILES, each once. Those that cannot be read are ignored.
+        held_out: the part of each compound held out in training, by canonical SMILES.
+    """
+
+    given: tuple[str, ...]
+    held_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"TrainingSet({len(self.given):,} compounds, {len(self.held_out):,} held out)"
+
+    @cached_property
+    def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
+        """The bits and elements of the readable compounds, by SMILES as given."""
+        from rdkit import rdBase
+
+        with rdBase.BlockLogs():
+            read = ((smiles, _compound(smiles)) for smiles in self.given)
+            return {smiles: compound for smiles, compound in read if compound is not None}
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The SMILES of the readable compounds, as given."""
+        return tuple(self._compounds)
+
+    @cached_property
+    def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
+        """The ECFP4 fingerprints of the readable compounds."""
+        return tuple(bits for bits, _ in self._compounds.values())
+
+    @cached_property
+    def elements(self) -> frozenset[str]:
+        """All elements of the compounds."""
+        return frozenset().union(*(elements for _, elements in self._compounds.values()))
+
+    def nearness(self, mol: Mol) -> Nearness:
+        """Return how near a molecule is to the set.
+
+        The fingerprint ignores stereochemistry. If several compounds are equally near and the
+        molecule itself is one of them, it is the nearest.
+        """
+        from rdkit import Chem
+
+        similarities = self._similarities(mol)
+        first = int(similarities.argmax())
+        similarity = float(similarities[first])
+        if similarity == 1:
+            smiles = Chem.MolToSmiles(mol)
+            equals = (self.written[i] for i in np.flatnonzero(similarities == 1))
+            if any(_canonical(compound) == smiles for compound in equals):
+                return Nearness("training compound", 1.0, smiles)
+        nearest = _canonical(self.written[first])
+        unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
+        word: Word = (
+            "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
+        )
+        return Nearness(word, similarity, nearest, tuple(unseen))
+
+    def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
+        """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""
+        order = self._similarities(mol).argsort(kind="stable")[::-1]
+        return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
+
+    def _similarities(self, mol: Mol) -> NDArray[np.float64]:
+        """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
+        from .fingerprints import ecfp4_bits, packed, tanimoto
+
+        return tanimoto(packed([ecfp4_bits(mol)])[0], *self._packed)
+
+    @cached_property
+    def _packed(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The bits of all compounds (n, w), and how many are set in each (n,)."""
+        from .fingerprints import packed, set_bits
+
+        bits = packed(self.fingerprints)
+        return bits, set_bits(bits)
+
+    @cached_property
+    def smiles(self) -> tuple[str, ...]:
+        """The canonical SMILES of all compounds."""
+        return tuple(map(_canonical, self.written))
+
+    @cached_property
+    def _canonical_smiles(self) -> frozenset[str]:
+        return frozenset(self.smiles)
+
+    def part(self, mol: Mol) -> str:
+        """Return which part a molecule, or its parent, was in: "training", "validation" or "test".
+
+        It is "" if the molecule is in none of them.
+        """
+        from rdkit import Chem
+
+        from .molecule_errors import MixtureError
+        from .standardise import parent_of
+
+        smiles = Chem.MolToSmiles(mol)
+        if smiles not in self._canonical_smiles and smiles not in self.held_out:
+            with suppress(MixtureError):
+                parent = parent_of(mol, "parent")
+                smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
+        return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
+
+
+def training_set_of(model: Any) -> TrainingSet | None:
+    """Return the training set beside a model's checkpoint, or None if there is none.
+
+    Raises ValueError if `training.csv` has no column `smiles`.
+    """
+    folder = getattr(getattr(model, "origin", None), "folder", None)
+    path = None if folder is None else Path(folder) / FILE
+    if path is None or not path.is_file():
+        return None
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1 << 14)
+def _canonical(smiles: str) -> str:
+    """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return str(Chem.CanonSmiles(smiles))
+
+
+@lru_cache(maxsize=1 << 14)
+def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
+    """Return the bits and elements of a compound, once for all models trained on its table."""
+    from rdkit import Chem
+
+    from .fingerprints import ecfp4_bits
+
+    mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+
+
+def _elements(mol: Mol) -> set[str]:
+    """Return the elements of a molecule's atoms, from its formula.
+
+    That is ten times faster than atom by atom.
+    """
+    from rdkit.Chem.rdMolDescriptors import CalcMolFormula
+
+    if mol.GetNumAtoms() > mol.GetNumHeavyAtoms():  # some hydrogens are atoms, or there are dummies
+        return {atom.GetSymbol() for atom in mol.GetAtoms()}
+    return set(re.findall("[A-Z][a-z]?", CalcMolFormula(mol))) - {"H"}
+
+
+@lru_cache(maxsize=8)  # more than there are bundled models, which may be used in turn
+def _read(path: Path, modified: int) -> TrainingSet | None:
+    """Read the training set of a file, anew when its time of modification changes."""
+    from rdkit import rdBase
+
+    from .tables.table import iter_records
+
+    given = dict.fromkeys(record.cells["smiles"] for record in iter_records(path, ("smiles",)))
+    with rdBase.BlockLogs():
+        if all(_compound(smiles) is None for smiles in given):
+            return None
+    held_out = path.with_name(HELD_OUT)
+    rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
+    return TrainingSet(
+        tuple(given), {record.cells["smiles"]: record.cells["part"] for record in rows}
+    )

@@ -1,0 +1,80 @@
+"""Explain graph transformers by conservative relevance propagation, from SMILES to a picture.
+
+    import graphxai as gx
+    model = gx.load("bace")
+    gx.explain(model, "CC(C)Cc1ccc(cc1)C(C)C(=O)O").save("ibuprofen.svg")
+
+A public name is loaded when it is first used, so that `import graphxai` is quick.
+"""
+
+from typing import TYPE_CHECKING
+
+from graphxai.runtime.lazy import lazily
+from graphxai.runtime.source_tree import folders_beside
+from graphxai.runtime.version import VERSION as __version__  # noqa: F401
+
+if TYPE_CHECKING:  # the list of public names
+    from graphxai.adapters.engine.interception import conservative as conservative
+    from graphxai.adapters.wrapping import wrap as wrap
+    from graphxai.api import compare as compare
+    from graphxai.api import explain as explain
+    from graphxai.api import load as load
+    from graphxai.api import methods as methods
+    from graphxai.api import pairs as pairs
+    from graphxai.api import predict as predict
+    from graphxai.api import pretrained_models as pretrained_models
+    from graphxai.chemistry.cliffs import Cliff as Cliff
+    from graphxai.chemistry.cliffs import Cliffs as Cliffs
+    from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
+    from graphxai.chemistry.contrast import Contrast as Contrast
+    from graphxai.chemistry.contrast import contrast as contrast
+    from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
+    from graphxai.chemistry.counterfactuals import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
+    from graphxai.chemistry.desirability import DesirabilityScore as DesirabilityScore
+    from graphxai.chemistry.desirability import PropertyProfile as PropertyProfile
+    from graphxai.chemistry.fragment_table import fragment_table as fragment_table
+    from graphxai.chemistry.fragments import Fragment as Fragment
+    from graphxai.chemistry.fragments import Fragments as Fragments
+    from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.measurements import Measurements as Measurements
+    from graphxai.chemistry.profile_results import ProfileCounterfactual as ProfileCounterfactual
+    from graphxai.chemistry.profile_results import ProfileCounterfactuals as ProfileCounterfactuals
+    from graphxai.chemistry.profile_text import profile as profile
+    from graphxai.contract.target import Target as Target
+    from graphxai.contract.tasks import Task as Task
+    from graphxai.datasets.training_set import TrainingSet as TrainingSet
+    from graphxai.datasets.training_set import training_set_of as training_set_of
+    from graphxai.evaluation.benchmark import evaluate as evaluate
+    from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
+    from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
+    from graphxai.evaluation.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit_masked_atoms
+    from graphxai.evaluation.report import Report as Report
+    from graphxai.evaluation.trust.trust import Trust as Trust
+    from graphxai.evaluation.trust.trust import trust as trust
+    from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
+    from graphxai.explainers.learned.train import fit_explainer as fit_explainer
+    from graphxai.explanation.explanation import Explanation as Explanation
+    from graphxai.explanation.explanations import Explanations as Explanations
+    from graphxai.explanation.grid import grid as grid
+    from graphxai.explanation.ledger import Ledger as Ledger
+    from graphxai.explanation.pairs import Pairs as Pairs
+    from graphxai.explanation.prediction import Prediction as Prediction
+    from graphxai.explanation.predictions import Predictions as Predictions
+    from graphxai.explanation.result import Picture as Picture
+    from graphxai.learning.cleaned_table import CleanTable as CleanTable
+    from graphxai.learning.cleaning import clean_table as clean_table
+    from graphxai.learning.graphs.settings import GraphSettings as GraphSettings
+    from graphxai.learning.graphs.train import train as train
+    from graphxai.learning.table import train_table as train_table
+    from graphxai.learning.table_settings import TableSettings as TableSettings
+    from graphxai.rules.conservative import record as record
+    from graphxai.tables.app.notebook import explore as explore
+    from graphxai.tables.cluster import explain_dataset as explain_dataset
+    from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
+    from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor
+    from graphxai.tables.report import report as report
+
+__path__ += folders_beside(__file__)  # where git cannot make symbolic links
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -1,0 +1,207 @@
+"""Call a user's module, and check what it returns.
+
+If a node is explained, its row is taken from the answer.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import lru_cache
+from inspect import Parameter, signature
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch_geometric.data import Batch, HeteroData
+
+from graphxai.contract.inputs import EXPLAINED_NODE
+
+from .chosen import (
+    PAIR,
+    advice_for_node_outputs,
+    outputs_of_explained_pairs,
+    rows_of_explained_nodes,
+    with_rows_of_hidden_nodes,
+)
+from .reading import Tokens
+
+Forward = Callable[[nn.Module, Any], Tensor]
+
+UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
+TRUE_AT_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
+ONE_AT_TOKENS = ("attention_mask",)  # as in Hugging Face's models
+
+
+def call_with_graphs(model: nn.Module, batch: Batch) -> Any:
+    """Call `model.forward` with the batch, or with the attributes of the batch that it names.
+
+    Raises:
+        TypeError: the graphs do not have an attribute for an argument.
+    """
+    if attributes_read(model) is None:
+        return model(batch)
+    sizes = {"batch_size": batch.num_graphs, "num_graphs": batch.num_graphs}
+    passes_arguments_on = {p.kind for p in _all_parameters(model)} <= UNNAMED
+    by_place = passes_arguments_on or isinstance(model, GraphModule)  # exports take no names
+    in_order: list[Any] = []
+    by_name: dict[str, Any] = {}
+    for parameter in _parameters(model):
+        value = _attribute(batch, parameter.name, sizes.get(parameter.name))
+        if value is None and parameter.default is Parameter.empty:
+            raise TypeError(
+                f"{type(model).__name__}.forward needs {parameter.name!r}, which the graph does not"
+                " have: pass wrap(..., forward=lambda model, batch: ...)."
+            )
+        if by_place and parameter.kind != Parameter.KEYWORD_ONLY:
+            in_order.append(parameter.default if value is None else value)
+        elif value is not None:
+            by_name[parameter.name] = value
+    return model(*in_order, **by_name)
+
+
+def _attribute(batch: Any, name: str, default: Any = None) -> Any:
+    """Get an attribute of a batch, or in a heterogeneous batch all its types (`x_dict`)."""
+    if name.endswith("_dict") and isinstance(batch, HeteroData):
+        return batch.collect(name.removesuffix("_dict"), allow_empty=True) or default
+    return batch.get(name, default)
+
+
+def attributes_read(model: nn.Module) -> set[str] | None:
+    """Return the attributes that `model.forward` names, or None if it takes the whole batch."""
+    names = [p.name for p in _parameters(model)]
+    return None if "x" not in names and names and names[0] in WHOLE_BATCH else set(names)
+
+
+def takes_batch_vector(model: nn.Module) -> bool:
+    """Return whether `model.forward` has an argument that assigns nodes to graphs."""
+    names = attributes_read(model)
+    return names is None or any(re.search("batch|ptr|graph", name) for name in names)
+
+
+def takes_padding_mask(model: nn.Module) -> bool:
+    """Return whether `model.forward` has an argument that marks padding."""
+    return any(p.name in (*TRUE_AT_PADDING, *ONE_AT_TOKENS) for p in _parameters(model))
+
+
+def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
+    """Call `model.forward` with x, and with the padding mask if it has an argument for it."""
+    options = {}
+    for parameter in _parameters(model)[1:]:
+        if parameter.name in TRUE_AT_PADDING:
+            options[parameter.name] = ~tokens.mask
+        elif parameter.name in ONE_AT_TOKENS:
+            options[parameter.name] = tokens.mask.long()
+    return model(tokens.x, **options)
+
+
+@contextmanager
+def without_fused_attention(model: nn.Module) -> Iterator[None]:
+    """If the block calls `flex_attention`, which hides its attention, say what to do."""
+    try:
+        yield
+    except RuntimeError as error:  # also NotImplementedError and errors of torch.compile
+        if re.search("flex_?attention", str(error), re.IGNORECASE) is None:
+            raise
+        raise ValueError(
+            f"{type(model).__name__} calls flex_attention, a fused kernel that hides its attention,"
+            " cannot be given rules and has no gradient on a CPU. Let the model call"
+            " F.scaled_dot_product_attention instead (attn_implementation='sdpa' in Hugging Face"
+            " models)."
+        ) from error
+
+
+def as_outputs(
+    answer: Any,
+    size: int,
+    columns: int,
+    graphs: Batch | None = None,
+    attributes: Collection[str] | None = None,
+) -> Tensor:
+    """Turn the model's answer into outputs (B, columns).
+
+    Args:
+        answer: what the model returned.
+        size: the number of inputs B.
+        columns: the number of output columns.
+        graphs: the batch that the answer is about. If it says which nodes are explained, the
+            answer must have a row per node.
+        attributes: the names of the attributes that the model reads, or None if it reads all.
+
+    Raises:
+        ValueError: the answer cannot be turned into outputs.
+    """
+    answer, advice = getattr(answer, "logits", answer), ""
+    if isinstance(answer, Mapping) and isinstance(answer.get("logits"), Tensor):
+        answer = answer["logits"]
+    if graphs is not None and PAIR in graphs:
+        answer = outputs_of_explained_pairs(answer, graphs, size, attributes)
+    elif graphs is not None and EXPLAINED_NODE in graphs:
+        if (rows := rows_of_explained_nodes(answer, graphs)) is None:
+            raise ValueError("node= is for models that return one row per node: leave it out.")
+        answer = rows
+    elif graphs is not None:
+        answer = with_rows_of_hidden_nodes(answer, graphs, size, attributes)
+        advice = advice_for_node_outputs(answer, graphs, size)
+    if advice:
+        form = "a mapping" if isinstance(answer, Mapping) else f"shape {tuple(answer.shape)}"
+        raise ValueError(
+            f"the model returns {form} for {size} inputs, one row per node: {advice}, or pool rows"
+            " with wrap(..., forward=...)."
+        )
+    if not isinstance(answer, Tensor):
+        raise ValueError(
+            f"the model returns {type(answer).__name__}, not a tensor: select one with"
+            " wrap(..., forward=...)."
+        )
+    outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
+    if answer.dim() == 0 and size == 1:
+        outputs = answer.reshape(1, 1)
+    if outputs.shape != (size, columns):
+        raise ValueError(
+            f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
+            f" ({size}, {columns}). If it returns one row per node, choose a node with"
+            " explain(..., node=...), or select or pool rows with wrap(..., forward=...)."
+        )
+    return outputs
+
+
+def module_named(model: nn.Module, name: str) -> nn.Module:
+    """Find a part of the model by name, or raise ValueError with similar names."""
+    modules = dict(model.named_modules())
+    if name and name in modules:
+        return modules[name]
+    names = [path for path in modules if path]
+    similar = get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
+    raise ValueError(
+        f"{type(model).__name__} has no module {name!r}; similar: {', '.join(similar) or 'none'}."
+    )
+
+
+def _parameters(model: nn.Module) -> list[Parameter]:
+    """Return the named parameters of `forward`.
+
+    If `forward` only has `*args` or `**kwargs`, return those of the module's only child.
+    """
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    parameters = _all_parameters(model)
+    named = [p for p in parameters if p.kind in kinds]
+    children = list(model.children())
+    return _parameters(children[0]) if parameters and not named and len(children) == 1 else named
+
+
+def _all_parameters(model: nn.Module) -> list[Parameter]:
+    """Return all parameters of `forward` except `self`."""
+    forward = model.forward
+    if type(forward) is not MethodType:
+        return list(signature(forward).parameters.values())
+    first, *others = _parameters_of(forward.__func__)
+    return [first, *others] if first.kind == Parameter.VAR_POSITIONAL else others
+
+
+@lru_cache(maxsize=64)
+def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """Return the parameters of a function, cached because reading them takes a while."""
+    return tuple(signature(function).parameters.values())

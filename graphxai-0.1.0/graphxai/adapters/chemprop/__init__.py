@@ -1,0 +1,1 @@
+"""Explain networks that were trained with chemprop 2."""

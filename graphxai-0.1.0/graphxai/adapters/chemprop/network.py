@@ -1,0 +1,142 @@
+"""A chemprop network as a function of the tensors of a graph, made of chemprop's own modules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .heads import HEADS, head_of
+
+
+@dataclass
+class MoleculeGraphs:
+    """A batch of molecules as chemprop's modules read it; see `chemprop.data.BatchMolGraph`.
+
+    Args:
+        V: features of the atoms (N, d_v).
+        E: features of the directed bonds (E, d_e).
+        edge_index: both directions of every bond (2, E).
+        rev_edge_index: for each directed bond, the number of the other direction (E,).
+        batch: the molecule of each atom (N,).
+    """
+
+    V: Tensor
+    E: Tensor
+    edge_index: Tensor
+    rev_edge_index: Tensor
+    batch: Tensor
+
+    def __len__(self) -> int:
+        return int(self.batch.max()) + 1 if len(self.batch) else 0
+
+
+class ChempropNetwork(nn.Module):
+    """Message passing, aggregation and head of a chemprop network, with the weights that it has.
+
+    Its outputs are logits of classes, or values in the units of the table, see `heads`.
+
+    Args:
+        message_passing, agg, bn, ffn, output_transform, X_d_transform: the modules.
+        head: the name of the head in `HEADS`.
+        num_classes: of a head for several classes, how many there are; otherwise 0.
+    """
+
+    def __init__(
+        self,
+        message_passing: nn.Module,
+        agg: nn.Module,
+        bn: nn.Module,
+        ffn: nn.Module,
+        output_transform: nn.Module,
+        X_d_transform: nn.Module,
+        head: str,
+        num_classes: int = 0,
+    ) -> None:
+        super().__init__()
+        self.message_passing, self.agg, self.bn = message_passing, agg, bn
+        self.ffn, self.output_transform, self.X_d_transform = ffn, output_transform, X_d_transform
+        self.head, self.num_classes = head, num_classes
+
+    @classmethod
+    def of(cls, mpnn: Any) -> "ChempropNetwork":
+        """Return the network of a `chemprop.models.MPNN`, which keeps its modules."""
+        predictor = mpnn.predictor
+        return cls(
+            mpnn.message_passing,
+            mpnn.agg,
+            mpnn.bn,
+            predictor.ffn,
+            predictor.output_transform,
+            mpnn.X_d_transform,
+            head_of(predictor),
+            int(getattr(predictor, "n_classes", 0)),
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor,
+        batch: Tensor,
+        molecule_features: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs (B, C).
+
+        Args:
+            x: features of the atoms (N, d_v).
+            edge_index: both directions of every bond (2, E).
+            edge_attr: features of the directed bonds (E, d_e).
+            batch: the molecule of each atom (N,).
+            molecule_features: features of whole molecules (B, d), if the network reads any.
+        """
+        reverse = other_directions(edge_index, len(x))
+        graphs = MoleculeGraphs(x, edge_attr, edge_index, reverse, batch)
+        hidden = self.bn(self.agg(self.message_passing(graphs, None), batch))  # (B, d)
+        if molecule_features is not None:
+            hidden = torch.cat([hidden, self.X_d_transform(molecule_features)], dim=1)
+        return HEADS[self.head].read(self.ffn(hidden), self.output_transform)
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks."""
+        raw = cast(int, self.ffn.output_dim) // HEADS[self.head].targets
+        return raw // max(self.num_classes, 1)
+
+    @property
+    def num_molecule_features(self) -> int:
+        """The number of features of whole molecules that the network reads."""
+        return cast(int, self.ffn.input_dim) - cast(int, self.message_passing.output_dim)
+
+
+class MeanOfNetworks(nn.Module):
+    """Several networks trained on the same tasks, as the mean of their outputs."""
+
+    def __init__(self, members: Sequence[ChempropNetwork]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor,
+        batch: Tensor,
+        molecule_features: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs (B, C); the arguments are those of `ChempropNetwork`."""
+        inputs = (x, edge_index, edge_attr, batch, molecule_features)
+        return torch.stack([member(*inputs) for member in self.members]).mean(0)
+
+
+def other_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return the number of the opposite edge of every edge (E,), from edges (2, E).
+
+    Sorted by their nodes, the edges and the opposite edges are in the same order.
+    """
+    first, second = edge_index
+    order = (first * num_nodes + second).argsort()
+    opposite = torch.empty_like(order)
+    opposite[(second * num_nodes + first).argsort()] = order
+    return opposite

@@ -1,0 +1,21 @@
+"""Tell models of chemprop from checkpoint folders by their path, without importing PyG."""
+
+from pathlib import Path
+
+from graphxai.models.graphormer import CONFIG, pretrained_names
+
+SUFFIXES = (".pt", ".pth", ".ckpt")
+
+
+def is_chemprop_path(path: str | Path) -> bool:
+    """Return whether a path is a file of PyTorch, or a folder with such files and no checkpoint.
+
+    `chemprop train` writes `model_0/best.pt`, `model_1/best.pt` and so on into its folder.
+    """
+    if str(path) in pretrained_names():
+        return False
+    path = Path(path)
+    if path.suffix in SUFFIXES:
+        return not path.is_dir()
+    is_run = path.is_dir() and not (path / CONFIG).exists() and not (path / "model").exists()
+    return is_run and next(path.rglob("*.pt"), None) is not None

@@ -1,0 +1,207 @@
+"""Rebuild the network of a file from what its records say, with chemprop's own classes.
+
+Only the classes named here are made, and only with plain numbers and names. The modules are first
+made without memory, and then get the weights of the file, so that no file can ask for more memory
+than it has.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.contract.checkpoint_error import CheckpointError
+
+from .heads import HEADS, unknown_head
+from .installed import chemprop_nn
+from .network import ChempropNetwork
+from .records import ChempropFile, Record
+
+BLOCKS = ("message_passing", "agg", "predictor")
+MESSAGE_PASSING = {"BondMessagePassing", "AtomMessagePassing"}
+AGGREGATIONS = {"MeanAggregation", "SumAggregation", "NormAggregation", "AttentiveAggregation"}
+# Parameters that are plain numbers, names, or activations. The others are rebuilt from the weights.
+ARGUMENTS = {
+    "message_passing": {
+        "d_v", "d_e", "d_h", "d_vd", "bias", "depth", "dropout", "activation", "undirected",
+    },
+    "agg": {"dim", "norm", "output_size"},
+    "predictor": {
+        "n_tasks", "n_classes", "input_dim", "hidden_dim", "n_layers", "dropout", "activation",
+    },
+}  # fmt: skip
+ACTIVATIONS = {
+    "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
+    "LogSigmoid", "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus",
+    "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+}  # fmt: skip
+MOST = {"depth": 100, "n_layers": 100}  # a network of chemprop has three to six
+LARGEST = 1_000_000  # of any other number; the weights must fit it
+
+
+def rebuilt(file: ChempropFile) -> ChempropNetwork:
+    """Return the network of a file, in eval mode on the CPU.
+
+    Raises:
+        CheckpointError: the file needs a class that is not rebuilt, or its weights do not fit.
+        ImportError: chemprop is not installed.
+    """
+    nn_of_chemprop = chemprop_nn()
+    try:
+        with torch.inference_mode(False), torch.device("meta"):
+            network = _without_weights(file, nn_of_chemprop)
+        network.load_state_dict(_weights(file), assign=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # chemprop's classes may refuse the arguments in any way
+        reason = " ".join(str(error).split())[:500] or type(error).__name__
+        raise CheckpointError(f"{file.path}: its parts do not fit together ({reason}).") from error
+    for name, value in network.state_dict().items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise CheckpointError(f"{file.path}: {name} has values that are not finite.")
+    return network.eval()
+
+
+def _without_weights(file: ChempropFile, nn_of_chemprop: Any) -> ChempropNetwork:
+    """Make the modules that a file names."""
+    _refuse_other_kinds(file)
+    names = {block: _class_name(file, block) for block in BLOCKS}
+    if names["predictor"] not in HEADS:
+        raise CheckpointError(f"{file.path}: {unknown_head(names['predictor'])}")
+    made = {
+        block: getattr(nn_of_chemprop, names[block])(**_arguments(file, block)) for block in BLOCKS
+    }
+    message_passing, predictor = made["message_passing"], made["predictor"]
+    message_passing.graph_transform = _graph_transform(file, nn_of_chemprop)
+    unscale, scale = nn_of_chemprop.UnscaleTransform, nn_of_chemprop.ScaleTransform
+    has_norm = "bn.running_mean" in file.state
+    return ChempropNetwork(
+        message_passing,
+        made["agg"],
+        nn.BatchNorm1d(message_passing.output_dim) if has_norm else nn.Identity(),
+        predictor.ffn,
+        _scaling(file, "predictor.output_transform", unscale),
+        _scaling(file, "X_d_transform", scale),
+        names["predictor"],
+        int(getattr(predictor, "n_classes", 0)),
+    )
+
+
+def _refuse_other_kinds(file: ChempropFile) -> None:
+    """Raise for models of reactions' or mixtures' several molecules, and of atoms and bonds."""
+    blocks = file.hyperparameters.get("message_passing")
+    several = isinstance(blocks, Mapping) and "blocks" in blocks
+    if several or "mol_predictor" in file.hyperparameters:
+        what = "several molecules at once" if several else "single atoms and bonds"
+        raise CheckpointError(
+            f"{file.path} is a chemprop model of {what}; those of one molecule can be explained."
+        )
+
+
+def _class_name(file: ChempropFile, block: str) -> str:
+    """Return the name of the class of a block, which must be one that is rebuilt."""
+    hyperparameters = file.hyperparameters.get(block)
+    kind = hyperparameters.get("cls") if isinstance(hyperparameters, Mapping) else None
+    if not (isinstance(kind, type) and issubclass(kind, Record)):
+        raise CheckpointError(f"{file.path}: 'hyper_parameters' lack the class of {block!r}.")
+    package, _, name = kind.name.rpartition(".")
+    rebuilt = {"message_passing": MESSAGE_PASSING, "agg": AGGREGATIONS}.get(block)
+    if not package.startswith("chemprop.") or (rebuilt is not None and name not in rebuilt):
+        _refuse(file, kind.name)
+    return name
+
+
+def _refuse(file: ChempropFile, name: str) -> NoReturn:
+    """Raise for a class that is not rebuilt, and say what to do."""
+    raise CheckpointError(
+        f"{file.path} needs {name}, and only chemprop's own layers and PyTorch's activations are"
+        " read from a file, so that no foreign code runs. If you trust the file, load it with"
+        " chemprop (chemprop.models.load_model), and pass the model to graphxai.wrap."
+    )
+
+
+def _arguments(file: ChempropFile, block: str) -> dict[str, Any]:
+    """Return the arguments with which the module of a block is made."""
+    given = file.hyperparameters[block]
+    arguments = {
+        name: _argument(file, name, value)
+        for name, value in given.items()
+        if name in ARGUMENTS[block] and value is not None
+    }
+    widths = arguments.get("hidden_dim")
+    if isinstance(widths, list | tuple) and len(set(widths)) == 1:
+        # the same as a number for versions of chemprop that take no list
+        arguments |= {"hidden_dim": widths[0], "n_layers": len(widths)}
+    return arguments
+
+
+def _argument(file: ChempropFile, name: str, value: Any) -> Any:
+    """Return a number, a list of numbers or an activation, after checking it."""
+    if name == "activation":
+        return _activation(file, value)
+    numbers = value if isinstance(value, list | tuple) else [value]
+    limit = MOST.get(name, LARGEST)
+    for number in numbers:
+        plain = type(number) in (bool, int, float) and math.isfinite(number)
+        if not plain or not 0 <= number <= limit or len(numbers) > MOST["n_layers"]:
+            raise CheckpointError(f"{file.path}: {name} is {value!r:.100}.")
+    return value
+
+
+def _activation(file: ChempropFile, value: Any) -> Any:
+    """Return the name of one of chemprop's activations, or one of PyTorch's as a module."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Record):
+        raise CheckpointError(f"{file.path}: activation is {value!r:.100}.")
+    if value.name == "chemprop.nn.utils.Activation" and value.args:
+        return str(value.args[0])
+    package, _, kind = value.name.rpartition(".")
+    if package != "torch.nn.modules.activation" or kind not in ACTIVATIONS:
+        _refuse(file, value.name)
+    state = value.state if isinstance(value.state, Mapping) else {}
+    settings = {
+        key: setting
+        for key, setting in state.items()
+        if not key.startswith("_")
+        and key != "training"
+        and type(setting) in (bool, int, float, str)
+    }
+    return getattr(nn, kind)(**settings)
+
+
+def _graph_transform(file: ChempropFile, nn_of_chemprop: Any) -> nn.Module:
+    """Return the scaling of extra features of atoms and bonds, if the file has it."""
+    prefix = "message_passing.graph_transform"
+    parts = [
+        _scaling(file, f"{prefix}.{name}", nn_of_chemprop.ScaleTransform)
+        for name in ("V_transform", "E_transform")
+    ]
+    if all(isinstance(part, nn.Identity) for part in parts):
+        return nn.Identity()
+    made: nn.Module = nn_of_chemprop.GraphTransform(*parts)
+    return made
+
+
+def _scaling(file: ChempropFile, prefix: str, kind: Any) -> nn.Module:
+    """Return a scaling of the right width, or the identity if the file has none of this name."""
+    mean = file.state.get(f"{prefix}.mean")
+    if mean is None:
+        return nn.Identity()
+    width = mean.shape[-1]
+    made: nn.Module = kind([0.0] * width, [1.0] * width)
+    return made
+
+
+def _weights(file: ChempropFile) -> dict[str, Tensor]:
+    """Return the weights under the names that they have in `ChempropNetwork`."""
+    weights = {}
+    for key, value in file.state.items():
+        if key.startswith(("metrics.", "predictor.criterion.")):
+            continue  # of training
+        name = key.removeprefix("predictor.")
+        floats = value.is_floating_point() or name.startswith("bn.")
+        weights[name] = value if floats else value.float()
+    return weights

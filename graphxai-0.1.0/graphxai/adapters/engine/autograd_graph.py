@@ -1,0 +1,304 @@
+"""Read a pass from PyTorch's own autograd graph, as the same list of operations that is recorded.
+
+A pass that ran with gradients leaves a graph of nodes, each of which knows what it computed and
+from what. So a model may run once, as it is, and be looked at afterwards: its nodes become the
+operations of a `Trace`, in which the roles of values are found by the same queries as in a recorded
+pass.
+
+The graph says less than a recording. It has no constants, no data that flow past the gradient, and
+nothing of functions that have a backward pass of their own. Where that might matter, the pass is
+`Opaque`, and has to be recorded.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.rules.operation_rule import BoundOperation
+
+from .node_kinds import KINDS, LISTS, NodeKind
+from .trace import WEIGHTS, Op, Ref, RunningModule, Trace
+
+Node: TypeAlias = Any  # a node of PyTorch's autograd graph
+Edge: TypeAlias = tuple[Node, int]  # a node, and the number of one of its results
+CONSTANT = -1  # in place of a slot: the graph has no gradient for this argument
+
+_NO_MODULE = RunningModule("")
+
+
+class Opaque(Exception):
+    """A pass whose graph does not say enough; the message says where.
+
+    Args:
+        operation: the name of the operation, or of its node, that the reason is about.
+        lacks_constants: whether the pass adds constants that its graph does not show.
+    """
+
+    def __init__(
+        self, reason: str, operation: str | None = None, lacks_constants: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.operation, self.lacks_constants = operation, lacks_constants
+
+
+@dataclass(eq=False)
+class GraphTrace(Trace):
+    """The list of a pass that autograd noted.
+
+    Args:
+        places: for each operation, the place of its node in the graph.
+        results: for each value that a node results in, the place of the node and the number of the
+            result.
+        shapes: the shape of each value, or None for a constant.
+        parameters: the values of parameters.
+    """
+
+    places: list[int] = field(default_factory=list)
+    results: dict[int, tuple[int, int]] = field(default_factory=dict)
+    shapes: list[torch.Size | None] = field(default_factory=list)
+    parameters: set[int] = field(default_factory=set)
+
+    def shape(self, value: int) -> torch.Size:
+        """Return the shape of a value."""
+        shape = self.shapes[value]
+        if shape is None:
+            raise Opaque("the shape of a constant")
+        return shape
+
+    def is_uniform(self, value: int) -> bool:
+        """Raise Opaque, as the graph does not say, unless the value is that of a parameter."""
+        if self.flow.depends[value] & WEIGHTS:
+            return False
+        raise Opaque("a constant that may be a column of ones")
+
+    def pads_with(self, op: Op) -> float:
+        """Raise Opaque, as the graph does not say."""
+        raise Opaque("the number with which a signal is padded")
+
+
+class AutogradGraph:
+    """The nodes between some inputs and an output, each after those that it reads.
+
+    Args:
+        inputs: the bits of the inputs, each a tensor that requires a gradient.
+
+    Attributes:
+        reads: for each node the results of other nodes that it reads, in their order.
+    """
+
+    def __init__(self, output: Tensor, inputs: Mapping[Tensor, int]) -> None:
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        self.output: Edge = (edge.node, edge.output_nr)
+        self.bits: dict[Node, int] = {_node_of(tensor): bit for tensor, bit in inputs.items()}
+        self.reads = _in_order(edge.node, self.bits)
+        self.nodes = [*self.reads]
+        self.place = {node: k for k, node in enumerate(self.nodes)}
+
+    @cached_property
+    def structure(self) -> tuple[Any, ...]:
+        """What each node computes, from which results of which others.
+
+        It is equal for passes with the same operations on the same values, whatever their sizes.
+        """
+        place = self.place
+        return tuple(
+            (
+                self.bits.get(node) or node.name(),
+                *[None if n is None else (place[n], k) for n, k in reads],
+            )
+            for node, reads in self.reads.items()
+        )
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether the output was computed from a tensor, as far as the gradient goes."""
+        return _node_of(tensor) in self.place
+
+    def settings(self, number: int) -> tuple[object, ...]:
+        """Return what two nodes of one kind may differ in, beside the values that they read."""
+        node = self.nodes[number]
+        kind = KINDS[node.name()]
+        saved = (*kind.numbers, *kind.constants.values())
+        return tuple(_identity(getattr(node, f"_saved_{name}")) for name in saved)
+
+    def trace(self) -> GraphTrace:
+        """Return the list of the operations.
+
+        Raises Opaque if the graph does not say enough.
+        """
+        return _TraceWriter(self).trace
+
+
+def saved(node: Node, name: str) -> Any:
+    """Return what a node saved under a name, a tensor without its gradient."""
+    value = getattr(node, f"_saved_{name}")
+    return value.detach() if isinstance(value, Tensor) else _signed(value)
+
+
+def _signed(setting: Any) -> Any:
+    """Return a setting as it was given: nodes show negative axes as very large numbers."""
+    if type(setting) is int and setting >= 1 << 63:
+        return setting - (1 << 64)
+    return tuple(map(_signed, setting)) if type(setting) is tuple else setting
+
+
+def bound_operation(node: Node) -> BoundOperation:
+    """Return the operation of a node as a function of its first argument."""
+    kind = KINDS[node.name()]
+    settings, options = [], {}
+    for name, place in kind.numbers.items():
+        setting = saved(node, name)
+        setting = list(setting) if type(setting) is tuple else setting  # as operations take them
+        if place is None:
+            options[name] = setting
+        else:
+            settings.append(setting)
+    return BoundOperation(getattr(torch.ops.aten, kind.name), tuple(settings), options)
+
+
+def shape_of(edge: Edge) -> torch.Size:
+    """Return the shape of a result of a node."""
+    node, number = edge
+    return torch.Size(node._input_metadata[number].shape)
+
+
+def _node_of(tensor: Tensor) -> Node:
+    return torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
+    """Return all nodes behind a node, up to the inputs, after those that they read."""
+    ordered: dict[Node, tuple[Edge, ...]] = {}
+    entered: dict[Node, tuple[Edge, ...]] = {}
+    todo = [root]
+    while todo:
+        node = todo[-1]
+        if node in ordered:
+            todo.pop()
+        elif node in entered:
+            todo.pop()
+            ordered[node] = entered[node]
+        else:
+            reads = entered[node] = () if node in inputs else node.next_functions
+            todo += [n for n, _ in reads if n is not None and n not in entered]
+    return ordered
+
+
+class _TraceWriter:
+    """Writes the nodes of a graph as operations, one after the other."""
+
+    def __init__(self, graph: AutogradGraph) -> None:
+        self.trace = GraphTrace()
+        self._place = graph.place
+        self._values: dict[Edge, int] = {}
+        self._constants: dict[object, int] = {}
+        self._with_unseen: set[object] = set()
+        for node in graph.nodes:
+            if (bit := graph.bits.get(node)) is not None:
+                self._result(node, 0, -1, bit, bit)
+            elif (name := node.name()) in KINDS:
+                self._operation(node, name, KINDS[name])
+            elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
+                self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
+            else:
+                name = name.removeprefix("torch::autograd::")
+                raise Opaque(name, name)
+        value = self._values[graph.output]
+        self.trace.output = Ref(value, value)
+
+    def _result(self, node: Node, number: int, maker: int, depends: int, live: int) -> int:
+        """Add a value that a node results in."""
+        value = self.trace.flow.add(len(self.trace.flow.maker), maker, depends, live)
+        self.trace.shapes.append(shape_of((node, number)))
+        self.trace.results[value] = self._place[node], number
+        self._values[node, number] = value
+        return value
+
+    def _constant(self, identity: object) -> Ref:
+        """Return the value of a constant, which is another one each time if it is not known."""
+        value = None if identity is None else self._constants.get(identity)
+        if value is None:
+            value = self.trace.flow.add(len(self.trace.flow.maker), -1, 0, 0)
+            self.trace.shapes.append(None)
+            if identity is not None:
+                self._constants[identity] = value
+        return Ref(CONSTANT, value)
+
+    def _operation(self, node: Node, name: str, kind: NodeKind) -> None:
+        trace, number = self.trace, len(self.trace.ops)
+        args, numbers, unseen = self._arguments(node, kind)
+        reads = tuple(ref for arg in args for ref in _refs_of(arg))
+        depends = live = 0
+        for ref in reads:
+            depends |= trace.flow.depends[ref.value]
+            live |= trace.flow.live[ref.value]
+        count = len(node._input_metadata)
+        results = (self._result(node, k, number, depends, live) for k in range(count))
+        makes = tuple(Ref(value, value) for value in results)
+        if unseen and live:
+            signals = tuple(ref.value for ref in reads if trace.flow.live[ref.value])
+            if (name, signals) in self._with_unseen:
+                raise Opaque(f"{kind.name} twice, of the same signal and constants", kind.name)
+            self._with_unseen.add((name, signals))
+        op = Op(number, name, kind.name, tuple(args), numbers, reads, makes, makes[0],
+                _NO_MODULE, False, True, False)  # fmt: skip
+        for ref in reads:
+            trace.flow.uses[ref.value].append(number)
+        trace.ops.append(op)
+        trace.places.append(self._place[node])
+
+    def _arguments(self, node: Node, kind: NodeKind) -> tuple[list[Any], dict[str, Any], bool]:
+        """Return an operation's arguments, and whether it has a constant that was not saved."""
+        edges, unseen = node.next_functions, False
+        placed = [*kind.places, *kind.constants, *(k for k in kind.numbers.values() if k)]
+        args: list[Any] = [None] * (1 + max(placed))
+        if kind.name in LISTS:
+            args[0] = [self._read(source, k) for source, k in edges]
+            unseen = any(ref.slot == CONSTANT for ref in args[0])
+        else:
+            for place, (source, k) in zip(kind.places, edges, strict=True):
+                if source is not None:
+                    args[place] = self._read(source, k)
+                elif place not in kind.constants:
+                    args[place], unseen = self._constant(None), True
+        for place, attribute in kind.constants.items():
+            if args[place] is None:
+                saved = getattr(node, f"_saved_{attribute}")
+                unseen = unseen or saved is None
+                args[place] = self._constant(None if saved is None else _identity(saved))
+        numbers: dict[str, Any] = {}
+        for attribute, number_place in kind.numbers.items():
+            setting = _signed(getattr(node, f"_saved_{attribute}"))
+            if number_place is None:
+                numbers[attribute] = setting
+            else:
+                args[number_place] = "kept" if isinstance(setting, Tensor) else setting
+        return args, numbers, unseen
+
+    def _read(self, source: Node | None, number: int) -> Ref:
+        """Return the value that an edge leads to."""
+        if source is None:
+            return self._constant(None)
+        value = self._values[source, number]
+        return Ref(value, value)
+
+
+def _refs_of(arg: Any) -> Iterator[Ref]:
+    if type(arg) is Ref:
+        yield arg
+    elif isinstance(arg, list):
+        yield from arg
+
+
+def _identity(saved: Any) -> object:
+    """Return what is equal for constants that are: a number, or where a tensor lies."""
+    if isinstance(saved, list | tuple):
+        return tuple(map(_identity, saved))
+    if not isinstance(saved, Tensor):
+        return saved
+    if saved.dim() == 0 and saved.device.type == "cpu":
+        return saved.dtype, saved.item()
+    return saved.data_ptr(), saved.shape, saved.stride(), saved.dtype

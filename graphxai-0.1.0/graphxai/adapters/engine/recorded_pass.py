@@ -1,0 +1,168 @@
+"""Explain a pass under the conservative rules by a recording of it: the second tier."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.rules.conservative import DeferredShares, Rules, Tape
+
+from .constant_additions import ZEROS
+from .hooked_ledger import ExplainedPass
+from .ledger_lines import BIASES, LedgerLines
+from .node_ids import RESHAPES
+from .pass_plans import PassPlans, make_plans
+from .pass_request import PassRequest, record_pass
+from .pass_warnings import warn_of_nonlinearities, warn_of_random_numbers
+from .recorded_shares import (
+    outputs_of_leaves,
+    replayed_with_shares,
+    shares_by_derivative,
+    shares_from_gradient,
+)
+from .replay import replay
+from .replay_plan import ReplayPlan
+from .rules_in_force import acting_rules
+from .trace import WEIGHTS, Op, Ref, Trace, is_real
+from .vocabulary import NORMS
+
+FULL = {"full", "new_full", "full_like"}
+COPIES = RESHAPES | {"expand", "repeat", "alias", "lift_fresh", "_to_copy", "detach"}
+
+
+class RecordedPass(NamedTuple):
+    """A recorded pass that ran again under the rules.
+
+    Args:
+        outputs: (B, C), under the rules.
+        shares: those of constants, if they are wanted.
+    """
+
+    outputs: Tensor
+    plans: PassPlans
+    shares: DeferredShares | None
+
+
+def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
+    """Return the outputs (B, C) of a recorded pass that ran again under the rules.
+
+    Args:
+        tape: gets the shares of constants, unless it is None.
+    """
+    recorded = _run_recorded(request, rules, tape is not None)
+    if tape is not None:
+        tape.acting_rules |= acting_rules(recorded.plans.of_all)
+        tape.deferred_shares = recorded.shares
+        unseen = _unseen_constants(recorded.plans.of_all, request)
+        request.memory.explain_failure(request.name, rules, recorded.plans.trace, unseen)
+    return recorded.outputs
+
+
+def _run_recorded(request: PassRequest, rules: Rules, with_shares: bool) -> RecordedPass:
+    trace = record_pass(request)
+    warn_of_random_numbers(request.name, trace)
+    plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
+    warn_of_nonlinearities(request.name, plans.of_all)
+    if with_shares and not request.leaves:
+        collected = replayed_with_shares(request, plans)
+        if collected is not None:
+            outputs = connected_to_nodes(collected.outputs, request)
+            return RecordedPass(outputs, plans, shares_from_gradient(collected, plans, request))
+    outputs = replay(plans.of_nodes, {plans.slot: request.rows}).output()
+    outputs = connected_to_nodes(outputs, request)
+    if request.leaves:
+        of_leaves = outputs_of_leaves(plans, request)
+        outputs = outputs + of_leaves - of_leaves.detach()
+    shares = shares_by_derivative(outputs, plans, request) if with_shares else None
+    return RecordedPass(outputs, plans, shares)
+
+
+def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
+    """Give the nodes a gradient of zero if no gradient of the outputs reaches them."""
+    return outputs if outputs.requires_grad else outputs + 0 * request.rows.sum()
+
+
+# -- to compare a pass by hooks with ---------------------------------------------------------------
+
+
+def explain_recorded(request: PassRequest, rules: Rules, weights: Tensor) -> ExplainedPass:
+    """Explain a pass by a recording.
+
+    Args:
+        weights: those of the outputs, (B, C).
+    """
+    again = replace(request, rows=request.rows.detach().requires_grad_())
+    with torch.enable_grad():
+        outputs, plans, deferred = _run_recorded(again, rules, with_shares=True)
+        explained = (outputs * weights).sum()
+    assert deferred is not None
+    wanted = [again.rows, *deferred.leaves]
+    gradient, *further = torch.autograd.grad(explained, wanted, materialize_grads=True)
+    relevance = request.relevance_of_tokens(gradient)
+    shares = deferred.shares(further, outputs.detach(), weights, relevance)
+    unseen = tuple(_unseen_constants(plans.of_all, request))
+    return ExplainedPass(gradient, relevance, shares, unseen)
+
+
+def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
+    """Yield the constants that a recorded pass adds and autograd does not know, in words.
+
+    Autograd knows the model's parameters and the graph's other attributes. Zeros, and masks of
+    zeros and minus infinity, add nothing. But buffers may change, also those of zeros.
+    """
+    lines = LedgerLines(plan.trace, request.names)
+    floats = (name for name, tensor in request.others.items() if tensor.is_floating_point())
+    expected = {BIASES, *floats}
+    for op in plan.passing:
+        for line, ref in lines.added_by(plan, op):
+            if line == BIASES and ref is not None and op.name not in NORMS:
+                if _comes_from_a_buffer(plan.trace, ref):
+                    yield f"a buffer in {op.path or request.name}"
+                continue
+            adds_nothing = _is_mask(op) if ref is None else _is_zero(plan.trace, ref)
+            if line not in expected and not adds_nothing:
+                yield f"{line} in {op.path or request.name}"
+
+
+def _comes_from_a_buffer(trace: Trace, ref: Ref) -> bool:
+    """Whether a constant is made of floats that the model keeps, but not as parameters."""
+    depends = trace.flow.depends
+
+    def made_of_weights(_: int, op: Op) -> list[int]:
+        return [read.value for read in op.reads if depends[read.value] & WEIGHTS]
+
+    for value in trace.ancestors(ref.value, made_of_weights):
+        from_model = trace.op_of(value) is None and depends[value] & WEIGHTS
+        tensor = trace.tensor(value)
+        if from_model and is_real(tensor) and not isinstance(tensor, nn.Parameter):
+            return True
+    return False
+
+
+def _is_mask(op: Op) -> bool:
+    """Whether the numbers that an operation puts among entries are zero or minus infinity."""
+    numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
+    return op.name == "masked_fill" and numbers <= {0, -math.inf}
+
+
+def _is_zero(trace: Trace, ref: Ref) -> bool:
+    """Whether a constant was made of zeros, or has no other entries than these and masked ones."""
+    value = trace.origin(ref.value, COPIES)
+    maker = trace.op_of(value)
+    if maker is not None and (maker.name in ZEROS or _fills_with_zeros(maker)):
+        return True
+    slot = trace.flow.slot_of_value[value]
+    if slot in trace.memory.unstable:
+        written = trace.memory.written.get(trace.memory.storage[slot], -1)
+        if trace.memory.latest[slot] != value or written > value:
+            return False  # the tensor does not hold the value any more
+    tensor = trace.tensor(value)
+    return bool(((tensor == 0) | (tensor == -math.inf)).all())
+
+
+def _fills_with_zeros(op: Op) -> bool:
+    """Whether an operation makes a tensor full of zeros, as `to_dense_batch` does."""
+    return op.name in FULL and op.args[-1] == 0

@@ -1,0 +1,301 @@
+"""Record a pass of a model while it runs, below PyTorch's dispatcher, as a `Trace`."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphxai.runtime.randomness import current_draws
+
+from .live_values import find_live
+from .operation_kind import OperationKind, operation_kind
+from .recording_mode import under_mode
+from .role_finder import find_roles
+from .trace import NESTED, WEIGHTS, WITH_TENSORS, Op, Ref, RunningModule, Trace, is_real
+
+
+class RecordedTrace(Trace):
+    """A recorded pass, which prints as its list with the roles of its operations."""
+
+    def __repr__(self) -> str:
+        return self.listing(find_roles(self).notes())
+
+
+class Recording(TorchDispatchMode):
+    """A pass being recorded in this thread, from `begin` to `end`.
+
+    Args:
+        inputs: the inputs, each of which gets a bit of its own, in order. If None, everything
+            that comes from outside and requires a gradient, other than parameters, gets bit 1.
+        graded: whether gradients are on. If they are off, they are taken to flow wherever data
+            does.
+    """
+
+    def __init__(
+        self, model: nn.Module, inputs: Iterable[Tensor] | None = None, graded: bool = True
+    ) -> None:
+        super().__init__()
+        self.trace: Trace = RecordedTrace()
+        self._any_input, self._graded = inputs is None, graded
+        self._inputs = list(inputs or ())
+        self._nested = 0
+        self._weights = tensors_kept_by(model.modules())
+        self._slot_at: dict[int, int] = {}  # by address, the first slot there, up to `_located`
+        self._located = 0
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._stack: list[nn.Module] = []
+        self._within = RunningModule("")
+        self._thread = threading.get_ident()
+        self._open = ExitStack()
+
+    def begin(self) -> None:
+        """Start recording."""
+        for k, tensor in enumerate(self._inputs):
+            self._begin(self._slot(tensor), 1 << k)
+        self._open.enter_context(under_mode(self, self._graded))
+
+    def end(self, output: Any) -> Trace:
+        """Stop recording, and find out where gradients flow and which tensors were written to."""
+        self._open.close()
+        trace = self.trace
+        if trace.random_calls and (draws := current_draws()) is not None:
+            draws.seen = True
+        trace.output = self._refs(output, [])
+        if trace.first_exit == len(trace.ops):  # no operation followed
+            trace.first_exit = None
+        find_live(trace, self._graded)
+        slots = enumerate(trace.memory.storage)
+        trace.memory.unstable = {slot for slot, storage in slots if storage in trace.memory.written}
+        for op in trace.ops:  # their results share memory with the tensor that they split
+            if op.name.startswith("unsafe_") and any(
+                r.slot in trace.memory.unstable for r in op.makes
+            ):
+                trace.memory.unstable.add(op.reads[0].slot)
+        for number in trace.random_results:
+            trace.memory.unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
+        return trace
+
+    def abandon(self) -> None:
+        """Stop recording after an error."""
+        self._open.close()
+
+    # -- what the model does -------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """The number of modules that are running, one inside the other."""
+        return len(self._stack)
+
+    def enter(self, module: nn.Module, args: Any = ()) -> None:
+        """Note that a module begins to run."""
+        if threading.get_ident() == self._thread and id(module) in self._paths:
+            self._stack.append(module)
+            rows = next((arg for arg in args if isinstance(arg, Tensor)), None)
+            self._within = RunningModule(self._paths[id(module)], self._within, rows)
+
+    def leave(self, module: nn.Module, args: Any = (), output: Any = None) -> None:
+        """Note that a module has run."""
+        if threading.get_ident() == self._thread and self._stack and self._stack[-1] is module:
+            self._stack.pop()
+            self._within = self._within.outer or RunningModule("")
+
+    def leaves(self, tensor: Any) -> None:
+        """Record that a value leaves PyTorch."""
+        trace = self.trace
+        slot = trace.memory.slots.get(id(tensor))
+        if (
+            slot is not None
+            and trace.flow.depends[trace.memory.latest[slot]] & 1
+            and trace.first_exit is None
+        ):
+            trace.first_exit = len(trace.ops)
+
+    def draws(self, name: str) -> None:
+        """Note that the running module draws random numbers."""
+        self.trace.random_calls.add((self._within.path, name))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing compiled is recorded, and the check would slow every operation."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, kind = kwargs or {}, operation_kind(func)
+        if kind.parts is not None:
+            return self._in_parts(kind.parts, args, kwargs)
+        reads: list[Ref] = []
+        patterns = self._refs(args, reads), self._refs(kwargs, reads) if kwargs else {}
+        if kind.writes is not None:
+            place, name = kind.writes
+            self._keep_before(args[place] if len(args) > place else kwargs.get(name))
+        out = func(*args, **kwargs)
+        self._add(func, kind, *patterns, reads, out)
+        return out
+
+    def _in_parts(self, parts: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record an operation by its parts."""
+        self._nested += 1
+        try:
+            with self:
+                return parts(*args, **kwargs)
+        finally:
+            self._nested -= 1
+
+    def _keep_before(self, target: Any) -> None:
+        """Keep a copy of a tensor from outside before it is written to."""
+        slot = self.trace.memory.slots.get(id(target))
+        if slot in self.trace.memory.external and slot not in self.trace.memory.initial:
+            self.trace.memory.initial[slot] = target.detach().clone()
+
+    def _add(
+        self, func: Any, kind: OperationKind, args: Any, kwargs: Any, reads: list[Ref], out: Any
+    ) -> None:
+        """Add an operation to the list."""
+        trace, number = self.trace, len(self.trace.ops)
+        depends = 0
+        if not kind.valueless:
+            for ref in reads:
+                depends |= trace.flow.depends[ref.value]
+        if trace.first_exit is not None and any(isinstance(arg, float) for arg in args):
+            depends |= 1  # the number may be a signal that left PyTorch
+        writes, makes = kind.writes is not None, list[Ref]()
+        base = reads[0].slot if kind.views and reads else None
+        result = self._results(out, base, writes, depends, makes)
+        if kind.draws:
+            trace.random_results[number] = out.detach().clone() if writes else out
+        if writes and kwargs.pop("out", None) is not None:  # record it as if it made a new tensor
+            func, writes = getattr(torch.ops.aten, kind.name), False
+        trace.ops.append(
+            Op(number, func, kind.name, args, kwargs, tuple(reads), tuple(makes), result,
+               self._within, writes, torch.is_grad_enabled(), self._nested > 0)
+        )  # fmt: skip
+        for ref in reads:
+            trace.flow.uses[ref.value].append(number)
+
+    # -- slots and values ----------------------------------------------------------------------
+
+    def _refs(self, arguments: Any, reads: list[Ref]) -> Any:
+        """Return arguments with a `Ref` for every tensor, and append these to `reads`."""
+        if isinstance(arguments, Tensor):
+            reads.append(self._read(arguments))
+            return reads[-1]
+        if not isinstance(arguments, NESTED):
+            return arguments
+        if isinstance(arguments, dict):
+            return {key: self._refs(part, reads) for key, part in arguments.items()}
+        parts = [
+            self._refs(part, reads) if isinstance(part, WITH_TENSORS) else part
+            for part in arguments
+        ]
+        if hasattr(arguments, "_fields"):
+            return type(arguments)(*parts)
+        return tuple(parts) if isinstance(arguments, tuple) else parts
+
+    def _results(
+        self, out: Any, base: int | None, writes: bool, depends: int, makes: list[Ref]
+    ) -> Any:
+        """Return results with a `Ref` for every tensor, and append these to `makes`.
+
+        Args:
+            base: the slot whose memory the results may share.
+        """
+        trace = self.trace
+        if isinstance(out, tuple | list):
+            return [self._results(part, base, writes, depends, makes) for part in out]
+        if not isinstance(out, Tensor):
+            return out
+        slot = trace.memory.slots.get(id(out))
+        slot = trace.memory.add(out, base) if slot is None else slot
+        makes.append(Ref(slot, trace.new_value(slot, len(trace.ops), depends)))
+        if writes:
+            trace.memory.written[trace.memory.storage[slot]] = makes[-1].value
+        return makes[-1]
+
+    def _read(self, tensor: Tensor) -> Ref:
+        """Return the value that a tensor holds now."""
+        trace = self.trace
+        slot = self._slot(tensor)
+        value = trace.memory.latest[slot]
+        written = trace.memory.written.get(trace.memory.storage[slot], -1)
+        if written > value:  # another view of the memory was written to
+            depends = trace.flow.depends[value] | trace.flow.depends[written]
+            new = trace.new_value(slot, trace.flow.maker[written], depends)
+            trace.flow.merged[new] = (value, written)
+            value = new
+        return Ref(slot, value)
+
+    def _slot(self, tensor: Tensor) -> int:
+        """Return the slot of a tensor. A tensor that no operation made comes from outside."""
+        trace = self.trace
+        if (slot := trace.memory.slots.get(id(tensor))) is not None:
+            return slot
+        slot = trace.memory.add(tensor, self._slot_sharing_memory(tensor))
+        is_weight = id(tensor) in self._weights or isinstance(tensor, nn.Parameter)
+        trace.memory.external.add(slot)
+        came_back = not is_weight and is_real(tensor) and self._may_come_back(tensor)
+        trace.new_value(slot, depends=WEIGHTS if is_weight else int(came_back))
+        if self._any_input and tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+            self._begin(slot, 1)
+        return slot
+
+    def _begin(self, slot: int, bit: int) -> None:
+        """Make the tensor in a slot an input with this bit."""
+        trace, value = self.trace, self.trace.memory.latest[slot]
+        trace.inputs[slot] = trace.flow.depends[value] = bit
+        trace.flow.live[value] = bit if is_real(trace.memory.tensors[slot]) else 0
+
+    def _slot_sharing_memory(self, tensor: Tensor) -> int | None:
+        """Find a tensor of the pass in the same memory, which `.data` and NumPy may lead to."""
+        trace = self.trace
+        if isinstance(tensor, nn.Parameter) or not trace.ops:
+            return None
+        for slot in range(self._located, len(trace.memory.tensors)):
+            self._slot_at.setdefault(memory_of(trace.memory.tensors[slot]), slot)
+        self._located = len(trace.memory.tensors)
+        return self._slot_at.get(memory_of(tensor))
+
+    def _may_come_back(self, tensor: Tensor) -> bool:
+        """Whether a tensor may be made of a signal that left PyTorch or this thread earlier."""
+        from_another_thread = tensor.grad_fn is not None and not self._any_input
+        return from_another_thread or self.trace.first_exit is not None
+
+
+@contextmanager
+def recording(
+    model: nn.Module, inputs: Iterable[Tensor], graded: bool = True
+) -> Iterator[Callable[[Any], Trace]]:
+    """Record a pass within the block. The yielded function ends it and returns its trace."""
+    mode = Recording(model, inputs, graded)
+    with ExitStack() as hooks:
+        for handle in (
+            register_module_forward_pre_hook(mode.enter),
+            register_module_forward_hook(mode.leave, always_call=True),
+        ):
+            hooks.callback(handle.remove)
+        hooks.callback(mode.abandon)
+        mode.begin()
+        yield mode.end
+
+
+def tensors_kept_by(modules: Iterable[nn.Module]) -> dict[int, Tensor]:
+    """Return the tensors that modules keep as parameters, buffers or attributes, by `id`."""
+    attributes = (names for m in modules for names in (vars(m), m._parameters, m._buffers))
+    return {id(t): t for names in attributes for t in names.values() if isinstance(t, Tensor)}
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse tensors have none
+        return -id(tensor)

@@ -1,0 +1,156 @@
+"""Run a recorded pass again under autograd, with rules in place of some operations.
+
+Only the operations that the gradient of the output passes through run again. Other values are taken
+from the recording. An operation without a rule runs as it was recorded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.rules import conservative as rules_of
+
+from .built_in_rules import Function
+from .operation_kind import out_of_place
+from .replay_plan import ReplayPlan, ValueReplacement
+from .rules_in_force import rule_for
+from .trace import WEIGHTS, Op, Ref, fill_refs, pair_refs
+from .vocabulary import PLUS_PRODUCT, PRODUCTS
+
+TensorOf = Callable[[Ref], Tensor]
+RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
+
+
+def replay(
+    plan: ReplayPlan,
+    inputs: Mapping[int, Tensor],
+    replacements: Mapping[int, ValueReplacement] | None = None,
+    run_op: RunOp | None = None,
+) -> "Replay":
+    """Run a pass again from `inputs` by slot, under the rules of the plan.
+
+    Args:
+        replacements: for the number of an operation, a value to replace where the operation
+            reads it.
+        run_op: runs an operation, in place of the conservative rules.
+    """
+    replay = Replay(plan, replacements, run_op)
+    for slot, tensor in inputs.items():
+        replay.begin(slot, tensor)
+    for op in plan.ops:
+        replay.run(op)
+    return replay
+
+
+class Replay:
+    """A pass that runs again.
+
+    Args:
+        now: for each slot the tensor that was computed again, or None where that of the pass
+            will do.
+    """
+
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        replacements: Mapping[int, ValueReplacement] | None = None,
+        run_op: RunOp | None = None,
+    ) -> None:
+        self.plan, self.trace = plan, plan.trace
+        self.replacements = replacements or {}
+        self.run_op = run_op  # not `_by_rule`: a circle would keep the tensors of the pass alive
+        self.now: list[Tensor | None] = [None] * len(self.trace.memory.tensors)
+
+    def begin(self, slot: int, tensor: Tensor) -> None:
+        """Put an input into its slot."""
+        self.now[slot] = tensor.clone() if slot in self.trace.memory.unstable else tensor
+
+    def output(self) -> Any:
+        """Return what the model returned, with the new values."""
+        return fill_refs(self.trace.output, self.value)
+
+    def value(self, ref: Ref) -> Tensor:
+        """Return the present value of a tensor, computed again or recorded."""
+        tensor, memory = self.now[ref.slot], self.trace.memory
+        if tensor is None:
+            tensor = memory.tensors[ref.slot]
+            if ref.slot in memory.unstable and ref.slot in memory.initial:
+                tensor = self.now[ref.slot] = memory.initial[ref.slot].clone()
+            elif tensor.requires_grad and self.trace.flow.depends[ref.value] & ~WEIGHTS:
+                tensor = tensor.detach()
+        return tensor
+
+    def run(self, op: Op) -> Any:
+        """Run an operation again under the rules, and put its result into its slot."""
+        result = self.trace.random_results.get(op.number)
+        if result is None:
+            result = self._result(op)
+            replacement = self.replacements.get(op.number)
+            if replacement is not None and replacement.spared is not None:
+                without = (self.run_op or self._by_rule)(op, *self._arguments(op, replaced=False))
+                result = torch.where(replacement.spared, without, result)
+        elif op.in_place:
+            result = self.value(op.reads[0]).copy_(result)
+        for ref, part in pair_refs(op.result, result):
+            if part is not None:
+                self.now[ref.slot] = part
+        return result
+
+    def _result(self, op: Op) -> Any:
+        """Return what an operation results in under the rules."""
+        args, kwargs = self._arguments(op)
+        if (shares := self.plan.shares.get(op.number)) is not None:
+            first = int(op.name in PLUS_PRODUCT)
+            for place in (first, first + 1):
+                args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
+        return (self.run_op or self._by_rule)(op, args, kwargs)
+
+    def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of an operation, without those that it holds constant.
+
+        Args:
+            replaced: whether with the replacement of a value, if there is one.
+        """
+        tensor_of: TensorOf = self.value
+        if op.number in self.plan.roles.held or op.name in PRODUCTS:
+            tensor_of = self._holding(op)
+        if replaced and (replacement := self.replacements.get(op.number)) is not None:
+            tensor_of = _with_replacement(replacement, tensor_of)
+        return op.with_tensors(tensor_of)
+
+    def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return by_rule(op, args, kwargs, rule_for(self.plan, op))
+
+    def _holding(self, op: Op) -> TensorOf:
+        """Return a function like `value` that detaches what an operation holds constant."""
+        signals = self.plan.taken[op.number]
+
+        def tensor_of(ref: Ref) -> Tensor:
+            tensor = self.value(ref)
+            held = self.trace.flow.live[ref.value] and ref.value not in signals
+            return tensor.detach() if held else tensor
+
+        return tensor_of
+
+
+def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:
+    """Run an operation, by its rule if it has one."""
+    func = out_of_place(op.func) if op.in_place and rule else op.func
+    if rule is None:
+        return func(*args, **kwargs)
+    out = rule(func, *args, **kwargs)
+    if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
+        out = (out, *[None] * (len(op.result) - 1))
+    return args[0].copy_(out) if op.in_place else out
+
+
+def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:
+    """Return `tensor_of`, but with a value replaced."""
+
+    def replaced(ref: Ref) -> Tensor:
+        tensor = tensor_of(ref)
+        return replacement.replaced(tensor) if ref.value == replacement.value else tensor
+
+    return replaced

@@ -1,0 +1,154 @@
+"""Run passes of graphs, or of rows of tokens, through a model one at a time."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.contract.inputs import EXPLAINED_NODE
+
+from .attribute_roles import attribute_roles
+from .batches import WrappedBatch
+from .chosen import PAIR
+from .subgraphs import restricted
+
+Wrapped = Any  # a WrappedModel, whose file imports this one
+
+
+def one_by_one(
+    model: Wrapped,
+    tokens: Tensor,
+    batch: WrappedBatch,
+    keep: Tensor | None,
+    output_without_nodes: Tensor | None = None,
+) -> Tensor:
+    """Return the outputs (K * B, C) of K copies of a batch of B graphs, one graph at a time.
+
+    Args:
+        model: the wrapped model.
+        tokens (K * B, T, D): the tokens of all copies.
+        batch: the batch.
+        keep (K * B, N): False at the nodes to hide.
+        output_without_nodes (1, C): the output if no node is left. By default it is the model's
+            output for an empty graph. If that is not finite, the nodes are set to zero instead,
+            with a warning.
+    """
+    graphs, times = batch.examples(), len(tokens) // len(batch)
+    shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
+    roles = None if keep is None else attribute_roles(graphs, model.attributes_read())
+    outputs = []
+    for row, (node_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
+        graph = graphs[row % len(graphs)]
+        kept = stays[: int(graph.num_nodes or 0)]
+        subgraph = graph if keep is None else restricted(graph, kept, roles)
+        if bool(kept.any()):
+            rows = F.pad(node_tokens[stays], (0, 0, 1, 0))[None]
+            outputs.append(model.encode(rows, model.collate([subgraph])))
+        elif output_without_nodes is None:
+            outputs.append(_output_without_nodes(model, graph, subgraph, node_tokens))
+        else:
+            outputs.append(output_without_nodes)
+    return torch.cat(outputs)
+
+
+def tokens_one_by_one(
+    model: Wrapped, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None
+) -> Tensor:
+    """Return the outputs (K * B, C) of K copies of B rows of tokens, one row at a time.
+
+    Tokens are (K * B, T, D), and `keep` (K * B, N) is False at those to hide.
+    """
+    outputs = []
+    for row, row_tokens in enumerate(tokens):
+        single = batch.of_rows(row % len(batch))
+        nodes = single.mask.shape[1]
+        shown = None if keep is None else keep[row : row + 1, :nodes]
+        outputs.append(model.encode(row_tokens[None, : nodes + 1], single, shown))
+    return torch.cat(outputs)
+
+
+def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
+    """Return the output (1, C) of a graph with tokens (N, D) if all its nodes are hidden.
+
+    `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
+    """
+    if EXPLAINED_NODE in graph or PAIR in graph:
+        return tokens.new_zeros(1, model.config.num_outputs)
+    if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
+        return output
+    warn_of_zeroed_nodes(model)
+    zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
+    return model.encode(zeros, model.collate([graph]))
+
+
+def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
+    """Return the output (1, C) of a graph without nodes.
+
+    If one of its nodes was to be explained, the output is zero. If the model has no finite output
+    for an empty graph, warn and return NaN.
+    """
+    if EXPLAINED_NODE in empty or PAIR in empty:
+        return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
+    if (output := _finite_output(model, empty)) is not None:
+        return output
+    warn_of_undefined_empty(model)
+    return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
+
+
+def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
+    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite."""
+    graphs = batch.examples()
+    roles = attribute_roles(graphs, model.attributes_read())
+    outputs = []
+    for graph in graphs:
+        no_nodes = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
+        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=graph)
+        if output is None:
+            return None
+        outputs.append(output)
+    return torch.cat(outputs)
+
+
+def _finite_output(
+    model: Wrapped, empty: Data, rows: Tensor | None = None, beside: Data | None = None
+) -> Tensor | None:
+    """Return the model's output (1, C) for an empty graph, or None if it is not finite.
+
+    The graph has tokens `rows` (0, D). If it cannot run alone and the model does not mix graphs, it
+    runs together with the graph `beside`.
+    """
+    if (output := _first_output(model, [empty], rows)) is not None or beside is None:
+        return output
+    return None if model.checks.mixing is not None else _first_output(model, [empty, beside])
+
+
+def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
+    """Run all graphs in one pass, and return the first output (1, C), or None if not finite."""
+    try:
+        batch = model.collate(graphs)
+        rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
+        output: Tensor = model.pass_on(rows, batch)[:1]
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    return output if bool(torch.isfinite(output).all()) else None
+
+
+def warn_of_zeroed_nodes(model: Wrapped) -> None:
+    """Warn that nodes were set to zero because the output of an empty graph is not finite."""
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output for a graph without nodes. Where all"
+        " nodes were to be hidden, they were set to zero instead.",
+        stacklevel=5,
+    )
+
+
+def warn_of_undefined_empty(model: Wrapped) -> None:
+    """Warn that the output of graphs without nodes is not finite."""
+    warnings.warn(
+        f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"
+        " that need it, such as curves with the operator 'delete', are NaN: use 'mask' or 'zero'.",
+        stacklevel=5,
+    )

@@ -1,0 +1,131 @@
+"""Check what a user passes to a wrapped model: a PyG graph, a molecule or a row of tokens."""
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.contract.inputs import Input, InputError, check_edges
+
+if TYPE_CHECKING:
+    from graphxai.datasets.molecule_reading import ReadMolecule
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The input x (B, S, ...) of a token model, and a mask (B, S) that is True at tokens."""
+
+    x: Tensor
+    mask: Tensor
+
+
+def read_graph(value: Any, categorical: bool) -> Input:
+    """Check one PyG graph, or raise InputError if it is something else or has no usable `x`."""
+    if not isinstance(value, Data):
+        raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
+    x, nodes = value.x, value.num_nodes  # PyG looks both up at every call
+    if not isinstance(x, Tensor) or not nodes or not len(x):
+        raise InputError(
+            "the graph needs node features `x` and at least one node. If the model reads them under"
+            " another name, store them as `x` and call the model with wrap(..., forward=...)."
+        )
+    if x.layout != torch.strided:
+        raise InputError("x is a sparse tensor: pass x.to_dense().")
+    if len(x) != nodes:
+        raise InputError(f"x has {len(x)} rows for the {nodes} nodes in num_nodes.")
+    if not categorical and x.dim() != 2:
+        raise InputError(f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node.")
+    value = _with_entries(value)
+    check_edges(value)
+    if not categorical and not x.is_floating_point():
+        raise InputError(
+            f"x has {x.dtype} values, which cannot carry gradients: name the embedding layer"
+            " with wrap(..., embedding=...)."
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise InputError("x contains values that are not finite.")
+    smiles = value.get("smiles")
+    if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
+        return Input(value)
+    return Input(value, smiles)
+
+
+def read_molecule(value: Any) -> "ReadMolecule":
+    """Check a SMILES or RDKit molecule.
+
+    Raises:
+        MoleculeError: the molecule cannot be read, and the message says why.
+        InputError: the value is no molecule.
+    """
+    from rdkit import Chem, rdBase
+
+    from graphxai.datasets.molecule_reading import MoleculeError, read_molecules
+    from graphxai.datasets.molecules import MAX_ATOMS
+
+    if not isinstance(value, str | Chem.Mol):
+        raise InputError(
+            f"this model takes SMILES, RDKit molecules or Data, not {type(value).__name__}."
+        )
+    with rdBase.BlockLogs():
+        (read,) = read_molecules([value], MAX_ATOMS)
+    if isinstance(read, MoleculeError):
+        raise read
+    return read
+
+
+def of_molecule(graph: Data, read: "ReadMolecule") -> Input:
+    """Return the input of a molecule's graph, whose nodes must be the atoms in their order."""
+    atoms = read.mol.GetNumAtoms()
+    if graph.num_nodes != atoms:
+        raise InputError(
+            f"featurize made a graph of {graph.num_nodes} nodes for a molecule of {atoms} atoms."
+            " For relevance of atoms, it needs a node for each atom, in the order of the SMILES."
+        )
+    return Input(graph, read.text, read.mol if read.is_given else None)
+
+
+def _with_entries(graph: Data) -> Data:
+    """Turn the number of a single node under an index's name, such as `root_index`, into (1,).
+
+    PyG's batch does the same. As an entry of an index, the number changes when nodes are hidden.
+    """
+    numbers = {
+        key: torch.as_tensor(value)
+        for key, value in graph.items()
+        if "index" in key
+        and (type(value) is int or (isinstance(value, Tensor) and not value.dim()))
+    }
+    copied = copy(graph) if numbers else graph
+    for key, number in numbers.items():
+        if not number.is_floating_point() and 0 <= int(number) < int(graph.num_nodes or 0):
+            copied[key] = number.reshape(1)
+    return copied
+
+
+def read_tokens(value: Any, categorical: bool) -> Tensor:
+    """Check one row of tokens: floats (N, D), or anything the model embeds if `categorical`."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
+    x = torch.as_tensor(value)
+    if not categorical and (x.dim() != 2 or not x.is_floating_point()):
+        raise InputError(
+            f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
+            " Pass several inputs as a list; for integer codes or images name the embedding layer"
+            " with wrap(..., embedding=...)."
+        )
+    if not x.numel():
+        raise InputError("there are no tokens.")
+    return x
+
+
+def _num_atoms(smiles: str) -> int:
+    """Count the atoms of a SMILES, or return -1 if it is no SMILES."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles)
+    return -1 if molecule is None else molecule.GetNumAtoms()

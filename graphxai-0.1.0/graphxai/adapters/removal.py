@@ -1,0 +1,395 @@
+"""Remove nodes from a graph in one of four ways, or edges in one way.
+
+* `mask`: attention ignores the node's key, as it ignores padding. The structure of the rest does
+  not change.
+* `zero`: the node's embedding becomes zero, but its token stays.
+* `delete`: the induced subgraph is encoded again, with its degrees and shortest paths.
+* `resample`: a model of the data draws other atoms in the node's place, given the atoms that stay
+  and all bonds. The outputs of several draws are averaged.
+
+When edges are removed, the graph is encoded again without them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import subgraph
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import EXPLAINED_NODE
+from graphxai.learning.masked_atom_network import (
+    ROUNDS,
+    MaskedAtoms,
+    has_masked_atoms,
+    stored_masked_atoms,
+)
+from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
+
+from .one_at_a_time import output_of_empty
+from .wrapped import WrappedModel
+
+Model = Graphormer | Ensemble | WrappedModel
+Operator = Literal["mask", "zero", "delete", "resample"]
+OPERATORS: tuple[Operator, ...] = get_args(Operator)
+MAX_PAIRS = 60_000  # token pairs per pass, as a tensor of 2 MB (8 heads) fits into the cache
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """How the operator `resample` draws atoms.
+
+    Args:
+        atoms: the model of the data, from `fit_masked_atoms`. None takes the one beside the model's
+            checkpoint.
+        draws: the number of draws to average the outputs over.
+        seed: the seed. The same seed draws the same atoms of a graph, whatever else is measured.
+        rounds: in how many groups the atoms are drawn. Each group is drawn given the groups before.
+    """
+
+    atoms: MaskedAtoms | None = None
+    draws: int = 4
+    seed: int = 0
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.rounds < 1 or self.seed < 0:
+            raise ValueError("draws and rounds must be at least 1, and the seed not negative.")
+
+    def of(self, model: Model) -> "Resampling":
+        """Fill in the atoms that are stored with the model, if none are given.
+
+        Raises:
+            ValueError: no atoms can be drawn for this model.
+        """
+        if not isinstance(model, Graphormer | Ensemble):
+            raise ValueError(
+                "operator 'resample' draws atoms in a Graphormer's encoding, which a wrapped model"
+                " does not have: use 'mask', 'zero' or 'delete'."
+            )
+        if not model.config.node_cardinalities:
+            raise ValueError(
+                "operator 'resample' draws among the atoms seen in training, and the nodes of this"
+                " model (superpixels, say) have continuous features: use 'mask', 'zero' or"
+                " 'delete'."
+            )
+        atoms = self.atoms or stored_masked_atoms(model)
+        atoms.require(model.config)
+        return replace(self, atoms=atoms)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is needed to draw the same atoms again, as JSON values."""
+        numbers = {"draws": self.draws, "rounds": self.rounds, "seed": self.seed}
+        return numbers | ({} if self.atoms is None else {"atoms": self.atoms.digest[:12]})
+
+
+def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[Operator, ...]:
+    """Return the operators for a model. `resample` needs masked atoms that were fitted to it."""
+    has_atoms = resampling is not None and resampling.atoms is not None
+    can_resample = (
+        (has_atoms or has_masked_atoms(model))
+        and isinstance(model, Graphormer | Ensemble)
+        and model.config.node_cardinalities
+    )
+    return OPERATORS if can_resample else tuple(name for name in OPERATORS if name != "resample")
+
+
+def outputs_of_parts(
+    model: Model,
+    data: Data,
+    keep: Tensor,
+    operator: Operator = "mask",
+    resampling: Resampling | None = None,
+) -> Tensor:
+    """Return the outputs (K, num_outputs) of one encoded graph for K choices of its nodes.
+
+    For all operators except `delete`, the structural bias is computed once for all choices.
+
+    Args:
+        model: the model.
+        data: the encoded graph.
+        keep: True for the nodes that stay (K, N).
+        operator: how nodes are removed.
+        resampling: how `resample` draws atoms.
+
+    Raises:
+        ValueError: the operator is unknown or not for this model, or `keep` has the wrong shape.
+    """
+    return outputs_of_many(model, [data], [keep], operator, resampling)[0]
+
+
+@torch.inference_mode()
+def outputs_of_many(
+    model: Model,
+    graphs: Sequence[Data],
+    keeps: Sequence[Tensor],
+    operator: Operator = "mask",
+    resampling: Resampling | None = None,
+) -> list[Tensor]:
+    """Return the outputs of `outputs_of_parts` for several graphs.
+
+    Parts of similar size share a pass, even if they belong to different graphs.
+    """
+    if operator not in OPERATORS:
+        raise ValueError(f"unknown operator {operator!r}; choose from {', '.join(OPERATORS)}.")
+    for data, keep in zip(graphs, keeps, strict=True):
+        n = int(data.num_nodes or 0)
+        if keep.dim() != 2 or keep.shape[1] != n:
+            raise ValueError(f"keep has shape {tuple(keep.shape)}, but the graph has {n} nodes.")
+    resampling = (resampling or Resampling()).of(model) if operator == "resample" else None
+    if isinstance(model, Ensemble):
+        members = [
+            outputs_of_many(member, graphs, keeps, operator, resampling) for member in model.members
+        ]
+        return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
+    if operator != "delete" and not isinstance(model, Graphormer):
+        return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
+    owner, kept = _choices(keeps)
+    whole = torch.tensor([keep.shape[1] + 1 for keep in keeps])[owner]
+    tokens = whole if operator in ("zero", "resample") else kept.sum(1)
+    run = _runner(model, graphs, operator, resampling)
+    outputs = _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
+    return list(outputs.split([len(keep) for keep in keeps]))
+
+
+@torch.inference_mode()
+def outputs_without_edges(
+    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
+) -> list[Tensor]:
+    """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
+
+    Args:
+        model: the model.
+        graphs: the graphs.
+        keeps: for each graph, True for the columns of `edge_index` that stay (K, E).
+
+    Raises:
+        ValueError: a wrapped model may read edges from a matrix.
+    """
+    pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
+
+    def run(rows: Tensor) -> Tensor:
+        parts = [_thinned(model, *pairs[row]) for row in rows.tolist()]
+        return _outputs_of_graphs(model, parts, parts)
+
+    outputs = _by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
+    return list(outputs.split([len(keep) for keep in keeps]))
+
+
+def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
+    """Keep the chosen edges (E,) of a graph and encode it again."""
+    if isinstance(model, WrappedModel):
+        return model.thinned(data, choice)
+    whole = _subgraph(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
+    whole.edge_index = data.edge_index[:, choice]
+    if data.edge_attr is not None:
+        whole.edge_attr = data.edge_attr[choice]
+    return StructureEncoding.from_config(model.config)(whole)
+
+
+def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Join the choices (K, N) of nodes of several graphs into P choices of tokens.
+
+    Returns:
+        The number of each choice's graph (P,), and the choices (P, T), which are True at the tokens
+        that stay and at the graph token, and False at padding.
+    """
+    counts = torch.tensor([len(keep) for keep in keeps])
+    widest = max(keep.shape[1] for keep in keeps)
+    kept = torch.cat([F.pad(keep.cpu(), (1, widest - keep.shape[1])) for keep in keeps])
+    kept[:, 0] = True
+    return torch.arange(len(keeps)).repeat_interleave(counts), kept
+
+
+def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """Call `run` for rows with similar numbers of tokens (P,), and return the outputs (P, C)."""
+    order = tokens.argsort(stable=True)
+    outputs = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
+    return outputs[order.argsort().to(outputs.device)]
+
+
+def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
+    """Cut `order` into passes of at most MAX_PAIRS token pairs, given ascending tokens (P,)."""
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * int(tokens[end]) ** 2 > MAX_PAIRS:
+            yield order[begin:end]
+            begin = end
+
+
+def _runner(
+    model: Any, graphs: Sequence[Data], operator: Operator, resampling: Resampling | None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that turns owners (K,) and kept tokens (K, T) into outputs (K, C).
+
+    The owner of a choice is its graph. What all choices share is computed once, when the function
+    is made.
+    """
+    if operator == "delete":
+
+        def deleted(owner: Tensor, kept: Tensor) -> Tensor:
+            parts = [
+                _induced(model, graphs[g], choice[1 : int(graphs[g].num_nodes or 0) + 1])
+                for g, choice in zip(owner.tolist(), kept, strict=True)
+            ]
+            return _outputs_of_graphs(model, parts, graphs)
+
+        return deleted
+    device = next(model.parameters()).device
+    batch = model.collate(list(graphs)).to(device)
+    bias = model.bias(batch)  # (G, H, T, T)
+    if resampling is not None:
+        return _resampler(model, graphs, batch, bias, resampling)
+    tokens = model.embed(batch)  # (G, T, D)
+
+    def zeroed(owner: Tensor, kept: Tensor) -> Tensor:
+        owner, kept = owner.to(device), kept.to(device)
+        width = int(batch.num_nodes[owner].max()) + 1
+        shown = tokens[owner, :width] * kept[:, :width, None]
+        return model.encode(shown, batch, bias=bias[owner, :, :width, :width])
+
+    def masked(owner: Tensor, kept: Tensor) -> Tensor:
+        return _encode_kept(model, batch, tokens, bias, owner.to(device), kept.to(device))
+
+    return zeroed if operator == "zero" else masked
+
+
+def _resampler(
+    model: Graphormer,
+    graphs: Sequence[Data],
+    batch: GraphBatch,
+    bias: Tensor,
+    resampling: Resampling,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function like that of `_runner`, which averages over draws of the removed atoms."""
+    assert resampling.atoms is not None
+    draw = resampling.atoms.sampler(
+        batch, graphs, resampling.draws, resampling.seed, resampling.rounds
+    )
+
+    def resampled(owner: Tensor, kept: Tensor) -> Tensor:
+        owner = owner.to(bias.device)
+        width = int(batch.num_nodes[owner].max()) + 1
+        drawn, drawn_owner, place = draw(owner, kept[:, 1:width].to(bias.device))
+        rows = max(1, MAX_PAIRS // width**2)
+        tokens = model.embed(drawn)
+        outputs = [
+            model.encode(chunk, drawn, bias=bias[graph, :, :width, :width])
+            for chunk, graph in zip(tokens.split(rows), drawn_owner.split(rows), strict=True)
+        ]
+        return torch.cat(outputs)[place].mean(0)
+
+    return resampled
+
+
+def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) -> Tensor:
+    """Return the outputs (P, C) of parts of graphs, one at a time if they cannot share a pass."""
+    no_nodes = not any(part.num_nodes for part in parts)
+    if isinstance(model, WrappedModel) and (no_nodes or any(map(model.goes_alone, graphs))):
+        return torch.cat([_alone(model, part) for part in parts])
+    outputs: Tensor = model(model.collate(parts, pad_to=1).to(next(model.parameters()).device))
+    return outputs
+
+
+def _alone(model: WrappedModel, part: Data) -> Tensor:
+    """Return the output (1, C) of a part of a graph that cannot share a batch."""
+    if not part.num_nodes:
+        return output_of_empty(model, part)
+    output: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
+    return output
+
+
+def _encode_kept(
+    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
+) -> Tensor:
+    """Return the outputs (K, num_outputs) of the tokens that stay, without the masked tokens.
+
+    Tokens are (G, T, D), and the bias is (G, H, T, T). A key that no query attends to can be left
+    out, so the remaining tokens are gathered. Shorter choices are padded with masked tokens to the
+    length of the longest.
+    """
+    heads, t = bias.shape[1:3]
+    width = int(kept.sum(1).max())
+    places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]  # (K, W)
+    pairs = (owner[:, None, None] * t + places[:, :, None]) * t + places[:, None, :]  # (K, W, W)
+    flat = bias.transpose(0, 1).reshape(heads, -1)
+    gathered = flat[:, pairs.flatten()].view(heads, *pairs.shape)  # (H, K, W, W)
+    hidden = ~kept.gather(1, places)  # (K, W)
+    if bool(hidden.any()):
+        gathered.masked_fill_(hidden[None, :, None, :], -math.inf)
+    return model.encode(tokens[owner[:, None], places], batch, bias=gathered.transpose(0, 1))
+
+
+def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
+    """Return the outputs (K, num_outputs) of a wrapped model, which hides nodes by itself."""
+    device = next(model.parameters()).device
+    batch = model.collate([data]).to(device)
+    tokens = model.embed(batch)
+    rows = max(1, MAX_PAIRS // tokens.shape[1] ** 2)
+    outputs = []
+    for choices in keep.to(device).split(rows):
+        if operator == "mask":
+            outputs.append(model.encode(tokens.expand(len(choices), -1, -1), batch, choices))
+        else:
+            shown = torch.cat([choices.new_ones(len(choices), 1), choices], dim=1)
+            outputs.append(model.encode(tokens * shown[..., None], batch))
+    return torch.cat(outputs)
+
+
+def _induced(model: Any, data: Data, choice: Tensor) -> Data:
+    """Encode the subgraph on the chosen nodes (N,). A wrapped model makes the subgraph itself."""
+    if isinstance(model, WrappedModel):
+        return model.induced(data, choice)
+    return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
+
+
+def _subgraph(data: Data, choice: Tensor) -> Data:
+    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding.
+
+    An explained node always stays.
+    """
+    if (codes := data.get(EXPLAINED_NODE)) is not None:
+        choice = choice | (codes == 2)
+    edges, attributes = subgraph(
+        choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
+    )
+    part = Data(x=data.x[choice], edge_index=edges, edge_attr=attributes)
+    for name in ("pos", "y", EXPLAINED_NODE):
+        if data.get(name) is not None:
+            part[name] = data[name] if name == "y" else data[name][choice]
+    part.num_nodes = int(choice.sum())
+    return part
+
+
+def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
+    """Make a graph of the nodes that stay, `keep` (N,), to train a Graphormer on.
+
+    Args:
+        data: an encoded graph.
+        keep: True for the nodes that stay.
+        operator: how nodes are removed. `mask` restricts the encoding to the nodes that stay, and
+            `delete` leaves a graph that has to be encoded again.
+
+    Raises:
+        ValueError: the operator is another one, which leaves no smaller graph.
+    """
+    if operator not in ("mask", "delete"):
+        raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")
+    part = _subgraph(data, keep)
+    if operator == "delete":
+        return part
+    pairs = keep[:, None] & keep[None, :]  # (N, N)
+    inside = pairs.flatten().repeat_interleave(data.bag_sizes.flatten().long())  # (M,)
+    part.in_degree, part.out_degree = data.in_degree[keep], data.out_degree[keep]
+    part.bag_codes, part.bag_weights = data.bag_codes[inside], data.bag_weights[inside]
+    part.bag_sizes = data.bag_sizes[keep][:, keep]
+    part.structure = data.structure
+    if data.get("environments") is not None:  # as in the whole graph, as the degrees are
+        part.environments = data.environments[keep]
+        part.environment_settings = data.environment_settings
+    return part

@@ -1,0 +1,363 @@
+"""The main functions: load a model, predict, explain, compare.
+
+They do their work through `explanation.compute`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast, overload
+
+import torch
+
+from graphxai.adapters.engine.pass_cache import cached_passes
+from graphxai.contract.inputs import as_list, row_index
+from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers import REGISTRY, Explainer, get_explainer
+from graphxai.explainers.names import MethodName
+from graphxai.explainers.pairs import rules_of
+from graphxai.explainers.registry import KnownMethod, Method
+from graphxai.explanation.compute import models
+from graphxai.explanation.compute.choices import mark_explained_for
+from graphxai.explanation.compute.explaining import ExplanationComputation
+from graphxai.explanation.compute.lists import OnError, map_inputs
+from graphxai.explanation.compute.models import Model, loaded
+from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.explanation.compute.pairing import PairsComputation
+from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.explanation.compute.predicting import PredictionComputation
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanations import Explanations
+from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.predictions import Predictions
+from graphxai.explanation.result import Picture
+from graphxai.models.graphormer import ModelName, pretrained_names
+from graphxai.runtime.device import on_cpu_by_default, on_device
+
+COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
+
+
+def load(
+    name_or_folder: ModelName | str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+) -> Model:
+    """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
+
+    Models of molecules that were trained here bring each molecule to its parent, without
+    counter-ions and solvents and neutral where it can be, and say what they changed.
+    `as_drawn=True` turns that off.
+
+    A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
+    converted. `graphxai.models.graphormer.load_huggingface` has options for this.
+
+    A model of chemprop 2 is a file that `chemprop train` or Lightning wrote (`best.pt`, `.ckpt`),
+    or the folder of a run with several, which are an ensemble. No code from the file is run. It
+    takes molecules as they are drawn.
+
+    Args:
+        name_or_folder: the model.
+        as_drawn: see above.
+        molecule_features: for a chemprop model that reads features of whole molecules, how they
+            are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
+            of an RDKit molecule, or several of these. By default they are read from `config.toml`
+            in the folder of the run.
+
+    Returns:
+        A Graphormer, an Ensemble of several, or a wrapped chemprop model.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read. The message names the file and the key.
+        ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
+    """
+    return models.load(name_or_folder, as_drawn=as_drawn, molecule_features=molecule_features)
+
+
+def pretrained_models() -> tuple[str, ...]:
+    """Return the names of the bundled models."""
+    return pretrained_names()
+
+
+def methods() -> dict[MethodName, type[Explainer]]:
+    """Return all explainers by name."""
+    return cast(dict[MethodName, type[Explainer]], dict(REGISTRY))
+
+
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: str,
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: list[Any] | tuple[Any, ...],
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Explanations: ...
+@overload
+def explain(
+    model: "Model | ModelName | str | Path",
+    inputs: Any,
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Any: ...
+@on_cpu_by_default
+def explain(
+    model: "Model | str | Path",
+    inputs: Any,
+    method: KnownMethod = "lrp",
+    *,
+    target: Any = None,
+    wrt: str | Sequence[str] | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+    workers: int | None = 1,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Any:
+    """Explain one input, or every input in a list.
+
+    If one input of a list cannot be used, its place holds None and a warning names it. With
+    `on_error="raise"` the error is raised instead. A single input that cannot be used always raises
+    ValueError.
+
+    Args:
+        model: a model from `load` or `wrap`, or its name.
+        inputs: a SMILES, an RDKit molecule, a digit as a path or array, a PyG `Data` or
+            `Batch`, a `DataLoader`, or a list of these. A pandas frame or column counts as its
+            structures, and the results keep its index, see `Explanations.to_frame`.
+        method: the name of a method (see `methods()`), or your own function
+            `(model, batch, target) -> scores`. Options go to the method's constructor.
+        target: the output to explain, see `Target`. By default it is the predicted class, the
+            second of two classes, or the value of a regression.
+        wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
+            attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`. By default
+            these are the nodes' features `x`, and for a chemprop model also its bonds `edge_attr`
+            if the method can explain them.
+        node: for models with one output per node, the number of the node to explain. For
+            `HeteroData` it is a type and a number. A list has a node for each input, or several
+            nodes of a single graph.
+        pair: for models that read `edge_label_index` or score all pairs of nodes (N, N), the two
+            nodes of the link to explain, or a list as for `node`.
+        progress: whether to show a bar on stderr. By default it is shown only on a terminal.
+        workers: the number of processes for a list of more than 512 inputs. None takes the free
+            cores if that is faster (see `runtime.workers.map_in_processes`). Each process computes
+            with one thread, as this process does during the call, and the result is the same for
+            any number of processes. Model, method and inputs are sent to them, so your own must be
+            defined in a module.
+        device: where to compute, such as "cuda". The model is moved there and stays there.
+
+    Returns:
+        An Explanation, or for a list Explanations of the same length.
+
+    Raises:
+        ValueError: an input cannot be used, the model does not have the target, or something cannot
+            be sent to the processes.
+    """
+    model = on_device(loaded(model), device)
+    if wrt is not None:
+        wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
+    explanations = map_inputs(
+        model,
+        values,
+        computation,
+        "explaining",
+        strict=on_error == "raise" or not several,
+        progress=progress,
+        workers=workers,
+    )
+    training = training_set_of(model)
+    for explanation in explanations:
+        if explanation is not None:
+            set_nearness(explanation, training)
+    if not several:
+        return explanations[0]
+    return Explanations(explanations, labels=row_index(inputs))
+
+
+OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
+
+
+@overload
+def predict(
+    model: OneOrMoreModels,
+    inputs: str,
+    *,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> dict[str, Prediction]: ...
+@overload
+def predict(
+    model: OneOrMoreModels,
+    inputs: list[Any] | tuple[Any, ...],
+    *,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Predictions: ...
+@overload
+def predict(
+    model: OneOrMoreModels,
+    inputs: Any,
+    *,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any: ...
+@on_cpu_by_default
+def predict(
+    model: OneOrMoreModels,
+    inputs: Any,
+    *,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any:
+    """Predict all tasks for one input, or for every input in a list.
+
+    Several models predict all their tasks for each input. If several of them have a task of the
+    same name, the model's name follows it in brackets. An input of a list that only some of the
+    models can use has the predictions of these.
+
+    Inputs, node, pair, errors and progress are as for `explain`.
+
+    Args:
+        model: a model from `load` or `wrap`, or its name, or a list of these.
+
+    Returns:
+        A dict {task: Prediction}, or for a list Predictions, which are a list of these.
+    """
+    panel = ModelPanel.of(model)
+    values, several = as_list(mark_explained_for(panel.models[0], inputs, node, pair))
+    of_models = []
+    for member, name in zip(panel.models, panel.names, strict=True):
+        of_models.append(
+            map_inputs(
+                member,
+                values,
+                PredictionComputation(training_set_of(member)),
+                "predicting",
+                strict=on_error == "raise" or not several,
+                progress=progress,
+                by=name if len(panel.models) > 1 else "",
+            )
+        )
+    predictions = [panel.merged(of_input) for of_input in zip(*of_models, strict=True)]
+    if not several:
+        return predictions[0]
+    are_smiles = all(isinstance(value, str) for value in values)
+    smiles = values if are_smiles else None
+    labels, several_models = row_index(inputs), is_several(model)
+    return Predictions(predictions, labels=labels, smiles=smiles, several_models=several_models)
+
+
+@on_cpu_by_default
+def pairs(
+    model: "Model | str | Path",
+    inputs: Any,
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    num_layers: int | None = None,
+    node: Any = None,
+    pair: Any = None,
+    on_error: OnError = "warn",
+    progress: bool | None = None,
+) -> Any:
+    """Compute the relevance of token pairs for one input, or for every input in a list.
+
+    Arguments, errors and results are as for `explain`, with `Pairs` instead of `Explanation`. The
+    model needs attention between nodes.
+
+    Args:
+        model, inputs, target, node, pair, on_error, progress: as for `explain`.
+        method: a method that holds attention constant (`lrp`, `lrp_ah`, `lrp_ah_ln`). With other
+            methods, relevance also flows through queries and keys, so it is no sum over pairs.
+        num_layers: None for what was read in each layer. A number follows walks through this many
+            layers of a Graphormer (GNN-LRP, Schnake 2021). The result is then the relevance that
+            began at one token and is in another after these layers. Its sum over the second token
+            is exactly the relevance of the first.
+
+    Raises:
+        ValueError: the model has no attention between nodes, or the method does not hold attention
+            constant.
+    """
+    model, explainer = loaded(model), get_explainer(method)
+    rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
+    matrices = map_inputs(
+        model,
+        values,
+        PairsComputation(explainer, target, num_layers, training_set_of(model)),
+        "explaining pairs",
+        strict=on_error == "raise" or not several,
+        progress=progress,
+    )
+    return matrices if several else matrices[0]
+
+
+@on_cpu_by_default
+def compare(
+    model: "Model | str | Path",
+    value: Any,
+    methods: Sequence[Method] = COMPARED,
+    *,
+    target: Any = None,
+    node: Any = None,
+    pair: Any = None,
+    columns: int = 3,
+    **options: Any,
+) -> Picture:
+    """Draw one input explained by several methods, each on a separate colour scale.
+
+    To draw explanations that you already have, see `grid`.
+
+    Args:
+        model, value, target, node, pair: as for `explain`, but with one input.
+        methods: names of methods, explainers or functions.
+        columns: the number of panels in a row.
+        options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
+    """
+    model = loaded(model)
+    (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
+    if others:
+        raise ValueError("compare shows one input under several methods: use grid for several.")
+    if isinstance(methods, str):
+        methods = [methods]
+    with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
+        explainers = map(get_explainer, methods)
+        explanations = [explain(model, value, each, target=target) for each in explainers]
+    return side_by_side(explanations, columns=columns, **options)

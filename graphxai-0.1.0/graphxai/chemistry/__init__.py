@@ -1,0 +1,1 @@
+"""Explanations in chemists' terms: fragments, pairs of molecules, activity cliffs."""

@@ -1,0 +1,255 @@
+"""Compare two molecules: what causes the difference in a matched pair or an activity cliff."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.api import explain, load
+from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.result import Result
+from graphxai.visualization.resonance import averaged
+from graphxai.visualization.text import minus_signs
+
+from .matching import CommonPart, common_part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from graphxai.visualization import Scale
+
+COMPARED = "lower than in the other molecule", "higher than in the other molecule"
+NO_MOLECULE = "a contrast needs two molecules, but one input has none."
+
+
+@dataclass(frozen=True)
+class Account:
+    """The difference between the outputs of two molecules a and b, split into terms.
+
+    `f(a) - f(b) = common + changed_a - changed_b + graph_token + biases + structure + average_atoms
+    + other_inputs + unexplained`. Under `lrp`, `unexplained` is only rounding.
+
+    Args:
+        output: the difference between the two outputs.
+        common: the differences of corresponding atoms, summed.
+        changed_a: summed relevance of the atoms that only a has.
+        changed_b: summed relevance of the atoms that only b has.
+        graph_token, biases, structure, average_atoms: the share of a minus the share of b; `Ledger`
+            says what these shares are.
+        other_inputs: the same for all other shares of a wrapped model, such as that of the bonds.
+    """
+
+    output: float
+    common: float
+    changed_a: float
+    changed_b: float
+    graph_token: float
+    biases: float
+    structure: float = 0.0
+    average_atoms: float = 0.0
+    other_inputs: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of all terms."""
+        atoms = self.common + self.changed_a - self.changed_b + self.average_atoms
+        return atoms + self.graph_token + self.biases + self.structure + self.other_inputs
+
+    @property
+    def unexplained(self) -> float:
+        """Output minus total."""
+        return self.output - self.total
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the terms by name, then `unexplained`, `total` and `output`."""
+        terms = asdict(self)
+        output = terms.pop("output")
+        return terms | {"unexplained": self.unexplained, "total": self.total, "output": output}
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast(Result):
+    """Two molecules a and b, explained for the same target, and the atoms that correspond."""
+
+    a: Explanation
+    b: Explanation
+    part: CommonPart
+
+    def __repr__(self) -> str:
+        return (
+            f"Contrast({self.a.smiles} against {self.b.smiles}: {len(self.part.same)} atoms in"
+            f" common; {self.a.title} for {self.a.target!r},"
+            f" {self.account.output:+z.3f}, unexplained {self.account.unexplained:+.1e})"
+        )
+
+    @property
+    def difference(self) -> NDArray[np.floating]:
+        """Relevance in a minus relevance in b, (M,), for each row of `part.same`."""
+        in_a, in_b = self.part.same.T
+        gap: NDArray[np.floating] = self.a.relevance[in_a] - self.b.relevance[in_b]
+        return gap
+
+    @property
+    def changed_a(self) -> NDArray[np.intp]:
+        """Atoms of a without a counterpart in b."""
+        return np.setdiff1d(np.arange(len(self.a)), self.part.same[:, 0])
+
+    @property
+    def changed_b(self) -> NDArray[np.intp]:
+        """Atoms of b without a counterpart in a."""
+        return np.setdiff1d(np.arange(len(self.b)), self.part.same[:, 1])
+
+    @property
+    def account(self) -> Account:
+        """The difference between the outputs, term by term."""
+        first, second = self.a.ledger, self.b.ledger
+        return Account(
+            output=first.output - second.output,
+            common=float(self.difference.sum(dtype=np.float64)),
+            changed_a=float(self.a.relevance[self.changed_a].sum(dtype=np.float64)),
+            changed_b=float(self.b.relevance[self.changed_b].sum(dtype=np.float64)),
+            graph_token=first.graph_token - second.graph_token,
+            biases=first.biases - second.biases,
+            structure=sum(first.structure.values()) - sum(second.structure.values()),
+            average_atoms=(first.average_node or 0.0) - (second.average_node or 0.0),
+            other_inputs=sum(first.others.values()) - sum(second.others.values()),
+        )
+
+    @property
+    def headline(self) -> str:
+        """One line with the target, both outputs and their difference."""
+        first, second = self.a.ledger.output, self.b.ledger.output
+        text = (
+            f"{first:+z.2f} against {second:+z.2f}, difference {first - second:+z.2f} {self.a.unit}"
+        )
+        return minus_signs(f"{self.a.subject} · {text.rstrip()}")
+
+    @property
+    def caption(self) -> str:
+        """The account in one line."""
+        if not self.a.additive:
+            return self.a.caption
+        account = self.account
+        terms = {
+            "common atoms": account.common,
+            "changed atoms": account.changed_a - account.changed_b,
+            "graph token and biases": account.graph_token + account.biases,
+        }
+        for name in ("structure", "average atoms", "other inputs"):
+            if share := getattr(account, name.replace(" ", "_")):
+                terms[name] = share
+        if abs(account.unexplained) >= 0.005:
+            terms["unexplained"] = account.unexplained
+        text = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        hint = "" if self.part.complete else " · the common part may be larger"
+        return minus_signs(f"{self.a.title} · {text}{hint}")
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per atom or pair of corresponding atoms.
+
+        Its columns are part ("common", "changed in a" or "changed in b"), symbol, the two atom
+        numbers, the two relevances, and their difference. A cell is empty if the atom has no
+        counterpart.
+        """
+        import pandas as pd
+
+        first, second = self.a.atoms(NO_MOLECULE), self.b.atoms(NO_MOLECULE)
+        rows: list[tuple[Any, ...]] = []
+        for (i, j), gap in zip(self.part.same.tolist(), self.difference.tolist(), strict=True):
+            symbol = first.GetAtomWithIdx(i).GetSymbol()
+            rows.append(("common", symbol, i, j, self.a.relevance[i], self.b.relevance[j], gap))
+        for i in self.changed_a.tolist():
+            symbol = first.GetAtomWithIdx(i).GetSymbol()
+            rows.append(("changed in a", symbol, i, None, self.a.relevance[i], None, None))
+        for j in self.changed_b.tolist():
+            symbol = second.GetAtomWithIdx(j).GetSymbol()
+            rows.append(("changed in b", symbol, None, j, None, self.b.relevance[j], None))
+        names = ["part", "symbol", "atom_a", "atom_b", "relevance_a", "relevance_b", "difference"]
+        frame = pd.DataFrame(rows, columns=names)
+        return frame.astype(
+            {"atom_a": "Int64", "atom_b": "Int64"} | dict.fromkeys(names[4:], float)
+        )
+
+    def svg(
+        self,
+        *,
+        difference: bool = True,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        **options: Any,
+    ) -> str:
+        """Draw both molecules on one colour scale, with their common part in the same orientation.
+
+        Where resonance makes atoms equivalent, each of them has their mean.
+
+        Args:
+            difference: colour what differs: an atom's relevance minus that of its counterpart. An
+                atom without a counterpart has its whole relevance and an outline. False colours the
+                relevance of each molecule.
+            scale: the relevance shown in full colour; by default the largest |value| drawn.
+            palette: one of `visualization.PALETTES`.
+            options: as for `contrast_svg`.
+        """
+        from graphxai.visualization import Scale
+        from graphxai.visualization.contrast import Panel, contrast_svg
+
+        shown = [averaged(e.relevance, e.equivalent) for e in (self.a, self.b)]
+        if difference:
+            in_a, in_b = self.part.same.T
+            gap = shown[0][in_a] - shown[1][in_b]
+            shown[0][in_a], shown[1][in_b] = gap, -gap
+        panels = [
+            Panel(e.atoms(NO_MOLECULE), values, changed.tolist(), f"{name}: {e.headline}")
+            for name, e, values, changed in zip(
+                "ab", (self.a, self.b), shown, (self.changed_a, self.changed_b), strict=True
+            )
+        ]
+        chosen = Scale.chosen(scale, *shown, palette=palette)
+        options.setdefault("title", self.headline)
+        options.setdefault("subtitle", self.caption)
+        options.setdefault("legend", COMPARED if difference else self.a.legend)
+        one_sided = bool(self.a.unsigned) and not difference
+        chosen = replace(chosen, one_sided=one_sided)
+        return contrast_svg(panels, self.part.mapping, scale=chosen, **options)
+
+
+def contrast(
+    model: "Model | str | Path",
+    a: Any,
+    b: Any,
+    method: Method = "lrp",
+    *,
+    target: Any = None,
+    timeout: float = 10.0,
+    **options: Any,
+) -> Contrast:
+    """Explain molecule a against molecule b, which share a scaffold.
+
+    By default, both are explained for the class that is predicted for a.
+
+    Args:
+        model: as for `explain`.
+        a: a SMILES, an RDKit molecule, or a graph with a molecule.
+        b: the molecule to compare with.
+        method: as for `explain`.
+        target: as for `explain`.
+        timeout: seconds for each search for the common part (see `matching`). When they are over,
+            the best common part so far is used.
+        options: as for `explain`.
+
+    Raises:
+        ValueError: for inputs without a molecule, or if fewer than three atoms correspond.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    shared: dict[str, Any] = {"method": method, "progress": False, **options}
+    first = explain(model, a, target=target, **shared)
+    second = explain(model, b, target=first.wanted, **shared)
+    cost = np.abs(first.relevance[:, None] - second.relevance)  # (Na, Nb)
+    part = common_part(
+        first.atoms(NO_MOLECULE), second.atoms(NO_MOLECULE), timeout=timeout, cost=cost
+    )
+    return Contrast(first, second, part)

@@ -1,0 +1,186 @@
+"""Shapley values of a molecule's fragments, each of which joins and leaves as a whole.
+
+A molecule of N atoms has 2^N coalitions of atoms, but only 2^M of its M fragments. For up to
+`EXACT` fragments all of them are evaluated, and the values are exact. For more, the gain of a
+fragment is averaged over random orders of the fragments, each paired with its reverse.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphxai.adapters.removal import Operator, outputs_of_parts
+from graphxai.api import load, pretrained_models
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.model import evaluating
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.ledger import Ledger
+
+NAME = "fragment_shapley"  # the method's name in explanations by such values
+EXACT = 10  # fragments: 1,024 coalitions
+ORDERS = 64  # orders sampled for more fragments; every second one reverses the one before
+SAME = 1e-3  # relative difference between the model's output and the explained one
+
+Values = NDArray[np.float64]
+Game = Callable[[NDArray[np.bool_]], Values]  # values (K,) of coalitions (K, M)
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentValues:
+    """Shapley values of M fragments, which sum to `whole - empty`.
+
+    Args:
+        values: the Shapley values (M,).
+        whole: the output with all fragments.
+        empty: the output without any fragment.
+        evaluated: how many coalitions were evaluated.
+        operator: how the atoms of absent fragments are removed.
+        errors: standard errors (M,) over pairs of orders; None if the values are exact.
+        orders: how many orders were sampled; None if the values are exact.
+        seed: seed of the sampled orders; None if the values are exact.
+    """
+
+    values: Values
+    whole: float
+    empty: float
+    evaluated: int
+    operator: str = "mask"
+    errors: Values | None = None
+    orders: int | None = None
+    seed: int | None = None
+
+    def __str__(self) -> str:
+        if self.errors is None:
+            return f"exact from {self.evaluated:,} coalitions, removal by {self.operator}"
+        return f"sampled, {self.orders} orders with seed {self.seed}, removal by {self.operator}"
+
+
+def fragment_values(
+    explanation: Explanation,
+    parts: Sequence[Sequence[int]],
+    *,
+    model: "Model | str | None" = None,
+    graph: Any = None,
+    operator: Operator = "mask",
+    seed: int = 0,
+) -> FragmentValues:
+    """Return the Shapley values of parts (atom indices) of a molecule.
+
+    The other arguments are as for `fragments`.
+    """
+    loaded = _model_of(explanation, model)
+    if graph is None:
+        graph = explanation.smiles if explanation.mol is None else explanation.mol
+    data = prepare_for(loaded, graph).data
+    members = torch.zeros(len(parts), int(data.num_nodes or 0))  # (M, N)
+    for row, atoms in zip(members, parts, strict=True):
+        row[list(atoms)] = 1
+
+    def game(chosen: NDArray[np.bool_]) -> Values:
+        keep = torch.from_numpy(chosen).float() @ members > 0  # (K, N)
+        with evaluating(loaded):
+            outputs = outputs_of_parts(loaded, data, keep, operator).double().cpu()
+        values: Values = explanation.wanted.resolve(loaded.config, outputs)(outputs).numpy()
+        return values
+
+    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
+    if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
+        raise ValueError(
+            f"the model's output for this molecule is {whole:.4g}, but the explanation is of"
+            f" {explained:.4g}: pass the model= and the graph= that were explained."
+        )
+    if len(parts) <= EXACT:
+        return exact(game, len(parts), operator)
+    return sampled(game, len(parts), operator, seed)
+
+
+def valued(
+    explanation: Explanation, parts: Sequence[Sequence[int]], fragment_values: FragmentValues
+) -> Explanation:
+    """Replace the relevance of each part's atoms by equal shares of the part's Shapley value."""
+    relevance = np.zeros(len(explanation))
+    spread = None if fragment_values.errors is None else np.zeros(len(explanation))
+    for k, atoms in enumerate(parts):
+        relevance[list(atoms)] = fragment_values.values[k] / len(atoms)
+        if spread is not None and fragment_values.errors is not None:
+            spread[list(atoms)] = fragment_values.errors[k] / len(atoms)
+    ledger = Ledger(
+        nodes=math.fsum(fragment_values.values),
+        graph_token=0.0,
+        biases=fragment_values.empty,
+        output=fragment_values.whole,
+        without_nodes=explanation.ledger.without_nodes,
+    )
+    options = {
+        "operator": fragment_values.operator,
+        "orders": fragment_values.orders,
+        "seed": fragment_values.seed,
+    }
+    return replace(
+        explanation,
+        relevance=relevance,
+        spread=spread,
+        ledger=ledger,
+        method=NAME,
+        title="Shapley values",
+        additive=True,
+        caveat="",
+        unsigned="",
+        features=None,
+        feature_names=(),
+        relevance_of={},
+        features_of={},
+        provenance=explanation.provenance | {"method": NAME, "options": options},
+    )
+
+
+def exact(game: Game, m: int, operator: str = "mask") -> FragmentValues:
+    """Compute the values of m players from all 2^m coalitions (Shapley 1953).
+
+    `phi_i = sum over S without i of |S|! (m - |S| - 1)! / m! (v(S and i) - v(S))`
+    """
+    numbers = np.arange(2**m)
+    chosen = (numbers[:, None] >> np.arange(m) & 1).astype(bool)  # (2^m, m)
+    v = game(chosen)
+    weight = np.array([1 / (m * math.comb(m - 1, size)) for size in range(m)])
+    values = np.empty(m)
+    for i in range(m):
+        without = numbers[~chosen[:, i]]
+        values[i] = weight[chosen[without].sum(1)] @ (v[without + 2**i] - v[without])
+    return FragmentValues(values, float(v[-1]), float(v[0]), len(v), operator)
+
+
+def sampled(game: Game, m: int, operator: str = "mask", seed: int = 0) -> FragmentValues:
+    """Average the gains of m players over `ORDERS` random orders, antithetic (Castro 2009).
+
+    The values sum to `whole - empty` exactly, for any number of orders.
+    """
+    drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(m), (ORDERS // 2, 1)), axis=1)
+    orders = np.stack([drawn, drawn[:, ::-1]], axis=1).reshape(-1, m)  # (P, m)
+    places = orders.argsort(axis=1)
+    prefixes = places[:, None, :] < np.arange(m + 1)[:, None]  # (P, m + 1, m)
+    chosen, where = np.unique(prefixes.reshape(-1, m), axis=0, return_inverse=True)
+    v = game(chosen)[where].reshape(len(orders), m + 1)
+    gains = np.take_along_axis(np.diff(v, axis=1), places, axis=1)  # (P, m), by player
+    pairs = gains.reshape(-1, 2, m).mean(1)
+    errors = pairs.std(axis=0, ddof=1) / math.sqrt(len(pairs))
+    ends = float(v[0, -1]), float(v[0, 0])
+    return FragmentValues(pairs.mean(0), *ends, len(chosen), operator, errors, len(orders), seed)
+
+
+def _model_of(explanation: Explanation, model: "Model | str | None") -> Any:
+    """Return the model that was passed, or the bundled model that was explained."""
+    name = explanation.provenance.get("model")
+    if model is None and name not in pretrained_models():
+        raise ValueError(
+            f"{name!r}, whose output is explained, is not a bundled model: pass it, as in"
+            ' fragments(explanation, method="shapley", model=model).'
+        )
+    chosen = name if model is None else model
+    return load(chosen) if isinstance(chosen, str) else chosen

@@ -1,0 +1,240 @@
+"""Compare fragments over a set of molecules: mean, spread, interval and examples.
+
+Molecules are added one by one and not kept. Memory grows with the number of distinct fragments,
+plus 8 bytes per compound for a hash that recognises duplicates.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rdkit import Chem
+
+from graphxai.explanation.explanation import Explanation
+
+from .fragments import REST, Fragments, fragments
+from .schemes import Scheme
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    *("name", "smiles", "mean", "sd", "low", "high"),
+    *("atoms", "per_atom", "per_atom_low", "per_atom_high"),
+    *("molecules", "count", "examples"),
+)
+EXAMPLES = 3
+BY_STRUCTURE = ("brics",)  # schemes whose fragments are identified by SMILES, not by name
+WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
+
+
+@dataclass(slots=True)
+class RunningStatistics:
+    """Statistics of values that come one by one (Welford 1962).
+
+    `mean` is the mean so far, and `squares` the sum of squared deviations from it.
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self.n += 1
+        deviation = value - self.mean
+        self.mean += deviation / self.n
+        self.squares += deviation * (value - self.mean)
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation; NaN for a single value."""
+        return math.sqrt(self.squares / (self.n - 1)) if self.n > 1 else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean (Student 1908); NaN for a single value.
+
+        It is mean ± t(n - 1) sd / sqrt(n). A bootstrap would be too narrow for the few molecules
+        that most fragments occur in. For two molecules it spans the distance between them, which
+        holds the mean in only half of all cases.
+        """
+        if self.n < 2:
+            return math.nan, math.nan
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.n - 1, 0.975)) * self.sd / math.sqrt(self.n)
+        return self.mean - half, self.mean + half
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running statistics of one fragment over the molecules that contain it.
+
+    Args:
+        count: how often the fragment occurs.
+        sums: statistics of its relevance.
+        per_atom: statistics of its relevance divided by its number of atoms.
+        atoms: statistics of its number of atoms, which varies for groups and for "rest".
+        examples: (-|mean|, position, SMILES) of molecules, those where it is strongest first.
+        ways: how often each (name, SMILES) of the fragment occurs.
+    """
+
+    count: int = 0
+    sums: RunningStatistics = field(default_factory=RunningStatistics)
+    per_atom: RunningStatistics = field(default_factory=RunningStatistics)
+    atoms: RunningStatistics = field(default_factory=RunningStatistics)
+    examples: list[tuple[float, int, str]] = field(default_factory=list)
+    ways: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def molecules(self) -> int:
+        """How many molecules contain the fragment."""
+        return self.sums.n
+
+    def add(self, occurrences: list[tuple[float, int]], place: int, smiles: str) -> None:
+        """Add the fragment's occurrences in one molecule.
+
+        Args:
+            occurrences: relevance and number of atoms of each.
+            place: position of the molecule in the set.
+            smiles: SMILES of the molecule.
+        """
+        number = len(occurrences)
+        value = math.fsum(relevance for relevance, _ in occurrences) / number
+        self.count += number
+        self.sums.add(value)
+        self.per_atom.add(math.fsum(relevance / atoms for relevance, atoms in occurrences) / number)
+        self.atoms.add(sum(atoms for _, atoms in occurrences) / number)
+        example = (-abs(value), place, smiles)
+        if len(self.examples) < EXAMPLES or example < self.examples[-1]:
+            self.examples = sorted([*self.examples, example])[:EXAMPLES]
+
+    def written(self, way: tuple[str, str]) -> None:
+        """Count one way to write the fragment: its name and SMILES."""
+        self.ways[way] = self.ways.get(way, 0) + 1
+        if len(self.ways) > WAYS:
+            often = sorted(self.ways.items(), key=lambda item: -item[1])[: WAYS // 2]
+            self.ways = dict(often)
+
+
+class FragmentTable:
+    """The relevance of every fragment over the molecules added so far, see `fragment_table`.
+
+    `molecules` is the number of different molecules that were added.
+    """
+
+    def __init__(self, scheme: Scheme = "brics") -> None:
+        self.scheme = scheme
+        self.molecules = 0
+        self._tallies: dict[str, Tally] = {}
+        self._seen: set[int] = set()
+        self._explained: tuple[str, str, str] | None = None
+
+    def add(self, explanation: Explanation | Fragments) -> None:
+        """Add the fragments of one molecule, unless the same molecule was added before.
+
+        How its SMILES is written makes no difference.
+
+        Raises:
+            ValueError: for another method, target or scheme than before, because their sums do not
+                compare.
+        """
+        if isinstance(explanation, Fragments):
+            parts = explanation
+        else:
+            parts = fragments(explanation, self.scheme)
+        explanation = parts.explanation
+        explained = (explanation.method, explanation.target, parts.scheme)
+        if self._explained not in (None, explained):
+            raise ValueError(
+                "a table holds one method and target in one scheme; this one holds"
+                f" {self._explained} and was given {explained}. Set the target when you explain."
+            )
+        self._explained = explained
+        compound = _fingerprint(explanation)
+        if compound in self._seen:
+            return
+        self._seen.add(compound)
+        inside: dict[str, list[tuple[float, int]]] = {}
+        for part in parts:
+            by_structure = parts.scheme in BY_STRUCTURE or part.name == "scaffold"
+            key = part.smiles if by_structure else part.name
+            inside.setdefault(key, []).append((part.relevance, len(part.atoms)))
+            self._tallies.setdefault(key, Tally()).written((part.name, part.smiles))
+        for key, occurrences in inside.items():
+            self._tallies[key].add(occurrences, self.molecules, explanation.smiles or "")
+        self.molecules += 1
+
+    def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
+        """Return the table of all fragments that occur in at least `minimum` molecules."""
+        import pandas as pd
+
+        rows = [_row(tally) for tally in self._tallies.values() if tally.molecules >= minimum]
+        frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        frame = frame.sort_values(["mean", "smiles"], ascending=[False, True], ignore_index=True)
+        frame.attrs["molecules"] = self.molecules
+        return frame
+
+
+def _fingerprint(explanation: Explanation) -> int:
+    """Return a 64-bit hash of the canonical SMILES.
+
+    In a million molecules, the probability that any two collide is 3e-8.
+    """
+    written = Chem.MolToSmiles(explanation.molecule)
+    return int.from_bytes(hashlib.blake2b(written.encode(), digest_size=8).digest(), "big")
+
+
+def _row(tally: Tally) -> tuple[object, ...]:
+    """Return the values for one fragment, in the order of `COLUMNS`."""
+    name, smiles = max(tally.ways, key=tally.ways.__getitem__)
+    examples = " ".join(text for _, _, text in tally.examples)
+    figures = tally.sums.mean, tally.sums.sd, *tally.sums.interval
+    each = tally.atoms.mean, tally.per_atom.mean, *tally.per_atom.interval
+    written = "" if name == REST else smiles
+    return name, written, *figures, *each, tally.molecules, tally.count, examples
+
+
+def fragment_table(
+    explanations: Iterable[Explanation | Fragments | None],
+    scheme: Scheme = "brics",
+    *,
+    minimum: int = 1,
+) -> "pd.DataFrame":
+    """Return the relevance of each fragment over a set of molecules, from the highest mean down.
+
+    BRICS fragments and scaffolds are identified by structure, all others by name. A compound that
+    occurs several times counts once, however its SMILES is written. The table has these columns:
+
+    - name.
+    - smiles: how the fragment is most often bound; empty for "rest".
+    - mean and sd: over molecules. A fragment that occurs twice in a molecule enters with its mean
+      there.
+    - low and high: the 95 % interval of the mean by Student's t; empty for a single molecule.
+    - atoms: how many the fragment has, on average.
+    - per_atom: the relevance of one of its atoms, averaged in the same way. A long chain has a
+      large sum even where each atom counts for little.
+    - per_atom_low and per_atom_high: the interval of per_atom.
+    - molecules: how many contain the fragment.
+    - count: how often it occurs.
+    - examples: SMILES of the molecules in which it is strongest, separated by spaces.
+
+    Args:
+        explanations: explanations, or fragments, such as those with Shapley values. Molecules that
+            could not be explained (None) are skipped. Explanations are not kept, so a generator can
+            be of any length.
+        scheme: as for `fragments`.
+        minimum: how many molecules a fragment must occur in.
+
+    Raises:
+        ValueError: for explanations by several methods or for several targets, and as `fragments`
+            does.
+    """
+    table = FragmentTable(scheme)
+    for explanation in explanations:
+        if explanation is not None:
+            table.add(explanation)
+    return table.to_frame(minimum=minimum)

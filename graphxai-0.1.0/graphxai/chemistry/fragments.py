@@ -1,0 +1,298 @@
+"""Sum relevance over parts of a molecule: fragments, rings or functional groups.
+
+    gx.fragments(explanation, "brics")
+    gx.fragments(explanation, method="shapley")
+    gx.fragment_table(explanations, "groups")
+
+Every atom belongs to exactly one part, so the parts add up to the relevance of all atoms. The
+Shapley values of parts add up to what all atoms change in the output.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.result import Result
+from graphxai.runtime.device import on_cpu_by_default
+from graphxai.visualization.layout import bonded
+from graphxai.visualization.text import minus_signs
+
+from .graph_schemes import GRAPH_SCHEME_TITLES, parts_of_graph
+from .names import cut_smiles, name_in_words
+from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
+from .substituents import fragment_name, substituent_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+
+    from graphxai.adapters.removal import Operator
+    from graphxai.explanation.compute.models import Model
+    from graphxai.visualization import Scale
+
+    from .fragment_shapley import FragmentValues
+
+REST = "rest"  # the atoms that no pattern covers
+NO_MOLECULE = "fragments are parts of a molecule or of a graph with edges, but this input has none."
+
+FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is computed
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of a molecule with the summed relevance of its atoms, or its Shapley value.
+
+    Args:
+        name: what the part is called.
+        smiles: canonical SMILES without stereochemistry, with `*` where the part is attached. It is
+            empty for a part of a graph that is no molecule.
+        atoms: sorted atom indices, or numbers of nodes.
+        relevance: its summed relevance, or its Shapley value.
+        scheme: how the molecule was divided.
+        unsigned: as in `Explanation`.
+        error: the standard error of a sampled Shapley value, otherwise None.
+    """
+
+    name: str
+    smiles: str
+    atoms: tuple[int, ...]
+    relevance: float
+    scheme: str
+    unsigned: str = ""
+    error: float | None = None
+
+    @property
+    def per_atom(self) -> float:
+        """The mean relevance of its atoms."""
+        return self.relevance / len(self.atoms)
+
+    def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
+        """Return a small drawing of the fragment in the colour of its relevance."""
+        from graphxai.visualization import Scale
+        from graphxai.visualization.fragments import fragment_svg
+
+        if not self.smiles:
+            raise ValueError("a part of a graph has no picture of its own: draw all parts.")
+        chosen = Scale.chosen(scale, [self.relevance], palette=palette)
+        chosen = replace(chosen, one_sided=bool(self.unsigned))
+        return fragment_svg(self.smiles, self.relevance, scale=chosen)
+
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if self.smiles else None
+
+
+@dataclass(frozen=True, eq=False)
+class Fragments(Result, Sequence[Fragment]):
+    """The fragments of one explanation, by descending relevance. They sum to `ledger.nodes`.
+
+    Args:
+        explanation: explanation of the molecule. With Shapley values, the atoms of a fragment have
+            equal shares of its value.
+        scheme: how the molecule was divided.
+        parts: the fragments.
+        shapley: how the Shapley values were computed (exact or sampled, with orders and seed); None
+            for summed relevance.
+    """
+
+    explanation: Explanation
+    scheme: str
+    parts: tuple[Fragment, ...]
+    shapley: "FragmentValues | None" = None
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Fragment, ...]: ...
+    def __getitem__(self, index: int | slice) -> Fragment | tuple[Fragment, ...]:
+        return self.parts[index]
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{part.name} {part.relevance:+z.3f}" for part in self)
+        return f"Fragments({self.scheme}: {listed})"
+
+    @property
+    def total(self) -> float:
+        """The summed relevance of all fragments."""
+        return math.fsum(part.relevance for part in self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per fragment: name, smiles, relevance, per_atom, atoms.
+
+        The column per_atom is the relevance divided by the number of atoms, and atoms lists their
+        indices, separated by spaces. Sampled Shapley values have their standard errors in a further
+        column, `error`.
+        """
+        import pandas as pd
+
+        rows = [
+            (p.name, p.smiles, p.relevance, p.per_atom, " ".join(map(str, p.atoms)), p.error)
+            for p in self
+        ]
+        columns = ["name", "smiles", "relevance", "per_atom", "atoms", "error"]
+        frame = pd.DataFrame(rows, columns=columns).replace({"smiles": {"": None}})
+        return frame.dropna(axis=1, how="all") if len(frame) else frame
+
+    def svg(
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
+    ) -> str:
+        """Draw the molecule or graph, its parts in their colours, and a numbered list of the parts.
+
+        Args:
+            scale: the relevance shown in full colour; by default the largest |relevance| of a
+                fragment.
+            palette: one of `visualization.PALETTES`.
+            options: title, subtitle, legend, width and height (pixels).
+        """
+        from graphxai.visualization import Scale
+        from graphxai.visualization.fragments import fragments_svg
+        from graphxai.visualization.graph_parts import graph_parts_svg
+
+        explanation = self.explanation
+        options.setdefault("title", explanation.headline)
+        options.setdefault("subtitle", self._caption())
+        options.setdefault("legend", self.explanation.legend)
+        listed = [(part.name, part.atoms, part.relevance) for part in self]
+        fitted = Scale.chosen(scale, [part.relevance for part in self], palette=palette)
+        options["scale"] = explanation.scale(fitted)
+        if explanation.molecule is None and explanation.drawn is not None:
+            return graph_parts_svg(explanation.drawn, listed, **options)
+        return fragments_svg(explanation.atoms(NO_MOLECULE), listed, **options)
+
+    def _caption(self) -> str:
+        e = self.explanation
+        total = f"{self.total:z.2f}" if e.unsigned else f"{self.total:+z.2f}"
+        total += f" {e.unit}" if e.unit and e.additive else ""
+        named = "named parts" if e.molecule is None else "matches of SMARTS"
+        over = (SCHEME_TITLES | GRAPH_SCHEME_TITLES).get(self.scheme, named)
+        if self.shapley is not None:
+            return minus_signs(f"{e.title} of {over} ({self.shapley}): {total} in all")
+        return minus_signs(f"{e.title}, summed over {over}: {total} in all")
+
+
+@on_cpu_by_default
+def fragments(
+    explanation: Explanation,
+    scheme: Scheme = "brics",
+    method: FragmentMethod = "sum",
+    *,
+    model: "Model | str | None" = None,
+    graph: Any = None,
+    operator: "Operator" = "mask",
+    seed: int = 0,
+) -> Fragments:
+    """Sum relevance over the parts of a molecule or graph, or compute the parts' Shapley values.
+
+    The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
+    pattern covers into one part, "rest". A match that shares an atom with an earlier match is
+    dropped. Functional groups are matched from the largest to the smallest, then in the order of
+    `name_tables.NAMED_GROUPS`. Your patterns are matched in the order in which you list them.
+    Matches of one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not
+    matter.
+
+    Shapley values (Shapley 1953) are those of the parts for the output that was explained, whatever
+    method explained it. They sum to the output minus the output without any atom. Up to 10 parts
+    they are exact, from all coalitions. For more parts they are means over 64 random orders, and
+    each has a standard error.
+
+    Args:
+        explanation: explanation of a molecule.
+        scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
+            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
+            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is
+            no molecule is divided into "communities" of largest modularity (Clauset 2004),
+            connected "components", or your parts {name: numbers of nodes}.
+        method: "sum" adds the relevance of the atoms; "shapley" asks the model.
+        model: the model explained, for "shapley"; a bundled model need not be passed.
+        graph: the graph that was explained, for "shapley". It is needed where the molecule alone
+            does not give it, as for most wrapped models.
+        operator: how "shapley" removes the atoms of absent parts: "mask", "zero" or "delete".
+        seed: seed of the sampled orders.
+
+    Raises:
+        TypeError: for a list (see `fragment_table`).
+        ValueError: for an input with neither a molecule nor edges, an unknown scheme, method or
+            operator, unreadable SMARTS, parts with wrong nodes, or a model or graph other than
+            those explained.
+    """
+    if isinstance(explanation, str) or hasattr(explanation, "GetAtoms"):
+        raise TypeError(
+            "fragments takes an explanation, not a molecule: explain the molecule first, as in"
+            " graphxai.fragments(graphxai.explain(model, molecule))."
+        )
+    if not isinstance(explanation, Explanation):
+        raise TypeError(
+            f"fragments takes one explanation, not {type(explanation).__name__}: pass them one by"
+            " one, or use fragment_table."
+        )
+    if method not in get_args(FragmentMethod):
+        raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
+    mol = explanation.molecule
+    if mol is None and explanation.drawn is not None:
+        name, divided = parts_of_graph(explanation.drawn, len(explanation), scheme)
+    else:
+        mol = explanation.atoms(NO_MOLECULE)
+        name, divide = named_scheme(scheme)
+        divided = divide(mol)
+    parts = _closed(divided, len(explanation))
+    if method == "sum":
+        return Fragments(explanation, name, _summed(explanation, mol, parts, name))
+    from .fragment_shapley import fragment_values, valued  # needs PyG
+
+    atoms = [atoms for _, atoms in parts]
+    shapley = fragment_values(
+        explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
+    )
+    explanation = valued(explanation, atoms, shapley)
+    return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
+
+
+def _closed(parts: list[Part], n: int) -> list[Part]:
+    """Add a part for the atoms of 0..n-1 that no part has."""
+    covered = {index for _, atoms in parts for index in atoms}
+    rest = tuple(index for index in range(n) if index not in covered)
+    return parts + ([(REST, rest)] if rest else [])
+
+
+def _summed(
+    explanation: Explanation,
+    mol: "Mol | None",
+    parts: list[Part],
+    scheme: str,
+    shapley: "FragmentValues | None" = None,
+) -> tuple[Fragment, ...]:
+    written = [""] * len(parts) if mol is None else _smiles_of(mol, [atoms for _, atoms in parts])
+    errors = None if shapley is None else shapley.errors
+    summed = []
+    for k, ((name, atoms), smiles) in enumerate(zip(parts, written, strict=True)):
+        relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
+        words = _named(name, smiles, scheme)
+        error = None if errors is None else float(errors[k])
+        shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error
+        summed.append(Fragment(*shown))
+    return tuple(sorted(summed, key=lambda part: (-part.relevance, part.atoms)))
+
+
+def _named(name: str | None, smiles: str, scheme: str) -> str:
+    """Return the name of a part, or else its structure in words.
+
+    A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
+    """
+    if scheme == "scaffold" and name == "side chain":
+        return f"{name}: {substituent_name(smiles) or name_in_words(smiles) or smiles}"
+    return name or fragment_name(smiles)
+
+
+def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return the SMILES of every part, with dots between the pieces of a part."""
+    part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
+    ends = bonded(mol).tolist()
+    cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
+    pieces: list[list[str]] = [[] for _ in parts]
+    for atoms, smiles in cut_smiles(mol, cut):
+        pieces[part_of[atoms[0]]].append(smiles)
+    return [".".join(sorted(smiles)) for smiles in pieces]

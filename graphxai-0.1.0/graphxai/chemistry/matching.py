@@ -1,0 +1,142 @@
+"""Find the corresponding atoms of two molecules, their maximum common substructure.
+
+Rings match only whole rings, and bonds match by order. Atoms may differ in element, because one
+exchanged ring atom would otherwise lose the whole ring and all that lies behind it. If more than a
+tenth of the matched atoms differ in element, a second search requires equal elements, and the
+mapping with more equal atoms is kept.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .substructures import SearchTimeError, matches_in_time
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+REPLACED = 0.1  # share of matched atoms that differ, above which a second search is made
+SMALLEST = 3  # atoms that must correspond for a meaningful comparison
+MAX_MATCHES = 256  # symmetric ways to match a pattern to a molecule
+
+IntArray = NDArray[np.intp]
+
+
+class NoCommonPartError(ValueError):
+    """Raised for two molecules that share too little to be compared atom by atom."""
+
+
+@dataclass(frozen=True, eq=False)
+class CommonPart:
+    """Corresponding atoms of two molecules a and b.
+
+    Args:
+        same: pairs of atoms of equal element and charge, (M, 2).
+        replaced: pairs of atoms at the same position with different element or charge, (K, 2).
+        complete: False if the search ran out of time, so that the true common part may be larger.
+    """
+
+    same: IntArray
+    replaced: IntArray
+    complete: bool = True
+
+    @property
+    def mapping(self) -> IntArray:
+        """All corresponding pairs, (M + K, 2)."""
+        return np.concatenate([self.same, self.replaced])
+
+
+def common_part(
+    a: "Mol", b: "Mol", *, timeout: float = 10.0, cost: NDArray[np.floating] | None = None
+) -> CommonPart:
+    """Return the maximum common substructure of two molecules as a mapping of atoms.
+
+    If symmetry allows several mappings (a phenyl ring can be flipped), the best mapping has the
+    most pairs of equal element and charge, then of equal degree and number of hydrogens, then the
+    lowest sum of `cost`. Among several common parts of equal size, RDKit's search decides.
+
+    Args:
+        a, b: the molecules, of Na and Nb atoms.
+        timeout: seconds per search.
+        cost: cost of mapping each atom of a to each atom of b, (Na, Nb).
+
+    Raises:
+        NoCommonPartError: if fewer than three atoms of equal element and charge correspond.
+    """
+    from rdkit.Chem import rdFMCS
+
+    alike = _equal(a, b, "GetAtomicNum", "GetFormalCharge")
+    around = _equal(a, b, "GetDegree", "GetTotalNumHs")
+    price = np.zeros(alike.shape) if cost is None else np.asarray(cost, dtype=np.float64)
+    best, score, complete = None, (0, 0), True
+    for atoms in (rdFMCS.AtomCompare.CompareAny, rdFMCS.AtomCompare.CompareElements):
+        if best is not None and score[0] >= (1 - REPLACED) * len(best):
+            break
+        search = rdFMCS.FindMCS(
+            [a, b],
+            atomCompare=atoms,
+            bondCompare=rdFMCS.BondCompare.CompareOrder,
+            ringMatchesRingOnly=True,
+            completeRingsOnly=True,
+            timeout=max(1, math.ceil(timeout)),
+        )
+        complete = complete and not search.canceled
+        mapping, mapping_score = _best_mapping(a, b, search.smartsString, alike, around, price)
+        if mapping is not None and mapping_score > score:
+            best, score = mapping, mapping_score
+    if best is None or score[0] < SMALLEST:
+        raise NoCommonPartError(
+            f"{_name(a)} and {_name(b)} have fewer than {SMALLEST} connected atoms in common, but"
+            " a contrast needs a shared scaffold. Explain them one by one and show them with grid."
+        )
+    same = alike[best[:, 0], best[:, 1]]
+    return CommonPart(best[same], best[~same], complete)
+
+
+def _best_mapping(
+    a: "Mol",
+    b: "Mol",
+    smarts: str,
+    alike: NDArray[np.bool_],
+    around: NDArray[np.bool_],
+    cost: NDArray[np.float64],
+) -> tuple[IntArray | None, tuple[int, int]]:
+    """Return the best mapping (M, 2) over all matches of the pattern in both, with its score."""
+    from rdkit import Chem
+
+    pattern = Chem.MolFromSmarts(smarts) if smarts else None
+    if pattern is None:
+        return None, (0, 0)
+    options: dict[str, Any] = {"uniquify": False, "max_matches": MAX_MATCHES}
+    try:
+        in_a, in_b = (np.array(matches_in_time(m, pattern, **options), dtype=int) for m in (a, b))
+    except SearchTimeError:
+        return None, (0, 0)
+    if not in_a.size or not in_b.size:
+        return None, (0, 0)
+    first, second = in_a[:, None], in_b[None]  # (P, 1, M), (1, Q, M)
+    same, like = (table[first, second].sum(-1) for table in (alike, around))  # (P, Q)
+    price = cost[first, second].sum(-1).round(9)
+    order = np.lexsort((price.ravel(), -like.ravel(), -same.ravel()))
+    p, q = np.unravel_index(order[0], same.shape)
+    mapping = np.stack([in_a[p], in_b[q]], axis=1)
+    return mapping[mapping[:, 0].argsort()], (int(same[p, q]), int(like[p, q]))
+
+
+def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
+    """Return whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
+    properties_a, properties_b = (
+        np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
+        for mol in (a, b)
+    )
+    equal: NDArray[np.bool_] = (properties_a[:, None] == properties_b[None]).all(-1)
+    return equal
+
+
+def _name(mol: Any) -> str:
+    from rdkit import Chem
+
+    return str(Chem.MolToSmiles(mol))

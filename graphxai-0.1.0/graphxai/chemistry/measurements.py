@@ -1,0 +1,263 @@
+"""Look up what a table of measured values says about a change of a molecule.
+
+The table may hold the product itself, and pairs of molecules with the same change.
+"""
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rdkit import Chem, rdBase
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.cell_numbers import parsed_numbers
+from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
+from graphxai.datasets.molecules import MAX_ATOMS
+from graphxai.datasets.tables.table import open_table
+
+from .matched_pairs import Exchange, matched_pairs
+
+MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
+SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
+
+
+class NoNumbersError(ValueError):
+    """Raised where there are measured values but none of them is a number."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured for a change from one molecule to another.
+
+    Args:
+        name: name of the measured value.
+        before, after: the two measured values, None for a molecule that is not in the table.
+        exchange: the part that was exchanged, None if the two molecules are not a matched pair.
+        changes: measured changes of the pairs in the table that have the same exchange at the same
+            kind of atom, this pair among them.
+        bound: what is known of a molecule after the change that has only bounds, such as ">10".
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+    exchange: Exchange | None
+    changes: tuple[float, ...] = ()
+    bound: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the changes, or None without pairs."""
+        return float(np.mean(self.changes)) if self.changes else None
+
+    @property
+    def sd(self) -> float | None:
+        """The standard deviation of the changes, or None for fewer than two."""
+        return float(np.std(self.changes, ddof=1)) if len(self.changes) > 1 else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of its row in a table, by column."""
+        return {
+            "measured": self.after,
+            "measured_bound": self.bound,
+            "measured_before": self.before,
+            "exchange": "" if self.exchange is None else str(self.exchange),
+            "measured_pairs": len(self.changes),
+            "measured_mean_change": self.mean,
+            "measured_sd_of_changes": self.sd,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The measured values in words."""
+        parts = []
+        after = self.bound if self.after is None else f"{self.after:.4g}"
+        if after:
+            was = "" if self.before is None else f" (before {self.before:.4g})"
+            parts.append(f"measured {self.name} {after}{was}")
+        if self.exchange is None:
+            parts.append("no exchange at one bond")
+        elif self.mean is None:
+            parts.append("exchange never measured")
+        else:
+            spread = "" if self.sd is None else f" (sd {self.sd:.2f})"
+            pairs = "1 pair" if len(self.changes) == 1 else f"{len(self.changes)} pairs"
+            parts.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Measured values by the canonical SMILES of each compound.
+
+    Salts, hydrates and protonated forms of a molecule are one compound, as in a model.
+
+    Args:
+        name: name of the measured value.
+        values: the value of each compound, or the mean if it was measured repeatedly.
+        note: the values or SMILES that were not understood, in words; empty if all were.
+        bounds: what is known of compounds that have only bounds, such as ">10". Changes are
+            not counted from them.
+        standardise: how molecules are brought to their compounds, as by the model compared with.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    note: str = ""
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    standardise: Standardisation = "parent"
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        columns: Sequence[str],
+        smiles_column: str | None = None,
+        standardise: Standardisation = "parent",
+    ) -> "Measurements":
+        """Read the values of a table from the first of these columns that has numbers.
+
+        Numbers are read as for training, see `read_labels`. A warning counts rows whose SMILES or
+        value is not understood.
+
+        Raises:
+            ValueError: if no column has numbers; it is a `NoNumbersError` if a column has values.
+                The message is about that column, or else about the first.
+        """
+        table = open_table(path, smiles_column)
+        structures = table.structures.name
+        errors: list[ValueError] = []
+        for column in columns:
+            try:
+                records = table.records((structures, column))
+                pairs = [(r.cells[structures], r.cells[column]) for r in records]
+                return cls.of(pairs, column, standardise)
+            except ValueError as error:
+                errors.append(error)
+        first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
+        raise type(first)(f"{path} has no measured values: {first}")
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Iterable[tuple[str, Any]],
+        name: str = "value",
+        standardise: Standardisation = "parent",
+    ) -> "Measurements":
+        """Take measured values from pairs of a SMILES and a number, or a bound such as ">10".
+
+        The warning and errors are as for `read`.
+        """
+        rows = [(smiles, _text(cell)) for smiles, cell in pairs]
+        cells = [cell for _, cell in rows]
+        values, odd = read_measured(cells)
+        sided = {b.position: _written(b.side, b.value) for b in parsed_numbers(cells).bounds}
+        sided = {position: text for position, text in sided.items() if text}
+        used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
+        compounds = _compounds([rows[k][0] for k in used], standardise)
+        values_of, bounds = defaultdict(list), {}
+        for k, compound in zip(used, compounds, strict=True):
+            if compound and k in sided:
+                bounds[compound] = sided[k]
+            elif compound:
+                values_of[compound].append(float(values[k]))
+        unreadable = compounds.count("")
+        counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
+        unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
+        strange = [k for k in odd if k not in sided]
+        many = len(values_of) > MOST_COMPARED
+        pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
+        note = " ".join(filter(None, (not_understood(name, cells, strange), unread, pairs_of)))
+        if not values_of:
+            digits = any(character.isdigit() for k in odd for character in cells[k])
+            only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
+            text = " ".join(filter(None, (only, note)))
+            raise (NoNumbersError if digits or unreadable else ValueError)(
+                f"no row has a SMILES and a number in {name!r}. {text}".strip()
+            )
+        if note:
+            warnings.warn(note, stacklevel=2)
+        means = {compound: float(np.mean(each)) for compound, each in values_of.items()}
+        bounds = {compound: text for compound, text in bounds.items() if compound not in means}
+        return cls(name, means, note, bounds, standardise)
+
+    def doubt(self, task: Task) -> str:
+        """Return a warning if the values hardly look like those that a regression was trained on.
+
+        The text is empty if they do. It is also empty where the mean and the standard deviation of
+        the training values (the task's `offset` and `scale`) are not recorded.
+        """
+        if task.kind != "regression" or (task.offset, task.scale) == (0, 1) or not self.values:
+            return ""
+        values = np.array(list(self.values.values()))
+        if np.mean(np.abs(values - task.offset) <= SPREAD * task.scale) >= 0.5:
+            return ""
+        usual = (task.offset + side * SPREAD * task.scale for side in (-1, 1))
+        return (
+            f"Column {self.name!r} has values from {values.min():.4g} to {values.max():.4g}, but"
+            f" {task.name} was mostly from {' to '.join(f'{end:.3g}' for end in usual)} in"
+            " training: compare the same quantity in the same unit."
+        )
+
+    def about(self, before: str, after: str) -> Measured:
+        """Return what was measured for a change between two molecules, both as SMILES."""
+        before, after = (_compound(smiles, self.standardise) for smiles in (before, after))
+        exchange = _exchange(before, after)
+        changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
+        value, bound = self.values.get(after), self.bounds.get(after, "")
+        return Measured(self.name, self.values.get(before), value, exchange, changes, bound)
+
+    @cached_property
+    def _changes(self) -> dict[Exchange, list[float]]:
+        """The measured changes of every exchange in the table."""
+        compared = dict(islice(self.values.items(), MOST_COMPARED))
+        values = list(compared.values())
+        changes: dict[Exchange, list[float]] = defaultdict(list)
+        molecules = [Chem.MolFromSmiles(smiles) for smiles in compared]
+        for (i, j), pair in matched_pairs(molecules).items():
+            changes[pair.exchange].append(values[j] - values[i])
+            changes[pair.exchange.reversed].append(values[i] - values[j])
+        return dict(changes)
+
+
+def _compounds(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
+    """Return the canonical SMILES of each molecule's compound, or "" if it cannot be read."""
+    with rdBase.BlockLogs():
+        read = read_molecules(smiles, MAX_ATOMS, standardise)
+    return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
+
+
+@lru_cache(maxsize=4096)  # a search asks again after every batch
+def _compound(smiles: str, standardise: Standardisation) -> str:
+    """Return the canonical SMILES of a molecule's compound, or the SMILES given."""
+    return _compounds([smiles], standardise)[0] or smiles
+
+
+def _written(side: int, value: float) -> str:
+    """Return a bound as text, or "" for a value that is only about right ("~5")."""
+    return f"{'>' if side > 0 else '<'}{value:.4g}" if side else ""
+
+
+@lru_cache(maxsize=4096)
+def _exchange(before: str, after: str) -> Exchange | None:
+    pair = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in (before, after)]).get((0, 1))
+    return None if pair is None else pair.exchange
+
+
+def _text(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    try:
+        return repr(float(cell))
+    except (TypeError, ValueError):
+        return str(cell)

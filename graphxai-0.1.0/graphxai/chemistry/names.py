@@ -1,0 +1,178 @@
+"""Names for parts of molecules: functional groups, rings, small substituents."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from .condensed import condensed_formula
+from .name_tables import RINGS, SUBSTITUENTS
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+
+def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
+    """Return the name of the ring system that these atoms form, or None if it is not listed."""
+    return ring_names().get(skeleton(mol, atoms))
+
+
+@lru_cache(maxsize=1 << 16)
+def name_in_words(smiles: str) -> str | None:
+    """Return the name of a fragment, whose SMILES is canonical with `*` where it was cut.
+
+    There are names for the substituents and linkers listed here, and for single listed ring systems
+    with listed substituents ("pyridine ring with fluoro"). For anything else the name is None.
+    """
+    from rdkit import Chem, rdBase
+
+    listed_name = group_names().get(smiles)
+    if listed_name is not None:
+        return listed_name
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    systems = [] if mol is None else ring_systems(mol)
+    if mol is None or len(systems) != 1 or len(Chem.GetMolFrags(mol)) > 1:
+        return None
+    name = ring_name(mol, systems[0])
+    if name is None:
+        return None
+    counts = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
+    if None in counts:
+        return None
+    listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in counts.items())
+    return f"{name} ring" + (f" with {', '.join(listed)}" if listed else "")
+
+
+@lru_cache(maxsize=1 << 16)
+def described(smiles: str) -> str:
+    """Put a fragment into words: its name, or its formula and rings ("C9H10NO with benzene ring").
+
+    A small fragment without rings has a condensed formula, such as "CH2CH(OH)CH2".
+
+    The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
+    cannot read it.
+    """
+    from rdkit import Chem, rdBase
+    from rdkit.Chem.rdMolDescriptors import CalcMolFormula
+
+    name = name_in_words(smiles)
+    if name is not None:
+        return name
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        return smiles
+    if condensed := condensed_formula(mol):
+        return condensed
+    formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
+    systems = ring_systems(mol)
+    rings = Counter(ring_name(mol, atoms) or _by_size(mol, atoms) for atoms in systems)
+    listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
+    return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
+
+
+def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
+    """Describe a ring system by its size ("6-membered") or number of rings ("bicyclic")."""
+    inside = [ring for ring in mol.GetRingInfo().AtomRings() if set(ring) <= {*atoms}]
+    if len(inside) == 1:
+        return f"{len(atoms)}-membered"
+    return {2: "bicyclic", 3: "tricyclic"}.get(len(inside), "polycyclic")
+
+
+def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
+    """Return the atoms of each ring system.
+
+    Rings that share atoms (fused, bridged, spiro) form one system.
+    """
+    systems: list[set[int]] = []
+    for ring in mol.GetRingInfo().AtomRings():
+        touching = [system for system in systems if system.intersection(ring)]
+        merged = set(ring).union(*touching)
+        systems = [system for system in systems if system not in touching] + [merged]
+    return sorted(tuple(sorted(system)) for system in systems)
+
+
+def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
+    """Return the atoms and the canonical SMILES of each piece after cutting bonds.
+
+    The SMILES have `*` at the cuts, and no stereochemistry, so that a fragment always has the same
+    SMILES.
+    """
+    from rdkit import Chem
+
+    pieces = mol
+    if bonds:
+        pieces = Chem.FragmentOnBonds(mol, list(bonds), dummyLabels=[(0, 0)] * len(bonds))
+    atoms: list[tuple[int, ...]] = []
+    parts = Chem.GetMolFrags(pieces, asMols=True, sanitizeFrags=False, fragsMolAtomMapping=atoms)
+    n = mol.GetNumAtoms()  # atoms after these are the attachment points
+    return [
+        (
+            tuple(i for i in indices if i < n),
+            _canonical(Chem.MolToSmiles(part, isomericSmiles=False)),
+        )
+        for indices, part in zip(atoms, parts, strict=True)
+    ]
+
+
+@lru_cache(maxsize=1 << 16)
+def _canonical(smiles: str) -> str:
+    """Return the SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    return smiles if mol is None else str(Chem.MolToSmiles(mol))
+
+
+def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
+    """Return the SMILES of a ring's substituents, with `*` for the ring.
+
+    Attachment points are left out.
+    """
+    inside = set(ring)
+    cut = []
+    for bond in mol.GetBonds():
+        ends = {bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()}
+        outside = ends - inside
+        if len(outside) == 1 and mol.GetAtomWithIdx(*outside).GetAtomicNum():
+            cut.append(bond.GetIdx())
+    return [smiles for atoms, smiles in cut_smiles(mol, cut) if not inside.intersection(atoms)]
+
+
+def skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
+    """Return elements and bonds of some atoms as canonical SMILES without hydrogens or charges."""
+    from rdkit import Chem
+
+    bare = Chem.RWMol()
+    place = {}
+    for index in atoms:
+        original = mol.GetAtomWithIdx(index)
+        atom = Chem.Atom(original.GetAtomicNum())
+        atom.SetIsAromatic(original.GetIsAromatic())
+        atom.SetNoImplicit(True)
+        place[index] = bare.AddAtom(atom)
+    for bond in mol.GetBonds():
+        start, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        if start in place and end in place:
+            bare.AddBond(place[start], place[end], bond.GetBondType())
+    return Chem.MolToSmiles(bare)
+
+
+@cache
+def ring_names() -> dict[str, str]:
+    """Return the names of ring systems by canonical SMILES."""
+    from rdkit import Chem
+
+    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
+    return {skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
+
+
+@cache
+def group_names() -> dict[str, str]:
+    """Return the names of groups by canonical SMILES."""
+    from rdkit import Chem
+
+    return {Chem.CanonSmiles(smiles): name for name, smiles in SUBSTITUENTS}

@@ -1,0 +1,254 @@
+"""The result of a search over several properties: changes with what each does to all of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rdkit import Chem
+
+from graphxai.explanation import files
+from graphxai.explanation.grid import PANEL
+from graphxai.explanation.html import image_html, page_html, table_html
+from graphxai.explanation.labelled import short_text
+from graphxai.explanation.prediction import Prediction, table_cells
+from graphxai.explanation.result import Result
+from graphxai.visualization.text import minus_signs
+
+from .desirability import DesirabilityScore, PropertyProfile
+from .matching import NoCommonPartError, common_part
+from .neighbours import Way
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileCounterfactual:
+    """A neighbour of the molecule that was searched from, with all its predicted properties.
+
+    Attributes:
+        smiles: its canonical SMILES.
+        change: the last change that led to it.
+        source: where that change comes from.
+        atoms: the atoms that it changed in the molecule before.
+        predictions: the predictions for it, by property.
+        before: the predictions for the first molecule, by property.
+        score: how desirable it is.
+        similarity: Tanimoto similarity of ECFP4 to the first molecule.
+        way: the earlier changes, each with the SMILES that it led to.
+        front: the number of its Pareto front. No neighbour at all is at least as desirable in each
+            property as one in front 0, and more desirable in one. Front 1 is front 0 of the others.
+        accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009). None where RDKit
+            comes without it.
+        alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
+        isomers: if the change makes a stereocentre, the SMILES of each isomer with its overall
+            desirability. `smiles` is the least desirable of them.
+    """
+
+    smiles: str
+    change: str
+    source: str
+    atoms: frozenset[int]
+    predictions: Mapping[str, Prediction]
+    before: Mapping[str, Prediction]
+    score: DesirabilityScore
+    similarity: float
+    way: Way = ()
+    front: int = 0
+    accessibility: float | None = None
+    alerts: tuple[str, ...] = ()
+    isomers: tuple[tuple[str, float], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ProfileCounterfactual({self.changes}: {self.score}, {self.smiles})"
+
+    @property
+    def changes(self) -> str:
+        """All changes, in order."""
+        return ", then ".join([*(name for name, _ in self.way), self.change])
+
+    @property
+    def reached(self) -> bool:
+        """Whether all goals are met."""
+        return self.score.met == len(self.score.parts)
+
+    @property
+    def sure(self) -> bool | None:
+        """Whether the models are sure that all goals are met, or None if one cannot tell."""
+        each = [p.goal.sure(p.prediction) for p in self.score.parts if p.prediction is not None]
+        return None if None in each else all(each)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of its row in a table, by column."""
+        cells = {
+            "smiles": self.smiles,
+            "changes": self.changes,
+            "source": self.source,
+            **self.score.columns,
+            "goals_met": self.score.met,
+            "sure": self.sure,
+            "front": self.front,
+            "similarity": self.similarity,
+            **table_cells([*self.predictions.values()], several_models=True),
+        }
+        for name, prediction in self.predictions.items():
+            if prediction.value is not None and (was := self.before[name].value) is not None:
+                cells[f"{name}_change"] = prediction.value - was
+        isomers = "; ".join(f"{smiles} {value:.2f}" for smiles, value in self.isomers)
+        more = {"accessibility": self.accessibility, "alerts": "; ".join(self.alerts)}
+        return cells | more | {"isomers": isomers}
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
+    """The changes of one molecule that improve its profile, the best first.
+
+    Attributes:
+        smiles: the molecule.
+        profile: what is wished.
+        predictions: the predictions for the molecule, by property.
+        ranked: the neighbours.
+        predicted: how many neighbours were predicted.
+        successes: how many of them meet all goals.
+        improved: how many of them are more desirable than the molecule.
+    """
+
+    smiles: str
+    profile: PropertyProfile
+    predictions: Mapping[str, Prediction]
+    ranked: tuple[ProfileCounterfactual, ...]
+    predicted: int
+    successes: int
+    improved: int
+
+    def __len__(self) -> int:
+        return len(self.ranked)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.ranked[index]
+
+    def __repr__(self) -> str:
+        lines = [f"ProfileCounterfactuals({self.summary})"]
+        lines += [f"{k}: {each.changes}: {each.score}" for k, each in enumerate(self.ranked)]
+        return short_text(lines)
+
+    @cached_property
+    def score(self) -> DesirabilityScore:
+        """How desirable the molecule itself is."""
+        return self.profile.score(self.predictions)
+
+    @property
+    def summary(self) -> str:
+        """The outcome of the search in one sentence."""
+        goals = len(self.profile.goals)
+        met = f"{self.successes:,} meet {'both' if goals == 2 else f'all {goals}'} goals"
+        if goals == 1:
+            met = f"{self.successes:,} meet the goal"
+        better = f"{self.improved:,} are more desirable than the molecule"
+        return f"{self.predicted:,} neighbours predicted, {met}, {better}"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row for each neighbour."""
+        import pandas as pd
+
+        return pd.DataFrame([each.columns for each in self.ranked])
+
+    def svg(self, *, columns: int = 3, **options: Any) -> str:
+        """Draw the molecule and its neighbours, with the atoms outlined that a change brought.
+
+        Args:
+            columns: the number of panels in a row.
+            options: as for `molecule_svg`.
+        """
+        from graphxai.visualization import grid_svg, molecule_svg
+        from graphxai.visualization.contrast import aligned
+        from graphxai.visualization.layout import laid_out
+
+        first = laid_out(Chem.MolFromSmiles(self.smiles))
+        shown: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True} | options
+        headings = [("the molecule", self.score)]
+        headings += [(each.changes, each.score) for each in self.ranked]
+        mols = [first]
+        outlines: list[list[int]] = [[]]
+        for each in self.ranked:
+            mol = Chem.MolFromSmiles(each.smiles)
+            try:
+                part = common_part(first, mol, timeout=1)
+            except NoCommonPartError:
+                mols.append(laid_out(mol))
+                outlines.append([])
+            else:
+                mols.append(aligned(mol, first, part.mapping))
+                new = np.setdiff1d(np.arange(mol.GetNumAtoms()), part.same[:, 1])
+                outlines.append(new.tolist())
+        panels = [
+            molecule_svg(
+                mol,
+                np.zeros(mol.GetNumAtoms()),
+                outlined=outlined,
+                title=title,
+                subtitle=_brief(score),
+                **shown,
+            )
+            for mol, outlined, (title, score) in zip(mols, outlines, headings, strict=True)
+        ]
+        return grid_svg(panels, columns, str(self.profile), subtitle=self.summary)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture (.svg, .png, .pdf), a page (.html), table (.csv) or structures (.sdf).
+
+        Pictures and pages take the options of `svg`.
+        """
+        path = files.writable(path, (*files.PICTURES, ".html", ".csv", ".sdf"))
+        match path.suffix.lower():
+            case ".html":
+                return files.write_text([page_html(str(self.profile), [self._page(options)])], path)
+            case ".sdf":
+                return files.write_text(self.to_sdf(), path)
+        return super().save(path, **options)
+
+    def to_sdf(self, **properties: object) -> Iterator[str]:
+        """Yield the records of an SD file: the molecule, then each neighbour with its columns.
+
+        Your `properties` come first in each record.
+        """
+        cells = self.score.columns | table_cells([*self.predictions.values()], several_models=True)
+        yield _record(self.smiles, "the molecule", {**properties, **cells})
+        for each in self.ranked:
+            yield _record(each.smiles, each.changes, {**properties, **each.columns})
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.summary)}</p>{self._table()}"
+
+    def _page(self, options: dict[str, Any]) -> str:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self.profile.explanation.split("\n"))
+        return f"{lines}<p>{image_html(self.svg(**options), self.summary)}</p>{self._table()}"
+
+    def _table(self) -> str:
+        """Return the HTML of a table with the molecule and each neighbour, and all properties."""
+        names = list(self.predictions)
+        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts")
+        start = ["the molecule", self.smiles, f"{self.score.overall or 0:.2f}"]
+        rows = [[*start, *(self.predictions[name].in_full for name in names), "", ""]]
+        for each in self.ranked:
+            cells = [each.changes, each.smiles, f"{each.score.overall or 0:.2f}"]
+            cells += [each.predictions[n].in_full if n in each.predictions else "" for n in names]
+            rows.append([*cells, f"{each.similarity:.2f}", "; ".join(each.alerts)])
+        return table_html(head, rows)
+
+
+def _brief(score: DesirabilityScore) -> str:
+    """Return a score on one short line, such as `0.85: 7.6, 2.1, penetrant (97%)`."""
+    values = ", ".join(str(part.prediction) for part in score.parts)
+    return minus_signs(f"{score.overall or 0:.2f}: {values}")
+
+
+def _record(smiles: str, title: str, cells: Mapping[str, Any]) -> str:
+    """Return a record of an SD file, without empty cells."""
+    properties = {name: value for name, value in cells.items() if value not in (None, "")}
+    return files.sdf_record(Chem.MolFromSmiles(smiles), None, title=title, properties=properties)

@@ -1,0 +1,212 @@
+"""Read what is wished for several properties from a text."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from graphxai.api import OneOrMoreModels
+from graphxai.explanation.compute.panel import ModelPanel, PredictedProperty
+
+from .desirability import DesirabilityCurve, PropertyGoal, PropertyProfile
+
+MOST_GOALS = 20
+LONGEST_TEXT = 2000  # characters
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_LIMIT = re.compile(rf"(.+?)\s*([<>])=?\s*({NUMBER})", re.I)
+_RANGE = re.compile(rf"(.+?)[\s:=]+({NUMBER})\s*(?:to|\.\.|–)\s*({NUMBER})", re.I)
+_VALUE = re.compile(rf"(.+?)\s*=\s*({NUMBER})", re.I)
+_SETTING = rf"(?:0 at {NUMBER}(?: and {NUMBER})?|weight {NUMBER}|power {NUMBER})"
+_SETTINGS = re.compile(rf"(.+?)\s*\(\s*({_SETTING}(?:\s*,\s*{_SETTING})*)\s*\)", re.I)
+_OUTSIDE_BRACKETS = re.compile(r",(?![^()]*\))")
+
+
+def profile(models: OneOrMoreModels, text: str) -> PropertyProfile:
+    """Read what is wished for the properties that one or several models predict.
+
+    A text such as "pIC50 > 7.5, log D 1 to 3, solubility > -4, penetrant" has a goal for each
+    property, separated by commas, or by semicolons if a name has a comma. A goal is
+
+    * `pIC50 > 7.5` or `pIC50 < 5`: desirability 1 beyond the limit;
+    * `log D 1 to 3`: 1 within the range;
+    * `log D = 2`: 1 at the value alone;
+    * `BACE-1 inhibition: active`, or the class alone if one property has it: the
+      probability of the class.
+
+    Beyond a limit, desirability falls along a straight line to 0. It reaches 0 one standard
+    deviation of the model's training values away (its task's `scale`, which is 1 if unknown), or
+    where brackets say so: `pIC50 > 7.5 (0 at 6)`, `log D 1 to 3 (0 at 0 and 5)`. Brackets may also
+    hold the property's weight in the mean and the exponent of its slopes: `(weight 2, power 0.5)`.
+
+    A property is named by its task, the start of that name, or by its model if that has a single
+    task. Capitals, spaces and punctuation do not count.
+
+    Args:
+        models: a model or several, or their names or folders.
+        text: the goals.
+
+    Raises:
+        ValueError: the text is not understood, or names no property of the models. The message
+            lists the properties.
+    """
+    return read_profile(ModelPanel.of(models), text)
+
+
+def joins_goals(text: str) -> bool:
+    """Return whether a text looks like goals for several properties, not like a single goal."""
+    return any(mark in text for mark in (",", ";", " to "))
+
+
+def read_profile(panel: ModelPanel, text: str) -> PropertyProfile:
+    """Read a profile for models that are loaded already, as `profile` does."""
+    return PropertyProfile(goals_from(text, panel.properties))
+
+
+class _Settings(NamedTuple):
+    """What the brackets behind a goal say: where desirability is 0, its weight and its exponent."""
+
+    zeros: tuple[float, ...] = ()
+    weight: float = 1.0
+    power: float = 1.0
+
+
+def goals_from(text: str, properties: Sequence[PredictedProperty]) -> tuple[PropertyGoal, ...]:
+    """Read the goals for some of these properties.
+
+    Raises:
+        ValueError: a goal is not understood, or there are two goals for a property.
+    """
+    text = text.replace("\u2212", "-")
+    pieces = text.split(";") if ";" in text else _OUTSIDE_BRACKETS.split(text)
+    pieces = [piece.strip() for piece in pieces if piece.strip()]
+    if not 1 <= len(pieces) <= MOST_GOALS or len(text) > LONGEST_TEXT:
+        raise ValueError(f"give 1 to {MOST_GOALS} goals. {_offered(properties)}")
+    goals = tuple(_goal(piece, properties) for piece in pieces)
+    names = [goal.of.name for goal in goals]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"there are two goals for {twice[0]!r}: join them, as in '1 to 3'.")
+    return goals
+
+
+def _goal(text: str, properties: Sequence[PredictedProperty]) -> PropertyGoal:
+    bracketed = _SETTINGS.fullmatch(text)
+    wished = bracketed[1] if bracketed else text
+    settings = _settings(bracketed[2]) if bracketed else _Settings()
+    if match := _LIMIT.fullmatch(wished):
+        limit = _finite(match[3], text)
+        low, high = (limit, math.inf) if match[2] == ">" else (-math.inf, limit)
+        return _value_goal(match[1], f"{match[2]} {limit:g}", low, high, settings, properties)
+    if match := _RANGE.fullmatch(wished):
+        low, high = _finite(match[2], text), _finite(match[3], text)
+        if low > high:
+            raise ValueError(f"{text!r}: {low:g} is above {high:g}.")
+        return _value_goal(match[1], f"{low:g} to {high:g}", low, high, settings, properties)
+    if match := _VALUE.fullmatch(wished):
+        value = _finite(match[2], text)
+        return _value_goal(match[1], f"= {value:g}", value, value, settings, properties)
+    return _class_goal(wished, settings, properties)
+
+
+def _value_goal(
+    name: str,
+    wish: str,
+    low: float,
+    high: float,
+    settings: _Settings,
+    properties: Sequence[PredictedProperty],
+) -> PropertyGoal:
+    """Return the goal that a value lies between two limits, one of which may be infinite."""
+    wanted = _named(name, [p for p in properties if p.task.kind == "regression"], properties)
+    ends = [end for end in (low, high) if math.isfinite(end)]
+    two_sided = len(ends) == 2
+    zeros = settings.zeros
+    if not zeros:
+        scale = wanted.task.scale
+        zeros = (low - scale, high + scale) if two_sided else (ends[0] - _side(low) * scale,)
+    if len(zeros) != (2 if two_sided else 1):
+        count = "two values, as in (0 at 0 and 5)" if two_sided else "one value"
+        raise ValueError(f"'{name} {wish}': desirability is 0 at {count}.")
+    below = zeros[0] if math.isfinite(low) else -math.inf
+    above = zeros[-1] if math.isfinite(high) else math.inf
+    if not (below < low or low == -math.inf) or not (above > high or high == math.inf):
+        raise ValueError(f"'{name} {wish}': desirability must be 0 outside of what is wished.")
+    curve = DesirabilityCurve(below, low, high, above, settings.power)
+    return PropertyGoal(wanted, wish, curve=curve, weight=settings.weight)
+
+
+def _side(low: float) -> int:
+    """Return +1 if values should lie above a limit, and -1 if they should lie below."""
+    return 1 if math.isfinite(low) else -1
+
+
+def _class_goal(
+    text: str, settings: _Settings, properties: Sequence[PredictedProperty]
+) -> PropertyGoal:
+    """Return the goal that a class is predicted, which may stand alone if one property has it."""
+    if settings.zeros or settings.power != 1:
+        raise ValueError(
+            f"{text!r}: a class only has a weight, as its desirability is a probability."
+        )
+    having = [each for each in properties if text in each.task.classes]
+    if len(having) > 1:
+        raise ValueError(f"{len(having)} properties have a class {text!r}: name the property too.")
+    if having:
+        return PropertyGoal(having[0], text, text, weight=settings.weight)
+    with_classes = [each for each in properties if each.task.classes]
+    for match in re.finditer(r"[:=]", text):  # names and classes may hold colons
+        label = text[match.end() :].strip()
+        candidates = [each for each in with_classes if label in each.task.classes]
+        if candidates:
+            wanted = _named(text[: match.start()], candidates, properties)
+            return PropertyGoal(wanted, label, label, weight=settings.weight)
+    raise ValueError(f"{text!r} is not a goal. {_offered(properties)}")
+
+
+def _named(
+    name: str, candidates: Sequence[PredictedProperty], offered: Sequence[PredictedProperty]
+) -> PredictedProperty:
+    """Return the property of this name: a whole name, the name of its model, or how it starts."""
+    plain = _plain(name)
+    ways = (
+        [each for each in candidates if each.name == name.strip()],
+        [each for each in candidates if _plain(each.name) == plain],
+        [each for each in candidates if _plain(each.model) == plain],
+        [each for each in candidates if _plain(each.name).startswith(plain)],
+    )
+    for matching in ways:
+        if len(matching) == 1 and plain:
+            return matching[0]
+    raise ValueError(f"there is no single property {name.strip()!r}. {_offered(offered)}")
+
+
+def _plain(name: str) -> str:
+    """Return a name without capitals, spaces and punctuation."""
+    return "".join(character for character in name.casefold() if character.isalnum())
+
+
+def _offered(properties: Sequence[PredictedProperty]) -> str:
+    """List what goals may be about."""
+    listed = [
+        f"{each.name}: {', '.join(each.task.classes)}" if each.task.classes else f"{each.name} > 1"
+        for each in properties[:MOST_GOALS]
+    ]
+    return f"Goals can be: {'; '.join(listed)}."
+
+
+def _settings(text: str) -> _Settings:
+    zeros, weight, power = re.search(rf"0 at ({NUMBER})(?: and ({NUMBER}))?", text, re.I), 1.0, 1.0
+    if match := re.search(rf"weight ({NUMBER})", text, re.I):
+        weight = _finite(match[1], text)
+    if match := re.search(rf"power ({NUMBER})", text, re.I):
+        power = _finite(match[1], text)
+    if weight <= 0 or power <= 0:
+        raise ValueError(f"({text}): weights and powers are above 0.")
+    ends = () if zeros is None else tuple(_finite(end, text) for end in zeros.groups() if end)
+    return _Settings(tuple(sorted(ends)), weight, power)
+
+
+def _finite(number: str, text: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r}: {number} is not a finite number.")
+    return value

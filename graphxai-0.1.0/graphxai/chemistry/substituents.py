@@ -1,0 +1,374 @@
+"""Names of substituents as chemists write them: "4-chlorophenyl", "pyridin-3-yl", "tert-butoxy".
+
+The names are close to IUPAC's substitutive names, with common names for small groups.
+Stereochemistry is left out, and so is the hydrogen that "1H-" indicates.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from .name_tables import SUBSTITUENTS
+from .names import described, group_names, ring_systems, skeleton
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Atom, Mol
+
+LONGEST = 60  # characters; a longer name says less than a formula
+_AS_PREFIX = {"hydroxyl": "hydroxy", "carboxyl": "carboxy", "carboxamide": "carbamoyl"}
+_MORE = (
+    ("benzyl", "*Cc1ccccc1"),
+    ("benzoyl", "*C(=O)c1ccccc1"),
+    ("benzyloxy", "*OCc1ccccc1"),
+    ("anilino", "*Nc1ccccc1"),
+    ("acetamido", "*NC(C)=O"),
+    ("acetoxy", "*OC(C)=O"),
+    ("pivaloyl", "*C(=O)C(C)(C)C"),
+    ("allyl", "*CC=C"),
+    ("propargyl", "*CC#C"),
+    ("guanidino", "*NC(=N)N"),
+    ("ureido", "*NC(N)=O"),
+    ("sulfo", "*S(=O)(=O)O"),
+    ("adamantan-1-yl", "*C12CC3CC(CC(C3)C1)C2"),
+)
+_ALKYL = ("methyl", "ethyl", "propyl", "butyl", "pentyl", "hexyl", "heptyl", "octyl", "nonyl")
+# Names that need no brackets in a longer one.
+_PLAIN_NAMES = """
+methyl ethyl propyl butyl isopropyl isobutyl sec-butyl tert-butyl vinyl ethynyl fluoro chloro bromo
+iodo hydroxy amino nitro cyano oxo methoxy ethoxy propoxy butoxy isopropoxy tert-butoxy phenoxy
+acetyl formyl carboxy carbamoyl sulfamoyl azido phenyl benzyl benzoyl cyclopropyl cyclobutyl
+cyclopentyl cyclohexyl acetamido acetoxy benzyloxy anilino
+"""
+_PLAIN = frozenset(_PLAIN_NAMES.split())
+_SHORT_OXY = ("methyl", "ethyl", "propyl", "butyl", "phenyl")  # "methoxy", not "methyloxy"
+_TIMES = {2: "di", 3: "tri", 4: "tetra", 5: "penta"}
+
+# Stem and SMILES in the order of the locants; fused atoms have the letters.
+_FIVE_SIX = "1 2 3 3a 4 5 6 7 7a"
+_SIX_SIX = "1 2 3 4 4a 5 6 7 8 8a"
+_RINGS: tuple[tuple[str, str, str], ...] = (
+    ("pyridin", "n1ccccc1", ""),
+    ("pyrimidin", "n1cnccc1", ""),
+    ("pyrazin", "n1ccncc1", ""),
+    ("pyridazin", "n1ncccc1", ""),
+    ("1,3,5-triazin", "n1cncnc1", ""),
+    ("pyrrol", "[nH]1cccc1", ""),
+    ("pyrazol", "[nH]1nccc1", ""),
+    ("imidazol", "[nH]1cncc1", ""),
+    ("1,2,3-triazol", "[nH]1nncc1", ""),
+    ("1,2,4-triazol", "[nH]1ncnc1", ""),
+    ("tetrazol", "[nH]1nnnc1", ""),
+    ("furan", "o1cccc1", ""),
+    ("thiophen", "s1cccc1", ""),
+    ("oxazol", "o1cncc1", ""),
+    ("isoxazol", "o1nccc1", ""),
+    ("thiazol", "s1cncc1", ""),
+    ("isothiazol", "s1nccc1", ""),
+    ("1,3,4-oxadiazol", "o1cnnc1", ""),
+    ("1,2,4-oxadiazol", "o1ncnc1", ""),
+    ("1,3,4-thiadiazol", "s1cnnc1", ""),
+    ("1,2,4-thiadiazol", "s1ncnc1", ""),
+    ("naphthalen", "c1cccc2ccccc12", _SIX_SIX),
+    ("quinolin", "n1cccc2ccccc12", _SIX_SIX),
+    ("isoquinolin", "c1nccc2ccccc12", _SIX_SIX),
+    ("quinazolin", "n1cncc2ccccc12", _SIX_SIX),
+    ("quinoxalin", "n1ccnc2ccccc12", _SIX_SIX),
+    ("indol", "[nH]1ccc2ccccc12", _FIVE_SIX),
+    ("indazol", "[nH]1ncc2ccccc12", _FIVE_SIX),
+    ("benzimidazol", "[nH]1cnc2ccccc12", _FIVE_SIX),
+    ("benzofuran", "o1ccc2ccccc12", _FIVE_SIX),
+    ("benzothiophen", "s1ccc2ccccc12", _FIVE_SIX),
+    ("benzoxazol", "o1cnc2ccccc12", _FIVE_SIX),
+    ("benzothiazol", "s1cnc2ccccc12", _FIVE_SIX),
+    ("7-azaindol", "[nH]1ccc2cccnc12", _FIVE_SIX),
+    ("indolin", "N1CCc2ccccc12", _FIVE_SIX),
+    ("isoindolin", "C1NCc2ccccc12", _FIVE_SIX),
+    ("1,3-benzodioxol", "O1COc2ccccc12", _FIVE_SIX),
+    ("imidazo[1,2-a]pyridin", "n1ccn2ccccc12", "1 2 3 4 5 6 7 8 8a"),
+    ("azetidin", "N1CCC1", ""),
+    ("pyrrolidin", "N1CCCC1", ""),
+    ("piperidin", "N1CCCCC1", ""),
+    ("azepan", "N1CCCCCC1", ""),
+    ("piperazin", "N1CCNCC1", ""),
+    ("morpholin", "O1CCNCC1", ""),
+    ("thiomorpholin", "S1CCNCC1", ""),
+    ("imidazolidin", "N1CNCC1", ""),
+    ("oxiran", "O1CC1", ""),
+    ("oxetan", "O1CCC1", ""),
+    ("tetrahydrofuran", "O1CCCC1", ""),
+    ("tetrahydropyran", "O1CCCCC1", ""),
+    ("1,3-dioxolan", "O1COCC1", ""),
+    ("1,4-dioxan", "O1CCOCC1", ""),
+    # rings that are named without a locant
+    ("phenyl", "c1ccccc1", ""),
+    ("cyclopropyl", "C1CC1", ""),
+    ("cyclobutyl", "C1CCC1", ""),
+    ("cyclopentyl", "C1CCCC1", ""),
+    ("cyclohexyl", "C1CCCCC1", ""),
+    ("cycloheptyl", "C1CCCCCC1", ""),
+)
+
+
+@lru_cache(maxsize=1 << 14)
+def substituent_name(smiles: str) -> str | None:
+    """Return the name of a substituent, whose SMILES has one `*` where it is attached.
+
+    There are names for listed groups, rings and chains, and for those joined by common atoms
+    ("(pyridin-2-yl)methyl"). For anything else the name is None.
+    """
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        return None
+    for atom in mol.GetAtoms():
+        atom.SetIsotope(0)
+    Chem.RemoveStereochemistry(mol)
+    open_ends = [atom for atom in mol.GetAtoms() if not atom.GetAtomicNum()]
+    if len(open_ends) != 1 or open_ends[0].GetDegree() != 1:
+        return None
+    (bond,) = open_ends[0].GetBonds()
+    if bond.GetBondTypeAsDouble() != 1:
+        return None
+    name = _named(mol, open_ends[0].GetIdx(), bond.GetOtherAtom(open_ends[0]).GetIdx())
+    return name if name is not None and len(name) <= LONGEST else None
+
+
+def fragment_name(smiles: str) -> str:
+    """Return what chemists call a fragment, whose SMILES is canonical with `*` where it was cut.
+
+    It is the name of a listed group or of a substituent ("4-fluorophenyl"), or else what
+    `described` says.
+    """
+    return group_names().get(smiles) or substituent_name(smiles) or described(smiles)
+
+
+def exchange_name(old: str, new: str) -> str:
+    """Put an exchange into words: "pyridin-3-yl to thiazol-2-yl".
+
+    A substituent without a name is described by its formula.
+    """
+    names = [substituent_name(s) or described(_flat(s)) for s in (old, new)]
+    if names[0] != names[1]:
+        return f"{names[0]} to {names[1]}"
+    same = _flat(old) == _flat(new)
+    return f"{names[0]} to its {'stereoisomer' if same else 'isomer'}"
+
+
+def _flat(smiles: str) -> str:
+    """Return the canonical SMILES with bare `*`, without stereochemistry and isotopes."""
+    from rdkit import Chem
+
+    return str(Chem.MolToSmiles(Chem.MolFromSmiles(smiles), isomericSmiles=False))
+
+
+def _named(mol: "Mol", behind: int, first: int) -> str | None:
+    """Return the name of the substituent that begins at atom `first`, bonded to atom `behind`."""
+    name = _listed().get(_branch_smiles(mol, behind, first))
+    if name is not None:
+        return name
+    atom = mol.GetAtomWithIdx(first)
+    if atom.IsInRing():
+        return _ring(mol, behind, first)
+    if atom.GetFormalCharge() or atom.GetNumRadicalElectrons():
+        return None
+    return _joined(mol, behind, atom)
+
+
+def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
+    """Name a group whose first atom joins it to others: an ether, amine, carbonyl or chain."""
+    oxo, others, first = 0, [], atom.GetIdx()
+    for bond in atom.GetBonds():
+        other = bond.GetOtherAtomIdx(first)
+        if other == behind:
+            continue
+        is_oxo = mol.GetAtomWithIdx(other).GetAtomicNum() == 8 and bond.GetBondTypeAsDouble() == 2
+        if not is_oxo and bond.GetBondTypeAsDouble() != 1:
+            return None
+        if is_oxo:
+            oxo += 1
+        else:
+            others.append(other)
+    kind = (atom.GetSymbol(), oxo, len(others))
+    if kind == ("C", 0, 1):
+        return _chain(mol, behind, first)
+    suffix = {
+        ("O", 0, 1): "oxy",
+        ("S", 0, 1): "thio",
+        ("S", 1, 1): "sulfinyl",
+        ("S", 2, 1): "sulfonyl",
+        ("C", 1, 1): "carbonyl",
+        ("N", 0, 1): "amino",
+        ("N", 0, 2): "amino",
+    }.get(kind)
+    parts = [_named(mol, first, other) for other in others]
+    named = [part for part in parts if part is not None]
+    if suffix is None or len(named) < len(parts):
+        return None
+    if len(named) == 2:
+        first_name, second_name = sorted(named, key=_alphabetical)
+        return (
+            f"di{_bracketed(first_name)}amino"
+            if first_name == second_name
+            else f"{_bracketed(first_name)}({second_name})amino"
+        )
+    if suffix == "oxy" and named[0].endswith(_SHORT_OXY) and named[0] in _PLAIN:
+        return f"{named[0].removesuffix('yl')}oxy"
+    return f"{_bracketed(named[0])}{suffix}"
+
+
+def _chain(mol: "Mol", behind: int, first: int) -> str | None:
+    """Name a chain of CH2 with something else at its end: "2-hydroxyethyl"."""
+    length, last, before = 0, first, behind
+    while True:
+        atom = mol.GetAtomWithIdx(last)
+        onward = [a.GetIdx() for a in atom.GetNeighbors() if a.GetIdx() != before]
+        plain = atom.GetSymbol() == "C" and atom.GetTotalNumHs() == 2 and not atom.IsInRing()
+        if not plain or len(onward) != 1 or atom.GetFormalCharge():
+            break
+        length, before, last = length + 1, last, onward[0]
+    if not 0 < length <= len(_ALKYL):
+        return None
+    end = mol.GetAtomWithIdx(last)
+    if end.GetSymbol() == "C" and end.GetTotalNumHs() == 3:
+        return _ALKYL[length] if length < len(_ALKYL) else None
+    name = _named(mol, before, last)
+    if name is None:
+        return None
+    alkyl = _ALKYL[length - 1]
+    return f"{_bracketed(name)}{alkyl}" if length == 1 else f"{length}-{_bracketed(name)}{alkyl}"
+
+
+class _Parent(NamedTuple):
+    """A ring with a name: its pattern and the locants of its atoms."""
+
+    stem: str
+    pattern: "Mol"
+    locants: tuple[str, ...]
+
+
+def _ring(mol: "Mol", behind: int, first: int) -> str | None:
+    """Name a ring attached at `first`, with its substituents at the lowest possible locants."""
+    (system,) = [atoms for atoms in ring_systems(mol) if first in atoms]
+    parent = _parents().get(skeleton(mol, system))
+    if parent is None:
+        return None
+    branches: list[tuple[int, str]] = []
+    for index in system:
+        for bond in mol.GetAtomWithIdx(index).GetBonds():
+            other = bond.GetOtherAtomIdx(index)
+            if other in system or (index, other) == (first, behind):
+                continue
+            name = _on_ring(mol, index, other, bond.GetBondTypeAsDouble())
+            if name is None:
+                return None
+            branches.append((index, name))
+    best = min(_numbered(mol, system, first, parent, branches))
+    free, prefixes = best[0], _prefixes([(text, name) for _, text, name in best[2]])
+    if parent.stem.endswith("yl"):
+        return f"{prefixes}{parent.stem}"
+    joint = "-" if prefixes and parent.stem[0].isdigit() else ""
+    return f"{prefixes}{joint}{parent.stem}-{_text(free)}-yl"
+
+
+def _on_ring(mol: "Mol", ring_atom: int, other: int, order: float) -> str | None:
+    if order == 1:
+        return _named(mol, ring_atom, other)
+    atom = mol.GetAtomWithIdx(other)
+    is_oxo = order == 2 and atom.GetAtomicNum() == 8 and atom.GetDegree() == 1
+    return "oxo" if is_oxo else None
+
+
+_Locant = tuple[int, str]
+_Numbering = tuple[_Locant, tuple[_Locant, ...], list[tuple[str, str, str]]]
+
+
+def _numbered(
+    mol: "Mol",
+    system: Sequence[int],
+    first: int,
+    parent: _Parent,
+    branches: Sequence[tuple[int, str]],
+) -> Iterator[tuple[_Locant, tuple[_Locant, ...], list[tuple[_Locant, str, str]]]]:
+    """Yield each way to number the ring.
+
+    A numbering consists of the locant of the attachment, the locants of the branches, and the
+    branches with locants and names.
+    """
+    for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
+        if set(match) != set(system):
+            continue
+        locant_of = {index: _locant(parent.locants[k]) for k, index in enumerate(match)}
+        rows = sorted((locant_of[index], _text(locant_of[index]), name) for index, name in branches)
+        by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
+        yield locant_of[first], tuple(locant for locant, _, _ in rows), by_name
+
+
+def _locant(text: str) -> _Locant:
+    number = text.rstrip("ab")
+    return int(number), text[len(number) :]
+
+
+def _text(locant: _Locant) -> str:
+    return f"{locant[0]}{locant[1]}"
+
+
+def _prefixes(branches: Sequence[tuple[str, str]]) -> str:
+    """Write locants and names of substituents: "3,4-dichloro", "2-fluoro-5-methyl"."""
+    places: dict[str, list[str]] = {}
+    for locant, name in branches:
+        places.setdefault(name, []).append(locant)
+    return "-".join(
+        f"{','.join(locants)}-{_TIMES.get(len(locants), '')}{_bracketed(name)}"
+        for name, locants in places.items()
+    )
+
+
+def _bracketed(name: str) -> str:
+    return name if name in _PLAIN else f"({name})"
+
+
+def _alphabetical(name: str) -> str:
+    """Return the letters by which prefixes are sorted."""
+    return re.sub(r"^(tert-|sec-|[^a-z]+)", "", name)
+
+
+def _branch_smiles(mol: "Mol", behind: int, first: int) -> str:
+    """Return the canonical SMILES of the bond's side at `first`, with `*` for the other side."""
+    from rdkit import Chem
+
+    bond = mol.GetBondBetweenAtoms(behind, first)
+    if bond.IsInRing():
+        return ""
+    cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(0, 0)])
+    for atoms, part in zip(
+        Chem.GetMolFrags(cut), Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False), strict=True
+    ):
+        if first in atoms:
+            return str(Chem.MolToSmiles(part))
+    return ""
+
+
+@cache
+def _listed() -> dict[str, str]:
+    """Return the names of small groups with one open end by canonical SMILES."""
+    from rdkit import Chem
+
+    single = [(_AS_PREFIX.get(name, name), s) for name, s in SUBSTITUENTS if s.count("*") == 1]
+    return {Chem.CanonSmiles(s): name for name, s in (*single, *_MORE) if "*=" not in s}
+
+
+@cache
+def _parents() -> dict[str, _Parent]:
+    """Return the named rings by their skeleton."""
+    from rdkit import Chem
+
+    parents = {}
+    for stem, smiles, locants in _RINGS:
+        mol = Chem.MolFromSmiles(smiles)
+        size = mol.GetNumAtoms()
+        numbers = tuple(locants.split()) or tuple(str(k + 1) for k in range(size))
+        parents[skeleton(mol, tuple(range(size)))] = _Parent(stem, mol, numbers)
+    return parents

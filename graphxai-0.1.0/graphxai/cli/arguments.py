@@ -1,0 +1,248 @@
+"""What the commands share: options, loading a model, and telling what kind of source is given."""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .completion import model_names
+from .options import APPLIES_ALWAYS, applies_to, was_given
+from .terminal import echo
+
+if TYPE_CHECKING:
+    from graphxai.datasets.tables.table import Table
+    from graphxai.explanation.compute.models import Model
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoint", "training")
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of a bundled model, or a checkpoint folder [default: fits the input].",
+        autocompletion=model_names,
+    ),
+    APPLIES_ALWAYS,
+]
+MoleculeModelOption = Annotated[
+    str,
+    typer.Option(
+        help="Name of a bundled model, or a checkpoint folder.", autocompletion=model_names
+    ),
+    APPLIES_ALWAYS,
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="Name of a bundled model, or a checkpoint folder [default: fits the input]. Repeat it"
+        " for several properties of molecules.",
+        autocompletion=model_names,
+    ),
+    APPLIES_ALWAYS,
+]
+AsDrawnOption = Annotated[
+    bool,
+    typer.Option(
+        "--as-drawn",
+        help="Read molecules as they are drawn, with counter-ions and charges, instead of their"
+        " parents.",
+    ),
+    applies_to("smiles", "table", "ray", "bace", "checkpoint", "training"),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
+    applies_to(*PROCESSED),
+]
+NodeOption = Annotated[
+    list[int] | None,
+    typer.Option(min=0, help="Graphs: node to read, for a model of nodes; repeat for more."),
+    applies_to("graphs"),
+]
+SeedOption = Annotated[
+    int, typer.Option(help="Seed of everything that is drawn at random."), APPLIES_ALWAYS
+]
+
+
+def share_imports() -> None:
+    """Let all processes of this program fork from one that has torch, and share its memory."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
+
+
+def load_with_warning(
+    name_or_folder: str | Path, device: str | None = None, *, as_drawn: bool = False
+) -> "Model":
+    """Load a model to a device, and say on standard error if its scores or intervals are no use."""
+    from graphxai.api import load
+    from graphxai.learning.informativeness import uninformative
+    from graphxai.learning.scores import useless_tasks
+    from graphxai.models.graphormer import require_purpose
+    from graphxai.runtime.device import on_device
+
+    model = on_device(require_purpose(load(name_or_folder, as_drawn=as_drawn)), device)
+    useless = useless_tasks(model.origin.metadata.get("scores"))
+    if useless:
+        text = "; ".join(useless)
+        echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
+    for text in uninformative(model.origin.metadata.get("coverage")):
+        echo(f"note: model {model.origin.name!r}: {text}", err=True)
+    return model
+
+
+def load_several(names: Sequence[str], *, as_drawn: bool = False) -> "list[Model]":
+    """Load models of molecules as `load_with_warning` does.
+
+    Raises ValueError if there are several, and one does not read molecules.
+    """
+    from graphxai.tables.batches import require_molecules
+
+    models = [load_with_warning(name, as_drawn=as_drawn) for name in names]
+    for model in models if len(models) > 1 else ():
+        require_molecules(model)
+    return models
+
+
+def check_level(context: typer.Context, model: "Model", level: float) -> None:
+    """Say on standard error if a level was given, but the model has no intervals.
+
+    Raises ValueError unless the level lies between 0 and 1.
+    """
+    from graphxai.contract.intervals import require_level
+    from graphxai.explanation.compute.models import conformal_of
+
+    if was_given(context, "level") and not conformal_of(model):
+        echo(
+            f"model {model.origin.name!r} has no intervals: they are made from its errors on"
+            " molecules held out in training, which are not stored with it (`graphxai train` stores"
+            " them)",
+            err=True,
+        )
+    require_level(level)
+
+
+@contextmanager
+def naming_data_option() -> Iterator[None]:
+    """Let errors about missing data name the option --data, not the argument of Python."""
+    from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError
+
+    try:
+        yield
+    except (DownloadError, FileNotFoundError) as error:
+        if ROOT_ARGUMENT not in (text := str(error)):
+            raise
+        raise type(error)(text.replace(ROOT_ARGUMENT, "--data FOLDER")) from error
+
+
+def kind_of(source: str, *, graphs: bool = False) -> str:
+    """Tell the kind of a source by its suffix: 'table', 'image' or 'smiles'.
+
+    With `graphs`, a folder of graphs is a source as well, of the kind 'graphs'.
+
+    Raises FileNotFoundError for a missing table or picture, OSError for a picture that is a folder,
+    a device or a pipe, and ValueError for such a table, or for another type of file.
+    """
+    if "://" in source:
+        raise ValueError(f"{source}: a table at an address needs --engine ray.")
+    if graphs and _is_folder_of_graphs(source):
+        return "graphs"
+    suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
+    if suffix in IMAGES:
+        from graphxai.runtime.reading import readable_file  # brings torch
+
+        readable_file(Path(source))
+        return "image"
+    from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, format_of
+
+    if suffix in (*SUFFIXES, *OTHERS, ".gz"):
+        format_of(Path(source))
+        return "table"
+    if _exists(source) and not _is_smiles(source):
+        if not Path(source).is_file():
+            format_of(Path(source))  # which says why it cannot be read
+        readable = ", ".join((*SUFFIXES, ".gz", *IMAGES))
+        raise ValueError(f"{source}: cannot read this type of file; use {readable}.")
+    return "smiles"
+
+
+def show_table(path: str | Path, smiles_column: str | None) -> "Table":
+    """Open a table, and say on standard error which column was chosen if the user named none."""
+    from graphxai.datasets.tables.table import open_table
+
+    table = open_table(path, smiles_column)
+    if table.choice:
+        echo(f"{table.path.name}: {table.choice}", err=True)
+    return table
+
+
+def _is_folder_of_graphs(source: str) -> bool:
+    """Return whether this is a folder with graphs that can be read."""
+    if not _exists(source) or not Path(source).is_dir():
+        return False
+    from graphxai.datasets.graph_folders import holds_graphs  # brings torch
+
+    return holds_graphs(source)
+
+
+def _exists(source: str) -> bool:
+    """Return whether this is a file or folder. An empty string, the current folder, is neither."""
+    try:
+        return bool(source.strip()) and Path(source).exists()
+    except OSError:  # a SMILES too long for a file name
+        return False
+
+
+def _is_smiles(source: str) -> bool:
+    """Return whether RDKit can read it. A SMILES takes precedence over a file of the same name."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(source) is not None
+
+
+def require_out(out: Path, source: str | Path) -> None:
+    """Make the folder of a file to write.
+
+    Raises OSError if the file cannot be written, or is the source.
+    """
+    from graphxai.runtime.writing import place_of
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    real = place_of(out)
+    if real.exists() and Path(source).is_file() and real.samefile(source):
+        raise FileExistsError(f"{out} is the input: choose another name.")
+
+
+def value_of(source: str, kind: str) -> str | Path:
+    """Return the input as `graphxai.explain` takes it."""
+    return Path(source) if kind == "image" else source
+
+
+def require_nodes(model: "Model", nodes: Sequence[int]) -> None:
+    """Raise ValueError if a model of nodes is given none, or a model of graphs is given some."""
+    level = getattr(model.config, "level", "graph")  # wrapped models have none
+    if level == "node" and not nodes:
+        raise ValueError("this model answers for nodes: name them, such as --node 0 --node 5.")
+    if level == "graph" and nodes:
+        raise ValueError("this model has one output per graph: leave out --node.")
+
+
+def require_kind(model: "Model", source: str, kind: str) -> None:
+    """Raise ValueError if the model does not take this kind of input."""
+    taken = model.config.reads
+    if kind == "graphs" and taken in ("graphs", "molecules"):
+        return
+    if taken == "graphs":
+        raise ValueError(
+            f"model {model.origin.name!r} takes graphs: give a folder of them to `graphxai explain`"
+            " or `graphxai predict` (graphxai.datasets.graph_folders.save_graphs writes one), or"
+            " use Python."
+        )
+    if (taken == "molecules") != (kind in ("smiles", "table")):
+        inputs = "a SMILES or a table" if taken == "molecules" else "a picture of a digit"
+        raise ValueError(f"model {model.origin.name!r} takes {inputs}, not {source!r}.")

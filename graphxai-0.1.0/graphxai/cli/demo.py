@@ -1,0 +1,117 @@
+"""The demo: real molecules and digits explained with the bundled models, saved as pictures."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from graphxai.api import compare, explain, load, predict, pretrained_models
+from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.files import write_pictures
+from graphxai.explanation.grid import grid
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer import only_starts
+
+# pictures to look at first, by their file names
+FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
+EVERY_MODEL = "verubecestat"  # the molecule that every model explains
+FEW = 3  # tasks of a model; if it has more, only the likeliest is shown
+COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_last")
+
+
+def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
+    """Explain the bundled samples, write pictures into `folder` and return their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [*_molecules(folder, log), *_every_model(folder, log)]
+    if find_spec("skimage") is None:
+        log("no digits: they need the extra images (pip install 'graphxai[images]')")
+        return written
+    return [*written, *_digits(folder, log)]
+
+
+def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
+    model = load("bace")
+    names = list(MOLECULES)
+    explained: list[Explanation] = [
+        e for e in explain(model, list(MOLECULES.values())) if e is not None
+    ]
+    written = []
+    for name, explanation in zip(names, explained, strict=True):
+        written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
+        ledger = explanation.ledger
+        log(
+            f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f}"
+            f" ({ledger.without_nodes:+.3f} without atoms) ="
+            f" atoms {ledger.nodes:+.3f} + graph token {ledger.graph_token:+.3f}"
+            f" + biases {ledger.biases:+.3f} (rest {ledger.unexplained:+.0e})"
+        )
+    titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
+    panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
+    written.append(write_pictures([panels], folder / "molecules.png"))
+    first = MOLECULES["elenbecestat"]
+    panels = compare(model, first, COMPARED, width=420, height=360)
+    written.append(write_pictures([panels], folder / "elenbecestat-methods.png"))
+    return written
+
+
+def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
+    """Draw what each model of molecules sees in one molecule."""
+    smiles = MOLECULES[EVERY_MODEL]
+    explained: list[Explanation] = []
+    titles: list[str] = []
+    for name in pretrained_models():
+        model = load(name)
+        if only_starts(model) or not model.config.reads_molecules:
+            continue
+        predictions = predict(model, smiles)
+        for task in _shown_tasks(predictions):
+            explained.append(explain(model, smiles, target=task))
+            titles.append(f"{task}: {explained[-1].prediction}")
+            log(f"{name:20s} {titles[-1]}")
+    panels = grid(
+        explained,
+        title=f"What each model sees in {EVERY_MODEL} (LRP)",
+        titles=titles,
+        shared_scale=False,  # each model has an output of its own, in a unit of its own
+        width=420,
+        height=320,
+    )
+    return [write_pictures([panels], folder / "every-model.png")]
+
+
+def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
+    """Choose the tasks to show: all, or if there are many, that of the likeliest second class."""
+
+    def of_second_class(task: str) -> float:
+        return list(predictions[task].probabilities.values())[1]
+
+    if len(predictions) <= FEW:
+        return list(predictions)
+    with_classes = [task for task, prediction in predictions.items() if prediction.probabilities]
+    return [max(with_classes, key=of_second_class)]
+
+
+def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
+    model = load("mnist-superpixels")
+    explained: list[Explanation] = [e for e in explain(model, list(digit_paths())) if e is not None]
+    written = []
+    for digit, explanation in enumerate(explained):
+        log(
+            f"digit {digit}: {explanation.prediction}, unexplained"
+            f" {explanation.ledger.unexplained:+.0e}"
+        )
+    titles = [f"{digit}: read as {e.prediction}" for digit, e in enumerate(explained)]
+    panels = grid(
+        explained,
+        columns=5,
+        title="MNIST superpixels, LRP",
+        titles=titles,
+        shared_scale=False,  # each digit is explained for another class, and logits differ in size
+        legend=("against", "for"),
+        size=150,
+    )
+    written.append(write_pictures([panels], folder / "digits.png"))
+    panels = compare(model, digit_paths()[3])
+    written.append(write_pictures([panels], folder / "digit-methods.png"))
+    return written

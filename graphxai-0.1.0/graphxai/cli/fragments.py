@@ -1,0 +1,294 @@
+"""The command `graphxai fragments`: which fragments drive the predictions for a table."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.settings import as_in
+from graphxai.tables.settings import PredictionSettings, RowSettings
+
+from .arguments import (
+    AsDrawnOption,
+    MoleculeModelOption,
+    kind_of,
+    load_with_warning,
+    require_out,
+    share_imports,
+    show_table,
+)
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.explanation.compute.models import Model
+    from graphxai.explanation.explanation import Explanation
+
+SCHEMES = ("brics", "scaffold", "rings", "groups")
+WRITABLE = (".csv", ".parquet")
+SHAPLEY = "shapley"  # besides the names of explainers
+ROWS = 8  # of the table that are printed from each end
+
+
+@dataclass(frozen=True)
+class FragmentSettings(RowSettings):
+    """What can be chosen when fragments are compared over a table."""
+
+    excel_safe: bool = as_in(PredictionSettings, "excel_safe")
+
+
+@options_from(FragmentSettings)
+def fragments(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(help="A SMILES, or a table of molecules (CSV, .smi, .sdf, .xlsx, Parquet)."),
+    ],
+    *,
+    scheme: Annotated[
+        str,
+        typer.Option(help="How to divide molecules: brics, scaffold, rings or groups."),
+        APPLIES_ALWAYS,
+    ] = "brics",
+    smarts: Annotated[
+        list[str] | None,
+        typer.Option(help="Your own pattern instead, as NAME:SMARTS; repeat for more."),
+        APPLIES_ALWAYS,
+    ] = None,
+    model: MoleculeModelOption = "bace",
+    as_drawn: AsDrawnOption = False,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Explanation method whose relevance is summed, see `graphxai methods`; or"
+            " 'shapley': the Shapley value of each fragment, from forward passes alone."
+        ),
+        APPLIES_ALWAYS,
+    ] = "lrp",
+    minimum: Annotated[
+        int,
+        typer.Option(help="List fragments found in at least this many molecules."),
+        applies_to("table"),
+    ] = 2,
+    limit: Annotated[
+        int | None, typer.Option(help="Read at most this many rows."), applies_to("table")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Table to write (.csv or .parquet)."), APPLIES_ALWAYS
+    ] = Path("fragments.csv"),
+    settings: FragmentSettings,
+) -> None:
+    """Sum relevance over the fragments of molecules, and compare fragments over a table.
+
+    Each fragment has its mean relevance, as a whole and per atom, the spread and 95 % interval over
+    molecules, counts, and examples.
+
+    **Examples**
+
+    `graphxai fragments molecules.csv --scheme brics --out fragments.csv`
+
+    `graphxai fragments "CC(=O)Oc1ccccc1C(=O)O"`
+
+    `graphxai fragments molecules.csv --workers 4`
+
+    `graphxai fragments molecules.csv --method shapley` computes exact Shapley values up to 10
+    fragments, and above that samples 64 orders; this part runs in one process.
+
+    `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
+    """
+    kind = kind_of(source)
+    if kind == "image":
+        raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
+    refuse_inapplicable(context, kind)
+    if scheme not in SCHEMES:
+        raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
+    if out.suffix.lower() not in WRITABLE:
+        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    from graphxai.datasets.labels import with_unit
+    from graphxai.explanation.files import require_pyarrow
+    from graphxai.runtime.writing import exclusive_lock
+
+    require_out(out, source)
+    if out.suffix.lower() == ".parquet":
+        require_pyarrow(out)
+    division = _patterns(smarts) if smarts else scheme
+    loaded = load_with_warning(model, as_drawn=as_drawn)
+    share_imports()
+    with exclusive_lock(out):
+        if kind == "smiles":
+            summed, minimum = _of_molecule(loaded, source, method, division), 1
+        else:
+            summed = _sum_over_rows(loaded, source, method, division, limit, settings)
+    if summed.last is None:
+        why = summed.reasons[0] if summed.reasons else "the table has no rows"
+        raise ValueError(f"no molecule in {source} can be explained: {why}")
+    frame = summed.table.to_frame(minimum=minimum)
+    _write(frame, out, summed.dialect, settings.excel_safe)
+    explanation = summed.last
+    subject = with_unit(explanation.subject, explanation.unit)
+    plus = "" if explanation.unsigned else "+"
+    _print(frame, f"{explanation.title}, relevance for {subject}", plus)
+    echo_left_out(summed.reasons, summed.rejected)
+    left_out = f", {summed.rejected:,} left out" if summed.rejected else ""
+    hidden = len(frame) - 2 * ROWS
+    if hidden > 0:
+        echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {out}")
+    listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
+    echo(f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {out}")
+
+
+@dataclass(frozen=True)
+class _SummedFragments:
+    """Fragments summed over the rows of a table.
+
+    Attributes:
+        table: the fragments.
+        last: explanation of the last molecule, or None if there was none.
+        rejected: number of rows that were left out.
+        reasons: why the first of them were.
+        dialect: how the source is written.
+    """
+
+    table: "FragmentTable"
+    last: "Explanation | None"
+    rejected: int
+    reasons: list[str]
+    dialect: Dialect = DEFAULT
+
+
+def _sum_over_rows(
+    model: "Model",
+    source: str,
+    method: str,
+    division: "str | dict[str, str]",
+    limit: int | None,
+    settings: FragmentSettings,
+) -> _SummedFragments:
+    """Explain the rows of a table, at most `limit`, and sum relevance over their fragments."""
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divide
+    from graphxai.explainers import get_explainer
+    from graphxai.tables.batches import ExplainedRow
+    from graphxai.tables.run import explain_rows
+
+    table, last, rejected = FragmentTable(division), None, 0
+    reasons: list[str] = []
+    opened = show_table(source, settings.smiles_column)
+    total = opened.count() if limit is None else min(limit, opened.count())
+    explainer = get_explainer("gradient_input" if method == SHAPLEY else method)
+    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
+    explained = explain_rows(model, source, explainer, settings=settings)
+    with closing(explained) as rows, progress_bar("explaining", total) as advance:
+        for row in islice(rows, limit):
+            why = str(row)
+            if isinstance(row, ExplainedRow):
+                try:
+                    parts = divide(row.explanation, division, **options)
+                    table.add(parts)
+                    last, why = parts.explanation, ""
+                except Exception as error:  # RDKit raises errors of any type
+                    why = f"row {row.row}: cannot be divided: {error}"
+            if why:
+                rejected += 1
+                reasons += [why][: SHOWN_REASONS - len(reasons)]
+            advance(1)
+    return _SummedFragments(table, last, rejected, reasons, opened.dialect)
+
+
+def _of_molecule(
+    model: "Model", smiles: str, method: str, division: "str | dict[str, str]"
+) -> _SummedFragments:
+    """Explain one molecule, and sum relevance over its fragments."""
+    from graphxai.api import explain
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divide
+    from graphxai.explainers import get_explainer
+
+    explanation = explain(
+        model, smiles, get_explainer("gradient_input" if method == SHAPLEY else method)
+    )
+    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
+    parts = divide(explanation, division, **options)
+    table = FragmentTable(division)
+    table.add(parts)
+    return _SummedFragments(table, parts.explanation, 0, [])
+
+
+def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
+    """Write the fragments as CSV or Parquet."""
+    import pandas as pd
+
+    from graphxai.explanation.files import write_csv
+    from graphxai.runtime.writing import atomic_write
+    from graphxai.tables.files import csv_options, guarded
+
+    if out.suffix.lower() == ".parquet":
+        with atomic_write(out, "wb") as file:
+            frame.to_parquet(file, index=False)
+        return
+    if excel_safe:
+        texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
+        frame = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
+    write_csv(
+        frame,
+        out,
+        index=False,
+        float_format=lambda value: dialect.number(f"{value:z.6g}"),
+        **csv_options(dialect),
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _patterns(texts: list[str]) -> dict[str, str]:
+    """Read the SMARTS patterns by name, which ends at the first colon."""
+    named = {}
+    for text in texts:
+        name, colon, smarts = text.partition(":")
+        if not colon or not name.strip() or not smarts.strip():
+            raise typer.BadParameter(f"--smarts {text!r}: write NAME:SMARTS.")
+        named[name.strip()] = smarts.strip()
+    return named
+
+
+def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
+    """Print the fragments of highest and of lowest mean relevance.
+
+    Args:
+        plus: the sign of positive values, "+" or "".
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    shown = Table(
+        Column("fragment", overflow="fold"),
+        "mean relevance [95 % interval]",
+        "per atom",
+        "molecules",
+        title=escape(printable(title)),
+        title_justify="left",
+    )
+    ends = frame if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
+    shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
+    for part in [ends] if not isinstance(ends, list) else ends:
+        for row in part.itertuples():
+            name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
+            interval = (
+                f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
+            )
+            mean = f"{row.mean:{plus}z.3f}{interval}"
+            cells = mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)
+            shown.add_row(escape(printable(name)), *cells)
+        shown.add_section()
+    Console().print(shown)

@@ -1,0 +1,200 @@
+"""The command line: parse, call, print. Heavy imports wait until a command runs."""
+
+import gc
+import sys
+import warnings
+from pathlib import Path
+from traceback import format_exception
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from graphxai.runtime.version import VERSION
+
+from .app import app as open_app
+from .benchmark import benchmark
+from .counterfactuals import counterfactuals
+from .examples import examples
+from .explain import explain
+from .fit_explainer import fit_explainer
+from .fit_masked_atoms import fit_masked_atoms
+from .fragments import fragments
+from .help import HelpfulCommand, HelpfulGroup
+from .predict import predict
+from .report import report
+from .stopping import (
+    INTERRUPTED,
+    STOPPED,
+    Termination,
+    heeding_signals,
+    is_resumable,
+    leave_at_once,
+)
+from .terminal import echo, printable
+from .train import train
+
+_FORMAT = warnings.formatwarning
+
+app = typer.Typer(
+    name="graphxai",
+    cls=HelpfulGroup,
+    help="Explain graph transformers: see which atoms or pixels drove a prediction.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _print_version(show_version: bool) -> None:
+    if show_version:
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback if there is an error.")
+    ] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(cls=HelpfulCommand)(explain)
+app.command(cls=HelpfulCommand)(predict)
+app.command(cls=HelpfulCommand)(benchmark)
+app.command(cls=HelpfulCommand)(report)
+app.command(cls=HelpfulCommand)(fragments)
+app.command(cls=HelpfulCommand)(counterfactuals)
+app.command("app", cls=HelpfulCommand)(open_app)
+app.command(cls=HelpfulCommand)(train)
+app.command(cls=HelpfulCommand)(examples)
+app.command("fit-explainer", cls=HelpfulCommand)(fit_explainer)
+app.command("fit-masked-atoms", cls=HelpfulCommand)(fit_masked_atoms)
+
+
+@app.command(cls=HelpfulCommand)
+def models() -> None:
+    """List the bundled models."""
+    from .printing import print_models
+
+    print_models()
+
+
+@app.command(cls=HelpfulCommand)
+def methods() -> None:
+    """List the explanation methods."""
+    from .printing import print_methods
+
+    print_methods()
+
+
+@app.command(cls=HelpfulCommand)
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
+) -> None:
+    """Explain sample molecules and digits with the bundled models, without a network.
+
+    **Example**
+
+    `graphxai demo --out demo/`
+    """
+    from .demo import FIRST, run
+
+    written = run(out, echo)
+    echo(f"\n{len(written)} pictures; look at these first:")
+    for path in written:
+        if path.stem in FIRST:
+            echo(f"  {path.resolve()}")
+
+
+def program() -> None:
+    """Run the command line as a program of its own, which ends at once when it is interrupted."""
+    try:
+        main(at_once=True)
+    except SystemExit as stop:
+        if stop.code in STOPPED:
+            leave_at_once(int(stop.code))
+        raise
+
+
+def main(*, at_once: bool = False) -> None:
+    """Run the command line. An error is one readable line and a non-zero exit status.
+
+    Args:
+        at_once: whether the process ends if it is still at work a second after Ctrl-C or SIGTERM.
+    """
+    # Importing makes half a million objects that stay. Looking for garbage among them every 700
+    # objects takes a tenth of the time of a short command.
+    gc.set_threshold(100_000, 20, 20)
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    # --debug may be anywhere on the line
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    warnings.formatwarning = _printable_warning
+    if debug:
+        sys.excepthook = lambda *error: echo("".join(format_exception(*error)), err=True)
+    with heeding_signals() as termination:
+        if at_once:
+            termination.too_late = lambda: leave_at_once(_stopped(termination, arguments))
+        try:
+            _run(arguments, debug, termination)
+        except KeyboardInterrupt:
+            raise SystemExit(_stopped(termination, arguments)) from None
+
+
+def _stopped(termination: Termination, arguments: list[str]) -> int:
+    """Print how to go on, and return the status of a command that was stopped."""
+    return int(termination.exit(is_resumable(get_command(app), arguments)).code or 0)
+
+
+def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
+    """Run a command, and end with its status. Raise KeyboardInterrupt if it was stopped."""
+    try:
+        code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
+        if termination.stopped:  # the app closes its connections, and then returns
+            raise KeyboardInterrupt
+        raise SystemExit(code)
+    except (KeyboardInterrupt, typer.Abort):
+        raise KeyboardInterrupt from None
+    except SystemExit as stop:
+        if termination.stopped or stop.code == INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
+    except BrokenPipeError:
+        raise SystemExit(1) from None
+    except Exception as error:
+        if termination.stopped:  # such as a worker process that was stopped, too
+            raise KeyboardInterrupt from None
+        if debug:
+            raise
+        usage = getattr(error, "format_message", None)  # a wrong argument or option
+        text = " ".join(str(usage() if usage else error).split())
+        if usage and not text:  # no argument at all: typer has printed the help
+            raise SystemExit(2) from None
+        hint = " (--help shows the options)" if usage else ""
+        expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
+        if not expected:
+            hint = f" ({type(error).__name__}; --debug shows where it comes from)"
+        echo(f"error: {text or type(error).__name__}{hint}", err=True)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
+
+
+def _printable_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **more: Any
+) -> str:
+    """Return a warning for the terminal, without a line of code if it is meant for the user."""
+    if category is UserWarning:
+        return printable(f"warning: {message}\n")
+    return printable(_FORMAT(message, category, *place, **more))
+
+
+if __name__ == "__main__":
+    main()

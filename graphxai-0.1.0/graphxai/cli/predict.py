@@ -1,0 +1,186 @@
+"""The command `graphxai predict`: predict a molecule, a table of them, a digit, or graphs."""
+
+import io
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphxai.runtime.progress import progress_bar
+from graphxai.tables.settings import PredictionSettings
+
+from .arguments import (
+    AsDrawnOption,
+    ModelsOption,
+    NodeOption,
+    check_level,
+    kind_of,
+    load_several,
+    require_kind,
+    require_nodes,
+    require_out,
+    share_imports,
+    show_table,
+    value_of,
+)
+from .options import applies_to, options_from, refuse_inapplicable
+from .terminal import PrintableOutput, echo, echo_left_out
+
+if TYPE_CHECKING:
+    from graphxai.explanation.compute.models import Model
+
+
+@options_from(PredictionSettings)
+def predict(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A SMILES; a table (CSV, .smi, .sdf, .xlsx, Parquet, also .gz); a picture of a"
+            " digit; or a folder of graphs."
+        ),
+    ],
+    *,
+    model: ModelsOption = None,
+    goal: Annotated[
+        str,
+        typer.Option(
+            help="What is wished, such as 'pIC50 > 7.5, log D 1 to 3': says how desirable each"
+            " molecule is."
+        ),
+        applies_to("smiles", "table"),
+    ] = "",
+    as_drawn: AsDrawnOption = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV file to write, for a table or graphs [default: print]."),
+        applies_to("table", "graphs"),
+    ] = None,
+    node: NodeOption = None,
+    settings: PredictionSettings,
+) -> None:
+    """Predict a molecule, a table of molecules, a digit, or the graphs of a folder.
+
+    **Examples**
+
+    `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
+
+    `graphxai predict molecules.csv --name-column ID --out predictions.csv`
+
+    `graphxai predict molecules.csv --level 0.8 --out predictions.csv`
+
+    `graphxai predict molecules.csv --workers 4 --out predictions.csv`
+
+    `graphxai predict my-graphs --model runs/graphs --out predictions.csv`
+
+    `graphxai predict CCO --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
+    """
+    kind = kind_of(source, graphs=True)
+    refuse_inapplicable(context, kind)
+    names = model or ["mnist-superpixels" if kind == "image" else "bace"]
+    models = load_several(names, as_drawn=as_drawn)
+    for each in models:
+        require_kind(each, source, kind)
+        check_level(context, each, settings.level)
+    first, several = models[0], len(models) > 1 or bool(goal)
+    chosen = "" if model else " (the default; --model chooses another)"
+    used = f"model: {', '.join(each.origin.name for each in models)}{chosen}"
+    if kind == "table":
+        _predict_table(models if several else first, source, out, goal, settings, used)
+    elif kind == "graphs":
+        from .predict_graphs import predict_graphs
+
+        require_nodes(first, node or [])
+        predict_graphs(first, Path(source), out, nodes=node or [], level=settings.level)
+    elif several:
+        _predict_properties(models, source, goal, settings.level)
+    else:
+        _predict_one(first, source, kind, settings.level, used)
+
+
+def _predict_properties(models: "list[Model]", smiles: str, goal: str, level: float) -> None:
+    """Print what several models predict, each with its training set, and how desirable it is."""
+    from graphxai.api import predict as predict_one
+    from graphxai.chemistry.profile_text import profile
+
+    from .printing import print_note
+
+    predictions = predict_one(models, smiles)
+    for name, prediction in predictions.items():
+        near = prediction.nearness
+        echo(
+            f"{name}: {prediction.at(level).in_full}; {near.sentence if near else ''}".rstrip("; ")
+        )
+    for note in dict.fromkeys(prediction.note for prediction in predictions.values()):
+        print_note(note)
+    if goal:
+        wished = profile(models, goal)
+        for part in wished.score(predictions).parts:
+            echo(f"{part.desirability:.2f} {part.goal.explanation}")
+        echo(f"desirability: {wished.score(predictions).overall:.2f}")
+
+
+def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
+    from graphxai.api import predict as predict_one
+    from graphxai.tables.cells import teacher_cells
+
+    from .printing import print_nearness, print_note
+
+    predictions = predict_one(model, value_of(source, kind))
+    for prediction in predictions.values():
+        echo(f"{prediction.task}: {prediction.at(level).in_full}")
+    if kind == "smiles":
+        for cells in teacher_cells(model, [model.prepare(source)]):
+            for name, text in cells.items():
+                echo(f"{name}: {text}")
+    echo(used)
+    print_note(prediction.note)
+    print_nearness(prediction)
+
+
+def _predict_table(
+    models: "Model | list[Model]",
+    source: str,
+    out: Path | None,
+    goal: str,
+    settings: PredictionSettings,
+    used: str,
+) -> None:
+    """Predict every row of a table. Exit with status 1 if none can be predicted."""
+    from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole
+    from graphxai.tables.run import predict_table
+
+    from .printing import nearness_line
+
+    share_imports()
+    table = show_table(source, settings.smiles_column)
+    with progress_bar("predicting", table.count()) as advance, ExitStack() as stack:
+        refused = io.StringIO()
+        file: Any = PrintableOutput()
+        if out:
+            require_out(out, source)
+            stack.enter_context(exclusive_lock(out))
+            file = stack.enter_context(atomic_write(out))
+        counts, rejected = predict_table(
+            models,
+            source,
+            file,
+            settings=settings,
+            goal=goal,
+            rejected=refused,
+            progress=advance,
+        )
+    kept = None if out is None else out.with_name(f"{out.stem}.rejected.csv")
+    if kept is not None and (counts.rejected or kept.exists()):
+        write_whole(kept, refused.getvalue())
+    summary = f"{counts.done} predicted, {counts.rejected} left out"
+    echo(summary if out is None else f"{summary}: {out}", err=out is None)  # the table is on stdout
+    echo(used, err=out is None)
+    if counts.done and not isinstance(models, list):
+        echo(nearness_line(counts.nearness), err=out is None)
+    echo_left_out(map(str, rejected), counts.rejected)
+    if counts.rejected and kept is not None:
+        echo(f"all rows left out, with reasons: {kept}", err=True)
+    if counts.rejected and not counts.done:
+        raise typer.Exit(1)

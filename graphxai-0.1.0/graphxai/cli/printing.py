@@ -1,0 +1,146 @@
+"""What the command line prints: an explanation, the models, the methods."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill, indent
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from graphxai.explainers import REGISTRY
+from graphxai.explainers.registry import BEST
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.glossary import about_output, about_terms
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer import (
+    TO_START,
+    load_checkpoint,
+    locate,
+    only_starts,
+    pretrained_names,
+)
+
+from .terminal import echo, printable
+
+SHOWN_CLASSES = 3
+SHOWN_NODES = 5
+SPLITS = {"random": "random split", "scaffold": "new scaffolds", "given": "official test set"}
+# Measured in benchmarks/results/bace_quality.md, with the recipe of the bundled model.
+BACE_ELSEWHERE = (
+    "bace is the model of one random split, a lucky one: its recipe has a mean ROC-AUC of 0.91 on"
+    " five such splits, and 0.86 on new scaffolds."
+)
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """Print the predictions, the ledger if scores add up to the output, and the top nodes."""
+    echo(f"{explanation.prediction.task}: {explanation.prediction.in_full}")
+    for other in explanation.predictions:
+        if other.task != explanation.prediction.task:
+            echo(f"{other.task}: {other.in_full}")
+    print_note(explanation.note)
+    print_nearness(explanation.prediction)
+    unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
+    echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
+    if explanation.additive:
+        echo(indent(str(explanation.ledger), "  "))
+    else:
+        caveat = f" ({explanation.caveat})" if explanation.caveat else ""
+        echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
+    order = np.argsort(-np.abs(explanation.relevance), kind="stable")
+    molecule = explanation.molecule
+    echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.spread_note}:")
+    for node in order[:SHOWN_NODES].tolist():
+        symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
+        echo(f"    {f'{symbol}{node}':6s} {explanation.format_node(node)}")
+
+
+def print_note(note: str) -> None:
+    """Print what was done to the molecule that was given, and nothing if it was left as it is."""
+    if note:
+        echo(f"molecule: {note}")
+
+
+def print_nearness(prediction: Prediction) -> None:
+    """Print how near a molecule is to the training set, and nothing for a picture."""
+    if prediction.nearness is not None:
+        echo(f"training set: {prediction.nearness.sentence}")
+
+
+def nearness_line(counts: Mapping[str, int]) -> str:
+    """Say how near the rows of a table are to the training set, in one line."""
+    total = sum(counts.values())
+    if counts.get("unknown", 0) == total:
+        return "training set: unknown, so nothing is said about how near the rows are"
+    words = {
+        "far": "far from it",
+        "edge": "at its edge",
+        "near": "near it",
+    }
+    parts = [f"{counts[word]} {text}" for word, text in words.items() if counts.get(word)]
+    if inside := counts.get("training compound"):
+        parts.append("1 a training compound" if inside == 1 else f"{inside} training compounds")
+    return f"training set: of {total} rows, {', '.join(parts)} (column training_set)"
+
+
+def print_glossary(explanations: Sequence[Explanation]) -> None:
+    """Print dimmed lines that say what the words above mean, once for all methods."""
+    terms = {name: text for e in explanations for name, text in about_terms(e).items()}
+    terms.pop("unexplained", None)
+    listed = "; ".join(f"{name}: {text}" for name, text in terms.items())
+    for text in (about_output(explanations[0]), listed and f"{listed[0].upper()}{listed[1:]}."):
+        if text:
+            echo(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
+
+
+def print_models() -> None:
+    """Print the bundled models: for each task its classes or unit, and its score on which test."""
+    from graphxai.evaluation.trust.signs import score_sign  # slow to import
+
+    columns = ("task", "classes or unit", "test score", "tested on")
+    table = Table(
+        Column("name", no_wrap=True),
+        *columns,
+        Column("parameters", justify="right"),
+        caption=BACE_ELSEWHERE,
+        caption_justify="left",
+    )
+    for name in pretrained_names():
+        model = load_checkpoint(locate(name))
+        metadata = model.origin.metadata
+        size = f"{sum(p.numel() for p in model.parameters()):,}"
+        if only_starts(model):
+            table.add_row(name, "", "", TO_START, "", size)
+            continue
+        tested_on = SPLITS[metadata.get("split", {}).get("kind", "given")]
+        for task in model.config.tasks:
+            few = len(task.classes) <= SHOWN_CLASSES
+            scale = " / ".join(task.classes) if few else f"{len(task.classes)} classes"
+            any_class = task.classes[0] if task.classes else None
+            score = score_sign(metadata, Prediction(task.name, any_class)).figures
+            cells = (name, task.name, scale or task.unit, score, tested_on, size)
+            table.add_row(*(escape(printable(cell)) for cell in cells))
+            name = tested_on = size = ""  # once for each model
+    Console().print(table)
+
+
+def print_methods() -> None:
+    """Print the explanation methods with their sources and costs."""
+    cost = REGISTRY[BEST].traits.cost
+    best = (
+        f"best: {BEST} ({cost}), whose first nodes restore the prediction soonest for its passes,"
+        " where it is fitted"
+    )
+    table = Table(
+        Column("name", no_wrap=True),
+        "method",
+        "source",
+        "cost",
+        caption=best,
+        caption_justify="left",
+    )
+    for name, cls in REGISTRY.items():
+        note = f" ({cls.traits.note})" if cls.traits.note else ""
+        table.add_row(name, f"{cls.title}{note}", cls.source, cls.traits.cost)
+    Console().print(table)

@@ -1,0 +1,334 @@
+"""The command `graphxai train`: train on your own table, or retrain a bundled model."""
+
+import os
+import shlex
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.recipes.digit_settings import DigitSettings
+from graphxai.learning.table_settings import TableSettings
+from graphxai.runtime.progress import progress_bar
+
+from .arguments import naming_data_option, show_table
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .terminal import echo, printable
+
+if TYPE_CHECKING:
+    from graphxai.learning.cleaned_table import CleanTable
+
+NAMED = ("bace", "mnist-superpixels")
+SHOWN_ROWS = 4
+
+
+class Standardise(StrEnum):
+    """How molecules are brought to one form."""
+
+    parent = "parent"
+    tautomers = "tautomers"
+
+
+@options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
+def train(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="'bace', 'mnist-superpixels', a table of molecules (CSV, .smi, .sdf, .xlsx,"
+            " Parquet), or a folder of graphs."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
+    *,
+    target_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: column to learn; repeat to learn several together. 'all', or a pattern"
+            " such as 'NR-*', takes every column with labels that it matches."
+        ),
+        applies_to("table"),
+    ] = None,
+    smiles_column: Annotated[
+        str | None,
+        typer.Option(help="Table: column with structures [default: by its name or content]."),
+        applies_to("table"),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: COLUMN=classification or COLUMN=regression [default: from the values]."
+        ),
+        applies_to("table"),
+    ] = None,
+    units: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: unit of the values, or COLUMN=UNIT [default: from a header such as"
+            " 'freesolv (kcal/mol)']."
+        ),
+        applies_to("table"),
+    ] = None,
+    standardise: Annotated[
+        Standardise,
+        typer.Option(
+            help="Table: what is learned from, here and in predictions: each molecule's parent,"
+            " without counter-ions and neutral, or its canonical tautomer too."
+        ),
+        applies_to("table"),
+    ] = Standardise.parent,
+    as_drawn: Annotated[
+        bool,
+        typer.Option(
+            "--as-drawn", help="Table: learn from molecules as they are drawn, and predict them so."
+        ),
+        applies_to("table"),
+    ] = False,
+    replicates: Annotated[
+        int,
+        typer.Option(min=1, help="Models to train, from consecutive seeds; mean and spread."),
+        applies_to("table", "graphs"),
+    ] = 1,
+    settings: TableSettings,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="Graphs: binary, multiclass, classification or regression [default: from the"
+            " labels]."
+        ),
+        applies_to("graphs"),
+    ] = None,
+    graph_settings: GraphSettings,
+    digit_settings: DigitSettings,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
+        applies_to(*NAMED),
+    ] = None,
+) -> None:
+    """Train on a table or on graphs, or retrain a bundled model (`pip install "graphxai[train]"`).
+
+    A table is checked first for unreadable SMILES, duplicates and contradictions. The model
+    learns from the labels and from a teacher, chosen for each column from forests and Gaussian
+    processes. It is then tested on molecules that neither of them has seen, beside its teacher and
+    two forests.
+
+    A folder of graphs (`graphxai.datasets.graph_folders.save_graphs` writes one; OGB's layout also
+    works) trains a model that is tested beside a GIN of the same size and a forest.
+
+    **Examples**
+
+    `graphxai train my.csv --target-column activity --out runs/mine`
+
+    `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
+    --kind pIC50=regression --split random --learning-curve --out runs/mine`
+
+    `graphxai train tox21.csv --target-column "NR-*" --standardise tautomers --out runs/tox21`
+
+    `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3 --keep-teacher
+    --out runs/mine`
+
+    `graphxai train my.csv --target-column pIC50 --ensemble 5 --out runs/five`
+
+    `graphxai train freesolv.csv --target-column expt --units kcal/mol --out runs/freesolv`
+
+    `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
+
+    `graphxai train bace --out runs/bace`
+
+    `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
+
+    `graphxai train mnist-superpixels --out runs/small --num-train 1000 --versions 2`
+
+    `graphxai train my-graphs --task classification --out runs/graphs`
+
+    `graphxai train my.csv --target-column activity --out runs/mine --accelerator gpu --devices 4
+    --precision bf16-mixed`
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if source in NAMED:
+        refuse_inapplicable(context, source)
+        with _exclusive(out), naming_data_option():
+            if source == "bace":
+                folder = _train_bace(out, data, settings)
+            else:
+                folder = _train_digits(out, data, digit_settings)
+        echo(f"written: {folder}")
+        return
+    if Path(source).is_dir():
+        refuse_inapplicable(context, "graphs")
+        _train_graphs(Path(source), out, task, replicates, graph_settings)
+        return
+    if not Path(source).exists():
+        raise FileNotFoundError(
+            f"{source}: no such file; give a table, a folder of graphs or one of"
+            f" {', '.join(NAMED)}."
+        )
+    refuse_inapplicable(context, "table")
+    if not target_column:
+        raise typer.BadParameter("name the column to learn: --target-column NAME.")
+    from graphxai.learning.fit import require_hardware
+
+    require_hardware(settings)
+    way: Standardisation = AS_DRAWN if as_drawn else standardise.value
+    table = _read_table(
+        Path(source), smiles_column, target_column, kind or [], units or [], way, settings
+    )
+    _print_hygiene(table)
+    _train_table(table, out, replicates, settings)
+
+
+def _exclusive(out: Path) -> AbstractContextManager[None]:
+    """Keep other runs out of the folder, but not Lightning's processes for further devices."""
+    from graphxai.runtime.writing import exclusive_lock, folder_at
+
+    return nullcontext() if "LOCAL_RANK" in os.environ else exclusive_lock(folder_at(out))
+
+
+def _train_bace(out: Path, data: Path | None, settings: TableSettings) -> Path:
+    """Retrain the bundled model `bace`, and return its folder."""
+    from graphxai.learning.recipes.bace import train_bace
+
+    if settings.split == "clusters":
+        raise typer.BadParameter("bace is split by scaffold or at random.")
+    split = settings.split or "random"
+    return train_bace(out, root=data, split=split, settings=settings, log=echo)
+
+
+def _train_digits(out: Path, data: Path | None, settings: DigitSettings) -> Path:
+    """Retrain the bundled model `mnist-superpixels`, and return its folder."""
+    from graphxai.learning.recipes.mnist import train_mnist
+
+    return train_mnist(out, root=data, settings=settings)
+
+
+def _read_table(
+    path: Path,
+    smiles_column: str | None,
+    patterns: list[str],
+    kinds: list[str],
+    units: list[str],
+    standardise: Standardisation,
+    settings: TableSettings,
+) -> "CleanTable":
+    """Read and check the columns that are named, with kinds and units as typed."""
+    from graphxai.learning.cleaning import clean_table, matching_columns
+
+    others = [name for name in (settings.split_column, settings.time_column) if name is not None]
+    table = show_table(path, smiles_column)
+    columns = matching_columns(path, smiles_column, patterns, others)
+    reading: dict[str, Any] = {"kinds": _kinds(kinds, columns), "units": _units(units, columns)}
+    with progress_bar("reading", table.count()) as advance:
+        return clean_table(
+            path, smiles_column, columns, **reading, standardise=standardise, progress=advance
+        )
+
+
+def _kinds(texts: list[str], target_columns: list[str]) -> dict[str, Any]:
+    """Read kinds by column from COLUMN=KIND, where the name may contain "=" too."""
+    kinds = {}
+    for text in texts:
+        name, sign, kind = text.rpartition("=")
+        if not sign or kind not in ("classification", "regression"):
+            raise typer.BadParameter(
+                f"--kind {text}: write COLUMN=classification or COLUMN=regression."
+            )
+        if name not in target_columns:
+            raise typer.BadParameter(f"--kind {text}: {name!r} is not a --target-column.")
+        kinds[name] = kind
+    return kinds
+
+
+def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
+    """Read units by column from COLUMN=UNIT, or from UNIT if there is a single column."""
+    units = {}
+    for text in texts:
+        name, _, unit = text.rpartition("=")
+        if name in target_columns:
+            units[name] = unit.strip()
+        elif name or len(target_columns) > 1:
+            raise typer.BadParameter(f"--units {text}: write COLUMN=UNIT with a --target-column.")
+        else:
+            units[target_columns[0]] = unit.strip()
+    return units
+
+
+def _train_table(table: "CleanTable", out: Path, replicates: int, settings: TableSettings) -> None:
+    """Train, and print the test scores and the notes that were not logged yet."""
+    from graphxai.learning.replicates import train_replicates
+
+    logged: set[str] = set()
+
+    def log(line: str) -> None:
+        logged.add(line)
+        echo(line)
+
+    with _exclusive(out):
+        command = shlex.join(["graphxai", *sys.argv[1:]])
+        folder = train_replicates(table, out, replicates, settings, command=command, log=log)
+    _print_scores(folder, logged)
+    echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
+
+
+def _train_graphs(
+    source: Path, out: Path, task: str | None, replicates: int, settings: GraphSettings
+) -> None:
+    """Train on a folder of graphs, and print the test scores."""
+    from graphxai.learning.replicates import train_graph_replicates
+
+    with _exclusive(out):
+        command = shlex.join(["graphxai", *sys.argv[1:]])
+        folder = train_graph_replicates(
+            source, out, replicates, settings, task=task, command=command, log=echo
+        )
+    _print_scores(folder, set())
+    echo(f"written: {folder}")
+
+
+def _print_hygiene(table: "CleanTable") -> None:
+    """Print what the checks of the table found, one line per check."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
+    for target in table.targets:
+        echo(f"  {target}")
+    if not table.findings:
+        echo("  no problems found in the rows")
+        return
+    printed = Table("check", Column("rows", justify="right"), "done", "first rows")
+    for finding in table.findings:
+        name = f"{finding.check} ({finding.target})" if finding.target else finding.check
+        first = ", ".join(str(row.row) for row in finding.rows[:SHOWN_ROWS])
+        more = " ..." if len(finding.rows) > SHOWN_ROWS else ""
+        cells = (name, f"{finding.count:,}", finding.done, first + more)
+        printed.add_row(*(escape(printable(cell)) for cell in cells))
+    Console().print(printed)
+
+
+def _print_scores(folder: Path, logged: set[str]) -> None:
+    """Print the test scores of the model card and of replicates, and notes not printed yet."""
+    import json
+
+    from graphxai.learning.card import score_tables
+    from graphxai.learning.replicates import replicate_rows
+
+    from .score_table import print_scores
+
+    stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]
+    whole = [print_scores(title, ["test", *header], rows) for (title, *header), *rows in tables]
+    if all(whole):
+        echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
+    else:
+        echo(f"minus: this model minus that forest; intervals are in {folder / 'README.md'}")
+    for note in stored["notes"]:
+        if note not in logged:
+            echo(f"note: {note}")

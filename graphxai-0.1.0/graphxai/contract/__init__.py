@@ -1,0 +1,1 @@
+"""The types that explainers share whatever the model: encoded inputs, tasks and targets."""

@@ -1,0 +1,69 @@
+"""A batch of graphs of different sizes, padded to one size."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class GraphBatch:
+    """B graphs of at most N nodes, padded to one size. Each has T = N + 1 tokens.
+
+    Args:
+        x: the features of the nodes (B, N, F).
+        pos: the positions of the nodes (B, N, 2), or None.
+        mask: True at nodes and False at padding (B, N).
+        in_degree, out_degree: the degrees of the nodes (B, N).
+        bag_codes, bag_weights: the table rows of every ordered pair of nodes and their weights,
+            one bag after another (M,).
+        bag_offsets: where the bag of each pair begins (B * N * N,). Bags of padding are empty.
+        num_nodes: the number of nodes of each graph (B,).
+        y: the labels (B, number of tasks), NaN where one is missing, or None. If nodes have the
+            labels, there is a row for each node of all graphs.
+        explained: for models of nodes, the number of each graph's explained node (B,),
+            or None.
+        environments: the row of each node's environments in a table (B, N, radii), for models that
+            read them, or None.
+        bounds: for labels that were not measured, the lowest and the highest possible value
+            (B, number of tasks, 2), which are infinite if nothing is known. None without bounds.
+    """
+
+    x: Tensor
+    pos: Tensor | None
+    mask: Tensor
+    in_degree: Tensor
+    out_degree: Tensor
+    bag_codes: Tensor
+    bag_weights: Tensor
+    bag_offsets: Tensor
+    num_nodes: Tensor
+    y: Tensor | None = None
+    explained: Tensor | None = None
+    bounds: Tensor | None = None
+    environments: Tensor | None = None
+
+    @property
+    def distance_codes(self) -> Tensor:
+        """The table row (B, N, N) of every pair's distance, which is the first code in its bag.
+
+        The rows of padding are arbitrary.
+        """
+        first = self.bag_offsets.clamp(max=len(self.bag_codes) - 1).long()
+        b, n = self.mask.shape
+        return self.bag_codes[first].reshape(b, n, n)
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def to(self, device: torch.device | str) -> "GraphBatch":
+        """Return the batch with every tensor on `device`."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        return replace(self, **moved)
+
+    def pin_memory(self) -> "GraphBatch":
+        """Return the batch in page-locked memory."""
+        pinned = {
+            name: value.pin_memory() for name, value in vars(self).items() if value is not None
+        }
+        return replace(self, **pinned)

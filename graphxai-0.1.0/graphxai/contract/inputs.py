@@ -1,0 +1,220 @@
+"""Turn what users pass in into a list of inputs, and let the model encode each of them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from graphxai.datasets.graph import Graph, is_batch, is_data, is_from, is_heterogeneous
+
+from .model import require_contract
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rdkit.Chem import Mol
+    from torch_geometric.data import Data
+
+    from graphxai.datasets.as_given import AsGiven
+
+
+TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may hold many structures
+GROUP = 64  # how many inputs a model encodes at a time
+# This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
+EXPLAINED_NODE = "explained_node"
+
+
+class InputError(ValueError):
+    """An input cannot be explained. The message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One encoded graph, with what is needed to draw it.
+
+    Args:
+        graph: the user's `Data`, or a `Graph` that was made without PyG.
+        smiles: the molecule as SMILES. Without `molecule`, the atoms are in RDKit's order for it.
+        molecule: the molecule whose atoms are the nodes.
+        image: the picture that the graph was made from.
+        segments: the number of the node that each pixel of the picture belongs to.
+        as_given: the molecule that was given, if the graph is that of its parent.
+        read: the molecule that `smiles` was read as, if it is still at hand.
+    """
+
+    graph: "Data | Graph"
+    smiles: str | None = None
+    molecule: "Mol | None" = None
+    image: NDArray[np.floating] | None = None
+    segments: NDArray[np.integer] | None = None
+    as_given: "AsGiven | None" = None
+    read: "Mol | None" = None
+
+    @cached_property
+    def data(self) -> "Data":
+        """The encoded graph as PyG's `Data`."""
+        return self.graph.to_data() if isinstance(self.graph, Graph) else self.graph
+
+    @property
+    def note(self) -> str:
+        """What was done to the molecule that was given, in words; empty if nothing was."""
+        return "" if self.as_given is None else self.as_given.sentence
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """The number of nodes."""
+        return int(self.graph.num_nodes or 0)
+
+
+def as_list(inputs: Any) -> tuple[list[Any], bool]:
+    """Return the inputs as a list, and whether the user passed several.
+
+    Batches in a list, or from a `DataLoader`, count as the graphs in them. Frames, arrays of text,
+    RDKit's suppliers and the path of a table count as their structures. An error stands for a
+    record that cannot be read.
+    """
+    if is_batch(inputs):
+        return inputs.to_data_list(), True
+    if isinstance(inputs, Mapping):
+        raise TypeError("inputs is a mapping: pass its values as a list.")
+    if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
+        return structures, True
+    if _names_its_columns(inputs):  # going through it would yield the names of its columns
+        kind = type(inputs).__name__
+        raise TypeError(f"inputs is a {kind} with columns: pass the structures in it as a list.")
+    single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
+    single = single or is_data(inputs) or is_heterogeneous(inputs)
+    if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
+        return [inputs], False
+    from_loader = isinstance(inputs, DataLoader)
+    return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
+
+
+def row_index(inputs: Any) -> "pd.Index | None":
+    """Return the index of a pandas frame or column, or None for other inputs."""
+    return inputs.index if is_from("pandas", inputs) and hasattr(inputs, "index") else None
+
+
+def _may_be_table(value: Any) -> bool:
+    """Return whether a value may be a frame, an array of SMILES, a supplier, or a table's file."""
+    return isinstance(value, Path | np.ndarray) or any(is_from(p, value) for p in TABLE_PACKAGES)
+
+
+def _names_its_columns(value: Any) -> bool:
+    """Return whether a value is a frame of another library, such as Dask or Modin."""
+    return hasattr(type(value), "columns") and hasattr(type(value), "__getitem__")
+
+
+def _structures_in(value: Any) -> list[Any] | None:
+    from graphxai.datasets.tables.collections import structures_in  # loads RDKit
+
+    return structures_in(value)
+
+
+def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:
+    """Return the graphs of a batch, the rows of a loader's tensor, or the entry itself."""
+    if is_batch(entry):
+        return list(entry.to_data_list())
+    if from_loader and isinstance(entry, tuple | list) and entry:
+        entry = entry[0]  # labels follow it
+    return list(entry) if from_loader and isinstance(entry, torch.Tensor) else [entry]
+
+
+def prepare_for(model: Any, value: Any) -> Input:
+    """Let a model encode one input.
+
+    Raises TypeError for a model that cannot be explained, InputError for tensors without values.
+    """
+    (encoded,) = prepare_all(model, [value])
+    return encoded
+
+
+def prepare_all(model: Any, values: Iterable[Any]) -> list[Input]:
+    """Let a model encode inputs, many at a time where it can, and raise the first error."""
+    return [item for item in prepare_each(model, values, ()) if isinstance(item, Input)]
+
+
+def prepare_each(
+    model: Any,
+    values: Iterable[Any],
+    refused: type[Exception] | tuple[type[Exception], ...] = (ValueError, OSError),
+) -> Iterator[Input | Exception]:
+    """Let a model encode inputs, many at a time where it can, and yield them in order.
+
+    If an input cannot be used and its error is one of `refused`, the error is yielded in its place.
+    Other errors are raised. Up to `GROUP` values are read before the first input is yielded.
+    """
+    if not hasattr(model, "prepare"):
+        require_contract(model)
+    remaining = iter(values)
+    while group := list(islice(remaining, GROUP)):
+        for encoded in _prepare_group(model, group):
+            if isinstance(encoded, Exception) and not isinstance(encoded, refused):
+                raise encoded
+            yield encoded
+
+
+def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
+    """Encode each value, or yield its error. A value may already be an error, see `as_list`."""
+    encoded = _encode_group(model, [item for item in values if not isinstance(item, Exception)])
+    for item in values:
+        yield item if isinstance(item, Exception) else next(encoded)
+
+
+def _encode_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
+    """Encode each value, or yield its error. A model may have a `prepare_group` for this."""
+    if (prepare_group := getattr(model, "prepare_group", None)) is not None:
+        yield from prepare_group(values)
+        return
+    for value in values:
+        try:
+            require_values(value)
+            encoded: Input | Exception = model.prepare(value)
+        except Exception as error:
+            encoded = error
+        yield encoded
+
+
+def require_values(value: Any) -> None:
+    """Raise InputError for a tensor on PyTorch's device 'meta', or a graph with such a tensor."""
+    tensors = value.to_dict().values() if is_data(value) else (value,)
+    if any(isinstance(item, torch.Tensor) and item.is_meta for item in tensors):
+        raise InputError("it is on the device 'meta', where tensors hold no values.")
+
+
+def is_pillow(value: Any) -> bool:
+    """Return whether a value is an image from Pillow, which need not be installed."""
+    return type(value).__module__.split(".")[0] == "PIL"
+
+
+def check_edges(data: "Data") -> None:
+    """Raise an InputError for an edge list or edge features that do not fit the graph."""
+    edges, features = data.edge_index, data.edge_attr
+    if not isinstance(edges, torch.Tensor):
+        return
+    whole = not (edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool)
+    if edges.dim() != 2 or len(edges) != 2 or not whole:
+        raise InputError(
+            f"edge_index must hold whole numbers in the shape (2, E); it has"
+            f" {edges.dtype} in the shape {tuple(edges.shape)}."
+        )
+    nodes = data.num_nodes  # PyG counts them at every call
+    if edges.numel() and nodes:
+        low, high = map(int, edges.aminmax())
+        if low < 0 or high >= nodes:
+            raise InputError(
+                f"edge_index refers to node {high if low >= 0 else low}; the graph has"
+                f" {nodes} nodes, counted from 0."
+            )
+    if isinstance(features, torch.Tensor):
+        rows = len(features) if features.dim() else 0
+        if rows != edges.shape[1]:
+            raise InputError(
+                f"edge_attr has {rows} rows for the {edges.shape[1]} edges in edge_index."
+            )

@@ -1,0 +1,163 @@
+"""Make intervals and sets of classes that hold at a given rate.
+
+This is split conformal prediction (Vovk 2005, chapter 4). It needs molecules that the model did not
+learn from. Each error on them is divided by how difficult its molecule was, which depends on the
+nearest training compound (Papadopoulos 2011). A new interval is as wide as the required share of
+these errors. If new molecules are of the same kind, it holds at that rate, whatever the model. The
+scores are in `conformal.json` beside the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.tasks import Task, TaskSet
+
+__all__ = ["LEVEL", "Conformal", "from_json", "require_level", "to_json"]
+
+FloatArray = NDArray[np.float64]
+LEVEL = 0.9
+VALUES = ""  # the key under which a regression keeps its scores
+
+
+@dataclass(frozen=True, eq=False)
+class Conformal:
+    """How wrong a model is for one task, on molecules that it did not learn from.
+
+    Args:
+        scores: for each class, the scores (n,) of the molecules measured in it. A regression has
+            its scores under "". The score of a regression is |measured - predicted|, in the unit;
+            that of a class is the logit margin of the best other class over the measured one. Both
+            are divided by the molecule's difficulty.
+        slope: how fast difficulty grows away from the training set.
+    """
+
+    scores: Mapping[str, Sequence[float]]
+    slope: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """The number of scores."""
+        return sum(map(len, self.scores.values()))
+
+    def difficulty(self, similarity: float | None) -> float:
+        """Return the difficulty of a molecule, `1 + slope (1 - similarity)`.
+
+        Args:
+            similarity: to the nearest training compound. None counts as 0.
+        """
+        return 1 + self.slope * (1 - (similarity or 0.0))
+
+    def interval(
+        self, value: float, similarity: float | None, level: float = LEVEL
+    ) -> tuple[float, float]:
+        """Return the interval around a predicted value. Too few scores make it infinite."""
+        half = self._quantile(VALUES, level) * self.difficulty(similarity)
+        return value - half, value + half
+
+    def classes(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """Return the predicted class, and all others that cannot be excluded at this level."""
+        fitting = self.fitting(probabilities, similarity, level)
+        best = max(probabilities.values())
+        return tuple(name for name, p in probabilities.items() if p == best or name in fitting)
+
+    def fitting(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """Return the classes that cannot be excluded at this level.
+
+        A class is kept if its margin is no worse than that of a share `level` of the molecules
+        measured in it. At a low level only clear classes remain. For an odd molecule there may be
+        none.
+        """
+        with np.errstate(divide="ignore"):  # a probability may round to 0
+            logits = dict(zip(probabilities, np.log(list(probabilities.values())), strict=True))
+        difficulty = self.difficulty(similarity)
+        margins = {
+            name: max(other for key, other in logits.items() if key != name) - logit
+            for name, logit in logits.items()
+        }
+        return tuple(
+            name
+            for name, margin in margins.items()
+            if margin / difficulty <= self._quantile(name, level)
+        )
+
+    def _quantile(self, name: str, level: float) -> float:
+        """Return the score that a share `level` of new molecules does not exceed."""
+        scores = self._sorted.get(name, np.empty(0))
+        rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
+        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+
+    @cached_property
+    def _sorted(self) -> dict[str, FloatArray]:
+        return {name: np.sort(np.asarray(values, float)) for name, values in self.scores.items()}
+
+
+def require_level(level: float) -> float:
+    """Return the level, or raise a ValueError unless it lies between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"the level is a share between 0 and 1, such as {LEVEL}, not {level}.")
+    return level
+
+
+def to_json(tasks: Mapping[str, Conformal]) -> dict[str, Any]:
+    """Turn the scores of all tasks into JSON values that `from_json` can read."""
+    return {
+        name: {
+            "slope": conformal.slope,
+            "scores": {
+                key: [float(f"{v:.5g}") for v in values] for key, values in conformal.scores.items()
+            },
+        }
+        for name, conformal in tasks.items()
+    }
+
+
+def from_json(content: Any, config: TaskSet) -> dict[str, Conformal]:
+    """Read what `to_json` returned, or raise a ValueError that names the key at fault."""
+    task_of = {task.name: task for task in config.tasks}
+    return {
+        name: _read(entry, task_of.get(name), f"task {name!r}")
+        for name, entry in _mapping(content, "'tasks'").items()
+    }
+
+
+def _read(content: Any, task: Task | None, where: str) -> Conformal:
+    """Read the entry of one task, which error messages call `where`."""
+    if task is None:
+        raise ValueError(f"{where} is not a task of the model")
+    entry = _mapping(content, where)
+    scores = _mapping(entry.get("scores"), f"{where}, key 'scores'")
+    if unknown := sorted(set(scores) - set(task.classes or (VALUES,))):
+        raise ValueError(f"{where}, key 'scores': {unknown[0]!r} is not a class of the task")
+    read = {key: _numbers(values, f"{where}, scores {key!r}") for key, values in scores.items()}
+    if not task.classes and any(value < 0 for values in read.values() for value in values):
+        raise ValueError(f"{where}: a score is negative")
+    (slope,) = _numbers([entry.get("slope")], f"{where}, key 'slope'")
+    if slope < 0:
+        raise ValueError(f"{where}, key 'slope': it is negative")
+    return Conformal(read, slope)
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is not a JSON object")
+    return value
+
+
+def _numbers(values: Any, where: str) -> list[float]:
+    if not isinstance(values, list) or not all(
+        type(value) in (int, float) and abs(value) < 1e300 for value in values
+    ):
+        raise ValueError(f"{where}: not a list of finite numbers")
+    return [float(value) for value in values]

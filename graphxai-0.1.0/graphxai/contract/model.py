@@ -1,0 +1,153 @@
+"""The contract between explainers and models.
+
+An explainer asks a model for three things: tokens, outputs from tokens, and (through
+`rules.conservative.record`) the attention probabilities of a pass.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from graphxai.rules.conservative import rules_suspended
+from graphxai.runtime.randomness import one_draw
+
+from .tasks import TaskSet
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from.
+
+    Args:
+        name: the model's name.
+        sha256: the SHA-256 of its weights.
+        metadata: what its folder says about it.
+        folder: the folder that it was loaded from.
+    """
+
+    name: str = "unnamed"
+    sha256: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+class NoAttentionError(ValueError):
+    """A method reads attention, but the model has no attention that it can see."""
+
+
+@runtime_checkable
+class ExplainableModel(Protocol):
+    """What a model must offer to be explained. The Graphormer and any wrapped model do.
+
+    A batch is whatever the model's `collate` returns: it has a length B, `mask` (B, N),
+    `num_nodes` (B,) and `x` (B, N, ...).
+    """
+
+    @property
+    def config(self) -> TaskSet:
+        """The model's tasks, and whatever else describes the model."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is in training mode, with dropout on."""
+        ...
+
+    def embed(self, batch: Any) -> Tensor:
+        """Return the tokens (B, T, D) that enter the first layer, graph token first."""
+        ...
+
+    def encode(self, tokens: Tensor, batch: Any, keep: Tensor | None = None) -> Tensor:
+        """Return the outputs (B, num_outputs). Nodes where `keep` (B, N) is False are hidden."""
+        ...
+
+    def split_by_feature(self, batch: Any, gradient: Tensor) -> Tensor | None:
+        """Split every node's `embedding . gradient` exactly into parts (B, N, F) by feature.
+
+        Return None if the model cannot.
+        """
+        ...
+
+    def train(self, mode: bool = True) -> "ExplainableModel":
+        """Switch training mode, and with it dropout, on or off."""
+        ...
+
+
+_lock = threading.Lock()
+_users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Put a model into eval mode within the block. The last block to end restores its mode.
+
+    Several threads may use one model at the same time. If the model has an `evaluating` method, as
+    wrapped models do, the model looks after its mode itself.
+    """
+    if (evaluating_itself := getattr(model, "evaluating", None)) is not None:
+        with evaluating_itself():
+            yield
+        return
+    with _lock:
+        count, was_training = _users.get(model, (0, bool(model.training)))
+        _users[model] = (count + 1, was_training)
+        if model.training:
+            model.train(False)
+    try:
+        yield
+    finally:
+        with _lock:
+            count, was_training = _users[model]
+            if count > 1:
+                _users[model] = (count - 1, was_training)
+            else:
+                del _users[model]
+                if was_training:
+                    model.train(True)
+
+
+@contextmanager
+def explaining(model: ExplainableModel) -> Iterator[None]:
+    """Put a model into eval mode and turn gradients on within the block.
+
+    Whatever the caller set before does not matter within the block and is restored at its end. The
+    caller's rules do not apply within the block either.
+
+    Raises:
+        TypeError: the model does not meet the contract.
+        ValueError: the weights cannot carry gradients.
+    """
+    require_contract(model)
+    if any(value.is_inference() for value in getattr(model, "parameters", tuple)()):
+        raise ValueError(
+            f"{type(getattr(model, 'module', model)).__name__} has weights that were created in"
+            " torch.inference_mode() and cannot carry gradients: create or load the model outside"
+            " of it (torch.no_grad() works)."
+        )
+    with (
+        evaluating(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        rules_suspended(),
+        one_draw(),
+    ):
+        yield
+
+
+def require_contract(model: Any) -> None:
+    """Raise TypeError if the model cannot be explained, and say what it needs."""
+    if isinstance(model, ExplainableModel):
+        return
+    name = model.__name__ if isinstance(model, type) else type(model).__name__
+    raise TypeError(
+        f"{name} cannot be explained: a model needs embed(batch),"
+        " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
+        " graphxai.wrap adds them to any PyTorch model."
+    )

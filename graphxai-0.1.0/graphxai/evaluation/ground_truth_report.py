@@ -1,0 +1,250 @@
+"""Train on a rule, explain, score against the atoms that the rule names, and write tables."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rdkit import Chem
+
+from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
+from graphxai.datasets.rules import RULES
+from graphxai.explainers.registry import Method
+from graphxai.explanation.files import write_csv
+from graphxai.models.graphormer import Graphormer, load_checkpoint
+from graphxai.runtime.writing import write_whole
+
+from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth, model_score
+from .statistics import bootstrap, compare_pairs
+
+# Rules with hundreds of alerts or odd rings need more molecules, and weights pretrained on
+# molecules.
+FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
+TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
+ROWS, SCORES = "rows.csv", "scores.json"
+FURTHER = {
+    "Mean ROC-AUC of the bonds": "bond_roc_auc",
+    "False positives among the nodes where nothing is true": "false_positives",
+    "False positives among the bonds where nothing is true": "bond_false_positives",
+}
+FEWER_IS_BETTER = ("false_positives", "bond_false_positives")
+
+
+def benchmark_rule(
+    name: str,
+    folder: Path,
+    methods: Sequence[Method],
+    *,
+    molecules: Sequence[str] | None = None,
+    data: str | Path | None = None,
+    limit: int = 100,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> None:
+    """Train on a rule, explain test molecules with a truth, and store rows and scores.
+
+    Bonds are scored as well as atoms. The same number of test molecules in which nothing is true
+    are explained too, and atoms that stand out in them are false positives. Results that are
+    already in `folder` are not computed again.
+
+    Args:
+        name: the name of the rule.
+        folder: the folder of the results. The training run is in its sub-folder `run`.
+        methods: names of methods, or explainers.
+        molecules: SMILES to choose from. None takes the tables in the data folder.
+        data: the data folder with those tables.
+        limit: how many molecules with a truth, and how many without, are explained at most.
+        seed: the seed for the choice of molecules and for the training.
+        progress: whether to show progress bars. None shows them only on a terminal.
+
+    Raises:
+        ValueError: no test molecule has true atoms.
+    """
+    from graphxai.learning.recipes.rules import train_rule
+
+    if (folder / SCORES).exists():
+        return
+    smiles = list(local_smiles(data) if molecules is None else molecules)
+    options = {"size": 4000} | TRAINING.get(name, {})
+    checkpoint = train_rule(
+        folder / "run",
+        name,
+        molecules=smiles,
+        seed=seed,
+        resume=True,
+        accelerator="cpu",
+        progress=bool(progress),
+        **options,
+    )
+    model = load_checkpoint(checkpoint)
+    dataset = rule_dataset(smiles, name, size=options["size"], seed=seed)
+    test = list(dataset.split.test)
+    with_truth = dataset.scored(limit=limit)
+    if not with_truth:
+        raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
+    truths = [dataset.truths[k] for k in with_truth]
+    explained = [dataset.smiles[k] for k in with_truth]
+    bonds = [rule_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
+    rows = measure(
+        model,
+        explained,
+        truths,
+        methods,
+        # no bond is true if all true atoms are halogens
+        bonds if any(true.any() for _, true in bonds) else None,
+        _without_truth(dataset)[:limit],
+        progress=progress,
+    )
+    scores = {
+        "question": RULES[name].question,
+        "model": model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test]),
+        "train": len(dataset.split.train),
+        "test": len(test),
+        "explained": len(explained),
+        "share true": mean_share(truths),
+    }
+    store(folder, rows, scores)
+
+
+def _without_truth(dataset: RuleDataset) -> list[str]:
+    """Return the test molecules in which no atom is true. A rule with shares has none."""
+    test = ((dataset.smiles[k], dataset.truths[k]) for k in dataset.split.test)
+    return [text for text, truth in test if truth.dtype == bool and not truth.any()]
+
+
+def measure(
+    model: Graphormer,
+    inputs: Sequence[Any],
+    truths: Sequence[np.ndarray],
+    methods: Sequence[Method],
+    bonds: Sequence[tuple[np.ndarray, np.ndarray]] | None,
+    nothing: Sequence[Any],
+    ends: Sequence[np.ndarray] | None = None,
+    *,
+    target: Any = None,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Return the rows of a task, for inputs with a truth and inputs in which nothing is true.
+
+    Args:
+        model: the model that is explained.
+        inputs: inputs with a truth.
+        truths: the truths of these inputs, see `evaluate_truth`.
+        methods: names of methods, or explainers.
+        bonds: for each of `inputs`, the ends (M, 2) of its bonds and which bonds are true (M,).
+        nothing: inputs in which nothing is true.
+        ends: for each of `nothing`, the ends (M, 2) of its bonds. If they are given, methods that
+            only explain bonds are measured too.
+        target: see `explain`.
+        progress: whether to show a progress bar. None shows it only on a terminal.
+    """
+    options = {"target": target, "bonds": bonds, "progress": progress}
+    rows = [evaluate_truth(model, inputs, truths, methods, **options)]
+    if nothing:
+        rows.append(evaluate_nothing(model, nothing, methods, target=target, ends=ends))
+    if bonds is not None and ends is not None:
+        rows.append(evaluate_bonds(model, inputs, bonds, target=target))
+        no_true_bond = [(pairs, np.zeros(len(pairs), dtype=bool)) for pairs in ends]
+        rows.append(evaluate_bonds(model, nothing, no_true_bond, target=target))
+    return pd.concat(rows, ignore_index=True)
+
+
+def rule_bonds(rule: str, smiles: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends (M, 2) of a molecule's bonds, and which of them are true (M,)."""
+    mol = Chem.MolFromSmiles(smiles)
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    return np.array(ends, dtype=int).reshape(-1, 2), RULES[rule].true_bonds(mol)
+
+
+def mean_share(truths: Sequence[np.ndarray]) -> float | None:
+    """Return the mean share of true nodes, or None if the truth consists of signed shares."""
+    return None if truths[0].dtype != np.bool_ else float(np.mean([t.mean() for t in truths]))
+
+
+def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
+    """Write the rows and scores of a task. The scores come last, as a sign that it is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, folder / ROWS, index=False)
+    write_whole(folder / SCORES, json.dumps(scores, indent=1) + "\n")
+
+
+def wide(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a row per graph and a column per method, in the order in which the methods ran."""
+    chosen = rows[rows.metric == metric]
+    return chosen.pivot(index="graph", columns="method", values="value")[chosen.method.unique()]
+
+
+def not_above_random(values: pd.DataFrame) -> set[str]:
+    """Return the methods that are not better than random (paired Wilcoxon test, Holm, 5 %)."""
+    complete = values.fillna(0.0)  # constant relevance has no correlation, which counts as zero
+    arrays = {name: complete[name].to_numpy() for name in complete}
+    tests = compare_pairs(arrays, [(name, "random") for name in arrays if name != "random"])
+    return {t.first for t in tests if not (t.significant and t.difference.mean > 0)} | {"random"}
+
+
+def detail(rows: pd.DataFrame) -> str:
+    """Return a Markdown table of means with 95 % intervals, with a row per method."""
+    names = list(rows.metric.unique())
+    lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for method in rows.method.unique():
+        cells = []
+        for name in names:
+            every = rows[(rows.method == method) & (rows.metric == name)].value
+            values = every.dropna()
+            lost = len(every) - len(values)
+            shown = str(bootstrap(values.to_numpy())) if len(values) else "not defined"
+            cells.append(shown + (f" ({lost} not defined)" if lost and len(values) else ""))
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
+    """Return a Markdown table of a metric's means by method and task.
+
+    A * marks a mean that is not better than random. False positives have no marks, because fewer
+    are better. The task `logp` has Spearman's correlation in place of "roc_auc".
+    """
+    columns = {}
+    for name, rows in tasks.items():
+        shown = "rank_correlation" if name == "logp" and metric == "roc_auc" else metric
+        if shown not in set(rows.metric):
+            continue
+        values = wide(rows, shown)
+        weak = set() if metric in FEWER_IS_BETTER else not_above_random(values)
+        columns[name] = {m: f"{values[m].mean():.3f}{'*' * (m in weak)}" for m in values}
+    if not columns:
+        return ""
+    table = pd.DataFrame(columns).fillna("")
+    lines = [f"| method | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
+    lines += [f"| `{m}` | {' | '.join(map(str, row))} |" for m, row in table.iterrows()]
+    return "\n".join(lines) + "\n"
+
+
+def describe(scores: dict[str, dict[str, Any]]) -> str:
+    """Return a Markdown table of tasks, with the model's score and the share of true nodes."""
+    lines = [
+        "| task | question | training graphs | model on n test graphs | explained | true nodes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, s in scores.items():
+        share = "signed shares" if s["share true"] is None else f"{s['share true']:.0%}"
+        lines.append(
+            f"| {name} | {s['question']} | {s['train']:,} | {s['model'][0]} {s['model'][1]:.3f}"
+            f" (n = {s['test']:,}) | {s['explained']} | {share} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def tables(out: Path, names: Sequence[str]) -> str:
+    """Return Markdown for the tasks stored in `out`, with models, an overview, and every metric."""
+    rows = {name: pd.read_csv(out / name / ROWS) for name in names}
+    scores = {name: json.loads((out / name / SCORES).read_text()) for name in names}
+    parts = [describe(scores), overview(rows)]
+    for title, metric in FURTHER.items():
+        if shown := overview(rows, metric):
+            parts.append(f"## {title}\n\n{shown}")
+    for name in names:
+        parts.append(f"### {name}, n = {scores[name]['explained']}\n\n{detail(rows[name])}")
+    return "\n".join(parts)

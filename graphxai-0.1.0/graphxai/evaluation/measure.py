@@ -1,0 +1,275 @@
+"""Measure all values for all methods on a chunk of graphs, in shared forward passes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphxai.adapters.removal import Operator, Resampling
+from graphxai.contract.inputs import Input
+from graphxai.contract.target import Target
+from graphxai.explainers import Explainer
+from graphxai.explanation.compute.explaining import explanations_or_errors
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.explanation import Explanation
+
+from .curves import Series, several_series
+from .method_values import GRID
+from .metrics import Metric
+from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
+from .store import Key, Unit
+from .truth_metrics import rank_correlation
+
+COALITIONS = 64  # drawn for each graph
+NO_REMOVAL = "none"  # the operator of values that do not depend on removal
+Item = tuple[Key, Input]
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """What to measure on every graph.
+
+    Args:
+        explainers: the methods to measure.
+        metrics: the metrics to compute.
+        operators: how nodes are removed.
+        steps: the number of points of a curve. None takes every number of nodes.
+        seed: the seed of all random numbers.
+        judges: by operator, the model that computes the curves in place of the explained model.
+        resampling: how `resample` draws atoms, if it is among the operators.
+    """
+
+    explainers: tuple[Explainer, ...]
+    metrics: tuple[Metric, ...]
+    operators: tuple[Operator, ...]
+    steps: int | None
+    seed: int
+    judges: Mapping[str, Model] = field(default_factory=dict)
+    resampling: Resampling | None = None
+
+    def has(self, name: str) -> bool:
+        """Return whether the metric of this name is wanted."""
+        return any(metric.name == name for metric in self.metrics)
+
+
+def measure(
+    model: Model,
+    plan: MeasurementPlan,
+    chunk: Sequence[Item],
+    target: Target,
+    done: set[tuple[Key, str]],
+) -> Iterator[list[Unit]]:
+    """Yield the units of each graph of a chunk, except for those already done."""
+    explanations: dict[str, dict[Key, Explanation | str]] = {}
+    stability: dict[str, dict[Key, float]] = {}
+    stages: dict[str, dict[Key, dict[str, float]]] = {}
+    seconds: dict[str, float] = {}  # the time of one explanation, by method
+    for explainer in plan.explainers:
+        left = [item for item in chunk if (item[0], explainer.name) not in done]
+        if not left:
+            continue
+        begun = perf_counter()
+        explanations[explainer.name] = explained_or_reason(model, left, explainer, target)
+        seconds[explainer.name] = (perf_counter() - begun) / len(left)
+        usable = {
+            k: e for k, e in explanations[explainer.name].items() if isinstance(e, Explanation)
+        }
+        again = [item for item in left if item[0] in usable]
+        if plan.has("max_sensitivity"):
+            stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
+        if plan.has("model_randomisation"):
+            stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
+    by_graph = {
+        key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
+        for key, _ in chunk
+    }
+    series = _series(model, plan, chunk, by_graph, target)
+    for key, item in chunk:
+        units = _units(plan, key, item, by_graph[key], series.get(key, {}))
+        yield [
+            _with_checks(
+                replace(unit, seconds=seconds[unit.method]),
+                stability.get(unit.method, {}).get(key),
+                stages.get(unit.method, {}).get(key),
+            )
+            for unit in units
+        ]
+
+
+def explained_or_reason(
+    model: Any, items: Sequence[Item], explainer: Explainer, target: Target
+) -> dict[Key, Explanation | str]:
+    """Return each graph's explanation, or the reason why there is none.
+
+    A user's method may raise any exception. It becomes the note of the row.
+    """
+    try:
+        computed = dict(explanations_or_errors(model, items, explainer, target=target))
+    except Exception as error:
+        if len(items) == 1:
+            return {items[0][0]: f"{type(error).__name__}: {error}"}
+        alone = [explained_or_reason(model, [item], explainer, target) for item in items]
+        return {key: value for by_key in alone for key, value in by_key.items()}
+    not_finite = "the scores are not finite."
+    return {
+        key: not_finite if isinstance(explanation, Exception) else explanation
+        for key, explanation in computed.items()
+    }
+
+
+def _series(
+    model: Model,
+    plan: MeasurementPlan,
+    chunk: Sequence[Item],
+    explanations: Mapping[Key, Mapping[str, Explanation | str]],
+    target: Target,
+) -> dict[Key, dict[str, dict[str, Series]]]:
+    """Return the series by key, operator and method, for all graphs of a chunk together.
+
+    If no metric removes nodes, two points are enough, and the operator is "none".
+    """
+    good = {
+        key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
+        for key, of in explanations.items()
+    }
+    items = [(key, item.data) for key, item in chunk if good[key]]
+    graphs = [data for _, data in items]
+    scores = [list(good[key].values()) for key, _ in items]
+    series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
+    removes = any(metric.removal for metric in plan.metrics)
+    wanted: list[tuple[str, Operator, int | None]] = [(NO_REMOVAL, "mask", 2)]
+    if removes:
+        wanted = [(name, name, plan.steps) for name in plan.operators]
+    for name, operator, steps in wanted if items else ():
+        judge = plan.judges.get(name, model)
+        options: dict[str, Any] = {"operator": operator, "resampling": plan.resampling}
+        if any(metric.coalitions for metric in plan.metrics):
+            options["coalitions"] = COALITIONS
+        curves = several_series(judge, graphs, scores, target, steps=steps, **options)
+        for (key, _), of_graph in zip(items, curves, strict=True):
+            series[key][name] = dict(zip(good[key], of_graph, strict=True))
+    return series
+
+
+def unmeasured(
+    plan: MeasurementPlan, key: Key, item: Input, note: str, done: set[tuple[Key, str]]
+) -> list[Unit]:
+    """Return the units of a graph that could not be measured, with a note that says why."""
+    names = [explainer.name for explainer in plan.explainers if (key, explainer.name) not in done]
+    return _units(plan, key, item, dict.fromkeys(names, note), {})
+
+
+def _units(
+    plan: MeasurementPlan,
+    key: Key,
+    item: Input,
+    explanations: Mapping[str, Explanation | str],
+    series: Mapping[str, Mapping[str, Series]],
+) -> list[Unit]:
+    """Return one unit for each method on one graph, given its series by operator and method."""
+    blank = Unit("", key, "", "", item.num_nodes)
+    units = []
+    for name, explanation in explanations.items():
+        if isinstance(explanation, str):
+            values = _undefined(plan)
+            units.append(replace(blank, method=name, values=values, note=explanation))
+            continue
+        series_of_method = {operator: of[name] for operator, of in series.items()}
+        ledger = explanation.ledger.to_dict() if explanation.additive else {}
+        units.append(
+            replace(
+                blank,
+                method=name,
+                target=explanation.target,
+                values=_values(plan, series_of_method),
+                curves={o: _curves(s) for o, s in series_of_method.items() if o != NO_REMOVAL},
+                ledger={k: v for k, v in ledger.items() if isinstance(v, float)},
+            )
+        )
+    return units
+
+
+def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
+    """Return all values that follow from the curves."""
+    values: dict[str, dict[str, float]] = {}
+    for metric in plan.metrics:
+        if metric.measure is None:
+            continue
+        if metric.removal:
+            for operator, of_operator in series.items():
+                values.setdefault(operator, {})[metric.name] = float(metric.measure(of_operator))
+        else:
+            of_operator = next(iter(series.values()))
+            values.setdefault(NO_REMOVAL, {})[metric.name] = float(metric.measure(of_operator))
+    return values
+
+
+def _undefined(plan: MeasurementPlan) -> dict[str, dict[str, float]]:
+    values: dict[str, dict[str, float]] = {}
+    for metric in plan.metrics:
+        for operator in plan.operators if metric.removal else (NO_REMOVAL,):
+            values.setdefault(operator, {})[metric.name] = float("nan")
+    return values
+
+
+def _curves(series: Series) -> dict[str, list[float]]:
+    """Return activation and pruning on the common grid of fractions."""
+    curves = {"activation": series.activation, "pruning": series.pruning}
+    return {
+        name: np.interp(GRID, curve.fractions.numpy(), curve.values.numpy()).tolist()
+        for name, curve in curves.items()
+    }
+
+
+def _sensitivity(
+    model: Model,
+    plan: MeasurementPlan,
+    items: Sequence[Item],
+    explainer: Explainer,
+    target: Target,
+    before: Mapping[Key, Explanation],
+) -> dict[Key, float]:
+    """Return the largest relative change of each graph's scores over several draws of noise."""
+    largest: dict[Key, float] = {}
+    for draw in range(DRAWS if items else 0):
+        noisy = NoisyModel(model, plan.seed * DRAWS + draw)
+        for key, after in explained_or_reason(noisy, items, explainer, target).items():
+            if isinstance(after, Explanation):
+                change = relative_change(before[key].relevance, after.relevance)
+                largest[key] = max(largest.get(key, change), change)
+    return largest
+
+
+def _randomised(
+    model: Model,
+    plan: MeasurementPlan,
+    items: Sequence[Item],
+    explainer: Explainer,
+    target: Target,
+    before: Mapping[Key, Explanation],
+) -> dict[Key, dict[str, float]]:
+    """Return |rank correlation| of each graph's scores before and after each shuffling stage."""
+    stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
+    for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
+        for key, after in explained_or_reason(shuffled, items, explainer, target).items():
+            if isinstance(after, Explanation):
+                rho = rank_correlation(before[key].relevance, after.relevance)
+                stages[key][block] = abs(rho)
+    return stages
+
+
+def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
+    """Add the values of the checks that were made to a unit."""
+    added = {}
+    if sensitivity is not None:
+        added["max_sensitivity"] = sensitivity
+    if stages:
+        added["model_randomisation"] = list(stages.values())[-1]
+    if not added:
+        return unit
+    others = unit.values.get(NO_REMOVAL, {})
+    values = unit.values | {NO_REMOVAL: others | added}
+    return replace(unit, values=values, stages=dict(stages or {}))

@@ -1,0 +1,276 @@
+"""Metrics of faithfulness. Each is a function of a graph's `Series`.
+
+In their descriptions, p is the probability of the explained class for the whole graph, p(top k) for
+only the k most relevant nodes, and p(rest k) for the graph without them. If a source averages over
+a data set, the metric here is the contribution of one graph, so that every mean comes with an
+interval.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphxai.runtime.suggestions import did_you_mean
+
+from .curves import Curve, Series
+
+TENTHS = tuple(k / 10 for k in range(1, 10))
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
+EXPLANATION = 0.25  # the share of the nodes that Agarwal 2023 counts as the explanation
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How an explanation is measured.
+
+    Args:
+        name: the name of the metric.
+        higher_is_better: whether larger values are better.
+        source: the paper that defines it.
+        summary: what it measures, in one line.
+        measure: computes it from a graph's `Series`. It is None if the metric needs more than that,
+            see `sanity_checks`.
+        classes_only: whether it needs probabilities, so that it does not apply to a regression.
+        removal: whether it depends on how nodes are removed.
+        coalitions: whether it needs the outputs for random coalitions of nodes.
+    """
+
+    name: str
+    higher_is_better: bool
+    source: str
+    summary: str
+    measure: Callable[[Series], float] | None
+    classes_only: bool = False
+    removal: bool = True
+    coalitions: bool = False
+
+    @property
+    def direction(self) -> str:
+        """Which way is better, in words."""
+        return "higher is better" if self.higher_is_better else "lower is better"
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def metric(
+    higher_is_better: bool,
+    source: str,
+    *,
+    classes_only: bool = False,
+    removal: bool = True,
+    coalitions: bool = False,
+) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
+    """Register a function of a graph's `Series` as a metric under the function's name.
+
+    The first line of its docstring becomes the summary. Arguments are as for `Metric`.
+    """
+
+    def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
+        name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
+        METRICS[name] = Metric(
+            name, higher_is_better, source, summary, measure, classes_only, removal, coalitions
+        )
+        return measure
+
+    return add
+
+
+@metric(True, "Ali 2022, node activation")
+def auac(series: Series) -> float:
+    """Area under p(top k) against the fraction of nodes."""
+    return series.activation.area
+
+
+@metric(False, "Ali 2022, node pruning")
+def au_mse(series: Series) -> float:
+    """Area under the squared distance of logits as nodes of small |relevance| are removed."""
+    return series.pruning.area
+
+
+@metric(True, "Blücher 2024, symmetric relevance gain")
+def srg(series: Series) -> float:
+    """Area between p(top k) and p(rest k), which depends only on the order of the nodes."""
+    fractions, both = series.fractions, series.with_top - series.without_top
+    return Curve(fractions, both).area
+
+
+@metric(False, "Chefer 2021b, positive perturbation", classes_only=True)
+def positive_perturbation(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the explained class still wins without the top k."""
+    return _mean(_winner(series.logits_without_top, series, k) == series.explained for k in TENTHS)
+
+
+@metric(True, "Chefer 2021b, negative perturbation", classes_only=True)
+def negative_perturbation(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the explained class still wins without the bottom k."""
+    return _mean(_winner(series.logits_with_top, series, 1 - k) == series.explained for k in TENTHS)
+
+
+@metric(True, "Song 2024, appendix D")
+def aopc(series: Series) -> float:
+    """Mean of p - p(rest k) over k = 10 %, 20 %, ... 90 % of the nodes."""
+    rest = series.without_top
+    return _mean(series.full - series.at(rest, k) for k in TENTHS)
+
+
+@metric(False, "Song 2024, appendix D", classes_only=True)
+def lodds(series: Series) -> float:
+    """Mean of ln(p(rest k) / p) over k = 10 %, 20 %, ... 90 % of the nodes."""
+    tiny, rest, full = 1e-12, series.without_top, max(series.full, 1e-12)
+    return _mean(math.log(max(series.at(rest, k), tiny) / full) for k in TENTHS)
+
+
+@metric(True, "DeYoung 2019, eq. 1 and 3")
+def comprehensiveness(series: Series) -> float:
+    """Mean of p - p(rest k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
+    rest = series.without_top
+    return _mean(series.full - series.at(rest, k) for k in BINS)
+
+
+@metric(False, "DeYoung 2019, eq. 2 and 3")
+def sufficiency(series: Series) -> float:
+    """Mean of p - p(top k) over k = 1 %, 5 %, 10 %, 20 %, 50 % of the nodes."""
+    top = series.with_top
+    return _mean(series.full - series.at(top, k) for k in BINS)
+
+
+@metric(True, "Amara 2022, fidelity+ (model), hard", classes_only=True)
+def fidelity_plus(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the predicted class changes without the top k."""
+    predicted = _winner(series.logits_with_top, series, 1.0)
+    return _mean(_winner(series.logits_without_top, series, k) != predicted for k in TENTHS)
+
+
+@metric(False, "Amara 2022, fidelity- (model), hard", classes_only=True)
+def fidelity_minus(series: Series) -> float:
+    """Share of k = 10 %, ... 90 % at which the top k alone give another predicted class."""
+    predicted = _winner(series.logits_with_top, series, 1.0)
+    return _mean(_winner(series.logits_with_top, series, k) != predicted for k in TENTHS)
+
+
+@metric(True, "Amara 2022, characterisation score", classes_only=True)
+def characterisation(series: Series) -> float:
+    """Harmonic mean of fidelity+ and 1 - fidelity-; 0 if both are 0."""
+    plus, minus = fidelity_plus(series), fidelity_minus(series)
+    total = plus + 1 - minus
+    return 2 * plus * (1 - minus) / total if total else 0.0
+
+
+@metric(False, "Agarwal 2023, graph explanation unfaithfulness", classes_only=True)
+def unfaithfulness(series: Series) -> float:
+    """1 - exp(-KL(p, p(top 25 %))) over all classes."""
+    full = series.logits_with_top[-1].double().log_softmax(-1)
+    part = series.logits_with_top[series.step(EXPLANATION)].double().log_softmax(-1)
+    divergence = float((full.exp() * (full - part)).sum())
+    return 1 - math.exp(-max(divergence, 0.0))
+
+
+@metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
+def partial_sums(series: Series) -> float:
+    """Squared error of the sums of relevance over random coalitions, relative to the variance."""
+    return _error_of_sums(series, scaled=False)
+
+
+@metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
+def partial_sums_scaled(series: Series) -> float:
+    """`partial_sums` of relevance that the best factor scales, for scores without a unit."""
+    return _error_of_sums(series, scaled=True)
+
+
+def _error_of_sums(series: Series, scaled: bool) -> float:
+    """Compute the mean of (v(S) - v(none) - sum of R over S)^2 over coalitions, over v's variance.
+
+    v is the explained logit, the difference of two if they are one logit's, or the value. The error
+    is 0 for the terms of an additive model, and NaN if v is constant.
+    """
+    if series.coalitions is None or series.logits_of_coalitions is None:
+        return float("nan")
+    value = _explained_value(series, series.logits_of_coalitions)
+    gain = value - _explained_value(series, series.logits_with_top[:1])
+    sums = series.coalitions.double() @ series.relevance.double()
+    if scaled:
+        sums = sums * float(sums @ gain) / max(float(sums @ sums), 1e-300)
+    variance = float(value.var(correction=0))
+    return float((gain - sums).square().mean()) / variance if variance else float("nan")
+
+
+def _explained_value(series: Series, logits: Tensor) -> Tensor:
+    """Return what is explained, (K,), from logits (K, C) of the classes or values (K, 1)."""
+    logits = logits.double()
+    if series.explained is None:
+        return logits[:, 0]
+    explained = logits[:, series.explained]
+    is_single_logit = logits.shape[1] == 2 and torch.equal(logits[:, 0], -logits[:, 1])
+    return 2 * explained if is_single_logit else explained
+
+
+@metric(True, "Chalasani 2020, Gini index", removal=False)
+def sparsity(series: Series) -> float:
+    """Gini index of |relevance|: 0 if all nodes are equal, near 1 if one node has it all."""
+    size = series.relevance.double().abs().sort().values
+    n, total = len(size), float(size.sum())
+    if not total:
+        return float("nan")
+    rank = torch.arange(1, n + 1, dtype=torch.double)
+    return float((size * (2 * rank - n - 1)).sum() / (n * total))
+
+
+@metric(False, "Bhatt 2020, complexity", removal=False)
+def complexity(series: Series) -> float:
+    """Entropy (nats) of each node's share of the sum of |relevance|."""
+    size = series.relevance.double().abs()
+    if not float(size.sum()):
+        return float("nan")
+    return float(torch.special.entr(size / size.sum()).sum())
+
+
+METRICS["max_sensitivity"] = Metric(
+    "max_sensitivity",
+    higher_is_better=False,
+    source="Yeh 2019, max-sensitivity",
+    summary="Largest relative change of the scores under small noise on the node embeddings.",
+    measure=None,
+    removal=False,
+)
+METRICS["model_randomisation"] = Metric(
+    "model_randomisation",
+    higher_is_better=False,
+    source="Adebayo 2018, cascading randomisation",
+    summary="|Spearman correlation| of the scores with those of the model after shuffling weights.",
+    measure=None,
+    removal=False,
+)
+
+
+def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
+    """Return metrics by name for a kind of task, where "all" means those that fit it.
+
+    Raises:
+        ValueError: a metric is unknown or does not fit the task.
+    """
+    if names == "all":
+        return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in METRICS:
+            hint = did_you_mean(name, METRICS)
+            raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.{hint}")
+        if METRICS[name].classes_only and kind == "regression":
+            raise ValueError(f"metric {name!r} needs probabilities, which a regression lacks.")
+    if not chosen:
+        raise ValueError(f"no metric given; choose from {', '.join(METRICS)}.")
+    return [METRICS[name] for name in chosen]
+
+
+def _winner(logits: torch.Tensor, series: Series, fraction: float) -> int:
+    """Return the class with the largest logit at a fraction of the nodes."""
+    return int(logits[series.step(fraction)].argmax())
+
+
+def _mean(values: Iterable[float]) -> float:
+    figures = list(values)
+    return sum(figures) / len(figures)

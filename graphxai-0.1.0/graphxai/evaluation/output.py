@@ -1,0 +1,311 @@
+"""Write a report to a folder, with all rows, tables, tests and figures, and how they were made."""
+
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphxai.explanation.files import write_csv
+from graphxai.runtime.writing import atomic_write, write_whole
+
+from .figures import draw
+from .method_values import MethodValues
+from .metrics import METRICS
+from .paper_table import table_frame, table_latex
+from .robustness import SHARES
+from .statistics import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEADING = ("auac", "au_mse", "srg", "roar")  # the metrics that the summary tests
+
+
+def save_report(report: MethodValues, folder: Path) -> Path:
+    """Write the report to a folder.
+
+    The files are
+
+    * `results.csv`, and with pyarrow `results.parquet`: all rows;
+    * `comparisons.csv`: all tests;
+    * `summary.json` and `summary.md`: the summary for programs and readers;
+    * `table.csv` and `table.tex`: the summary's table for spreadsheets and papers;
+    * the figures as PNG and SVG.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(report.rows, folder / "results.csv", index=False)
+    if find_spec("pyarrow") is not None:
+        rows = report.rows.assign(graph=report.rows.graph.astype(str))
+        with atomic_write(folder / "results.parquet", "wb") as file:
+            rows.to_parquet(file, index=False)
+    write_csv(comparisons(report), folder / "comparisons.csv", index=False)
+    figures = _save_figures(report, folder)
+    summary = json.dumps(_summary(report), indent=1, allow_nan=False)
+    write_whole(folder / "summary.json", summary + "\n")
+    write_whole(folder / "summary.md", summary_markdown(report, figures))
+    write_csv(table_frame(report), folder / "table.csv", index=False)
+    write_whole(folder / "table.tex", table_latex(report))
+    return folder
+
+
+def comparisons(report: MethodValues) -> "pd.DataFrame":
+    """Compare all pairs of methods for each metric and operator, each with Holm's correction."""
+    import pandas as pd
+
+    rows = []
+    for operator in report.operators or ("none",):
+        for metric in report.metrics(operator):
+            for compared in report.compare(metric=metric, operator=operator):
+                rows.append({"operator": operator, "metric": metric} | compared.to_dict())
+    return pd.DataFrame(rows, columns=["operator", "metric", *COLUMNS])
+
+
+def summary_markdown(report: MethodValues, figures: list[str]) -> str:
+    """Write the report as Markdown text and tables."""
+    graphs = len({unit.graph for unit in report.units})
+    lines = [
+        "# Faithfulness",
+        "",
+        f"{graphs} graphs. Mean over graphs with 95 % bootstrap interval (4,000 resamplings); cells"
+        " based on fewer graphs say so.",
+        "",
+    ]
+    if report.rejected:
+        lines += [f"{len(report.rejected)} inputs were left out:", ""]
+        lines += [f"* {key}: {_cell(reason)}" for key, reason in report.rejected[:10]]
+        lines += [f"* and {len(report.rejected) - 10} more"] if len(report.rejected) > 10 else []
+        lines += [""]
+    for method, failed in report.failures.items():
+        lines += [
+            f"`{_cell(method)}` gave no scores for {len(failed)} graphs: {_cell(failed[0][1])}",
+            "",
+        ]
+    lines = [*lines[:2], *_robustness(report), *lines[2:]]
+    for operator in report.operators or ("none",):
+        lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
+        lines += _table(report, operator)
+        for metric in LEADING:
+            if metric in report.metrics(operator):
+                lines += _against_the_best(report, metric, operator)
+    lines += (
+        _times(report)
+        + _operators(report)
+        + _seeds(report)
+        + _conservation(report)
+        + _glossary(report)
+    )
+    lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
+    made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
+    lines += ["## How it was made", "", "```json", made, "```", ""]
+    return "\n".join(lines)
+
+
+def _robustness(report: MethodValues) -> list[str]:
+    """Write how the model itself fares with nodes removed at random."""
+    if not report.robustness:
+        return []
+    lines = ["The model itself, with shares of the nodes removed at random:", ""]
+    lines += [f"| removed by | | {' | '.join(f'{100 * share:.0f} %' for share in SHARES)} |"]
+    lines += ["|---" * (len(SHARES) + 2) + "|"]
+    lines += [
+        f"| `{operator}` | {of.measure} | {' | '.join(f'{value:.3f}' for value in of.values)} |"
+        for operator, of in report.robustness.items()
+    ]
+    return [*lines, "", *(line + "\n" for line in report.robustness_sentences())]
+
+
+def _table(report: MethodValues, operator: str) -> list[str]:
+    frame = report.table(operator)
+    lines = []
+    for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
+        some = frame.iloc[:, start : start + 6]
+        arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
+        lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
+        lines += [f"| {_name(report, name)} | {' | '.join(row)} |" for name, row in some.iterrows()]
+        lines += [""]
+    return lines
+
+
+def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
+    """Write the tests of the best method against every other method."""
+    if len(report.methods) < 2:
+        return []
+    best = report.ranking(metric, operator)[0]
+    lines = [
+        f"{_name(report, best)} has the best mean {metric}. Tests against it (Wilcoxon; Holm's"
+        " correction counts all pairs of methods, because the same graphs picked the best):",
+        "",
+        "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
+        "|---|---|---|---|---|",
+    ]
+    for c in report.against_the_best(metric, operator):
+        verdict = "" if c.significant else "not significant"
+        lines.append(
+            f"| {_name(report, c.second)} | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
+            f" | {verdict} |"
+        )
+    return [*lines, ""]
+
+
+def _times(report: MethodValues) -> list[str]:
+    """Write how long each method took."""
+    times = {name: time for name, time in report.seconds().items() if math.isfinite(time)}
+    if not times:
+        return []
+    lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
+    lines += ["| method | ms |", "|---|---|"]
+    return [*lines, *(f"| {_name(report, n)} | {1000 * t:.2f} |" for n, t in times.items()), ""]
+
+
+def _operators(report: MethodValues) -> list[str]:
+    if len(report.operators) < 2:
+        return []
+    lines = ["## Does the ranking depend on how nodes are removed?", ""]
+    lines += ["Kendall's tau between the rankings of methods by their means.", ""]
+    for metric in LEADING:
+        if metric in report.metrics(report.operators[0]):
+            frame = report.agreement(metric)
+            lines += [f"| {metric} | {' | '.join(frame.columns)} |"]
+            lines += ["|---" * (len(frame.columns) + 1) + "|"]
+            lines += [
+                f"| {name} | {' | '.join(f'{v:.2f}' for v in row)} |"
+                for name, row in frame.iterrows()
+            ]
+            lines += [""]
+    return lines
+
+
+def _seeds(report: MethodValues) -> list[str]:
+    if len({unit.checkpoint for unit in report.units}) < 2:
+        return []
+    lines = ["## Between checkpoints", ""]
+    for metric in LEADING:
+        if metric in report.metrics():
+            frame = report.seeds(metric)
+            lines += [f"| {metric} | {' | '.join(_cell(str(c)) for c in frame.columns)} |"]
+            lines += ["|---" * (len(frame.columns) + 1) + "|"]
+            lines += [
+                f"| {_name(report, name)} | {' | '.join(f'{v:.3f}' for v in row)} |"
+                for name, row in frame.iterrows()
+            ]
+            lines += [""]
+    return lines
+
+
+def _conservation(report: MethodValues) -> list[str]:
+    conserved = report.conservation()
+    if not conserved:
+        return []
+    lines = [
+        "## Conservation",
+        "",
+        "Sum of relevance (nodes and graph token) against the output. Gap: mean absolute"
+        " difference; unexplained: the same after adding biases.",
+        "",
+        "| method | slope | correlation | gap | unexplained |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{_cell(name)}` | {c.slope:.3f} | {c.correlation:.3f} | {c.gap:.3f}"
+        f" | {c.unexplained:.2g} |"
+        for name, c in conserved.items()
+    ]
+    return [*lines, ""]
+
+
+def _glossary(report: MethodValues) -> list[str]:
+    """Say what each metric measures."""
+    lines = [
+        "## What the metrics measure",
+        "",
+        "p is the probability of the explained class for the whole graph, p(top k) for only the k"
+        " most relevant nodes, and p(rest k) for the graph without these.",
+        "",
+    ]
+    measured = [METRICS[name] for name in report.metrics() if name in METRICS]
+    lines += [
+        f"* `{_cell(metric.name)}`: {_cell(metric.summary)} {metric.direction.capitalize()}"
+        f" ({_cell(metric.source)})."
+        for metric in measured
+    ]
+    return [*lines, ""] if measured else []
+
+
+def _summary(report: MethodValues) -> dict[str, Any]:
+    """Return the report as JSON values, for programs."""
+    results: dict[str, Any] = {}
+    for operator in report.operators or ("none",):
+        for metric in report.metrics(operator):
+            values = report.intervals(metric, operator)
+            results.setdefault(operator, {})[metric] = {
+                name: {k: _number(v) for k, v in vars(i).items()} for name, i in values.items()
+            }
+    return {
+        "graphs": len({unit.graph for unit in report.units}),
+        "rejected": [[key, reason] for key, reason in report.rejected],
+        "failures": {name: len(values) for name, values in report.failures.items()},
+        "results": results,
+        "seconds": {name: _number(time) for name, time in report.seconds().items()},
+        "agreement": {
+            metric: report.agreement(metric).map(_number).to_dict()
+            for metric in LEADING
+            if len(report.operators) > 1 and metric in report.metrics(report.operators[0])
+        },
+        "conservation": {
+            name: {
+                k: _number(getattr(c, k)) for k in ("slope", "correlation", "gap", "unexplained")
+            }
+            for name, c in report.conservation().items()
+        },
+        "settings": report.settings,
+    }
+
+
+def _save_figures(report: MethodValues, folder: Path) -> list[str]:
+    """Draw all figures that the report allows, and return their names."""
+    names = []
+    for operator in report.operators:
+        curves = ("activation", "pruning") if any(u.curves for u in report.units) else ()
+        for kind in (*curves, "forest"):
+            suffix = "" if operator == report.operators[0] else f"-{operator}"
+            _save(report, kind, folder / f"{kind}{suffix}", operator)
+            names.append(f"{kind}{suffix}")
+    if report.conservation():
+        _save(report, "conservation", folder / "conservation", None)
+        names.append("conservation")
+    if report.randomisation():
+        _save(report, "randomisation", folder / "randomisation", None)
+        names.append("randomisation")
+    return names
+
+
+def _save(report: MethodValues, kind: str, stem: Path, operator: str | None) -> None:
+    figure = draw(report, kind, operator)
+    with atomic_write(stem.with_suffix(".png"), "wb") as file:
+        figure.savefig(file, format="png", dpi=160)
+    figure.set_layout_engine("none")  # the PNG is laid out already, and this step takes longest
+    with atomic_write(stem.with_suffix(".svg"), "wb") as file:
+        figure.savefig(file, format="svg")
+
+
+def _arrow(metric: str) -> str:
+    if metric not in METRICS:
+        return ""
+    return "↑" if METRICS[metric].higher_is_better else "↓"
+
+
+def _number(value: Any) -> Any:
+    """Return a value for JSON, with None for NaN and infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _name(report: MethodValues, method: Any) -> str:
+    """Return a method's name in a table, with its note."""
+    name, note = _cell(method), report.labelled(method)[len(method) :]
+    return f"`{name}`{note}"
+
+
+def _cell(text: str) -> str:
+    """Make a text safe for a Markdown table, because users choose some of the names."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

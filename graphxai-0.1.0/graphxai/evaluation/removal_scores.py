@@ -1,0 +1,111 @@
+"""Score a model on graphs without random shares of their nodes (see `robustness`)."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
+from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import Model
+
+from .curves import class_logits
+from .measure import Item
+from .robustness import SHARES, Robustness
+from .store import Key
+from .targets import Labels, class_name
+
+DRAWS = 4  # random choices of nodes for each share and graph
+GRAPHS = 64  # removed from together
+
+
+def measure_robustness(
+    model: Model,
+    prepared: Sequence[Item],
+    target: Target,
+    labels: Labels | None,
+    operator: Operator,
+    seed: int,
+    resampling: Resampling | None = None,
+) -> Robustness:
+    """Score a model on graphs with random shares of their nodes removed.
+
+    Args:
+        target: names the task.
+        labels: true classes or values, by position or key. Graphs without a label are left out.
+        seed: draws the nodes, together with the features of each graph.
+    """
+    task = target.task_in(model.config)
+    of_task = Target(None, task.name)
+    predicted: list[Tensor] = []
+    for start in range(0, len(prepared), GRAPHS):
+        graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
+        keeps = [random_parts(data.x, int(data.num_nodes or 0), seed) for data in graphs]
+        outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
+        predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
+    answers = torch.stack(predicted)  # (graphs, SHARES * DRAWS, classes)
+    if task.kind == "regression":
+        numbers = answers[..., 0].double().numpy()
+        given = _given(prepared, labels, lambda label: None if label is None else float(label))
+    else:
+        numbers = answers.argmax(-1).double().numpy()
+        given = _given(
+            prepared, labels, lambda label: _number_of_class(task.classes, class_name(task, label))
+        )
+    truth = numbers[:, 0] if given is None else given
+    scored = np.isfinite(truth)
+    numbers, truth = numbers[scored], truth[scored]
+    score = _r2 if task.kind == "regression" else _accuracy
+    values = tuple(
+        float(np.mean([score(column, truth) for column in numbers[:, k : k + DRAWS].T]))
+        for k in range(0, len(SHARES) * DRAWS, DRAWS)
+    )
+    measure = "agreement" if given is None else "accuracy"
+    if task.kind == "regression":
+        return Robustness("R2", values, 0.0, len(truth))
+    most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
+    return Robustness(measure, values, float(most), len(truth))
+
+
+def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
+    """Draw the nodes to keep, True in (SHARES * DRAWS, N), at least one of them.
+
+    The draws depend on the seed and on the features x of the graph.
+    """
+    digest = hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big") + seed)
+    parts = []
+    for share in SHARES:
+        kept = max(1, nodes - round(share * nodes))
+        for _ in range(DRAWS):
+            parts.append(torch.randperm(nodes, generator=generator) < kept)
+    return torch.stack(parts)
+
+
+def _given(
+    prepared: Sequence[Item], labels: Labels | None, number: Callable[[Any], float | None]
+) -> NDArray[np.float64] | None:
+    """Return the label of each graph as a number, NaN where it has none; None without labels."""
+    if labels is None:
+        return None
+    label_of: Mapping[Key, Any]
+    label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
+    numbers = [number(label_of.get(key)) for key, _ in prepared]
+    return np.array([np.nan if value is None else value for value in numbers], dtype=float)
+
+
+def _number_of_class(classes: Sequence[str], name: str | None) -> int | None:
+    return None if name is None else list(classes).index(name)
+
+
+def _accuracy(predicted: Any, truth: Any) -> float:
+    return float(np.mean(predicted == truth))
+
+
+def _r2(predicted: Any, truth: Any) -> float:
+    spread = float(np.sum((truth - truth.mean()) ** 2))
+    return 1 - float(np.sum((truth - predicted) ** 2)) / spread if spread > 0 else float("nan")

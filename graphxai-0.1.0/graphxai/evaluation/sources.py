@@ -1,0 +1,215 @@
+"""Find the graphs for a benchmark with their labels, in a test set by name or in a table."""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from graphxai.datasets.molecule_reading import MoleculeError
+from graphxai.explanation.compute.models import Model
+
+from .store import Key
+
+
+@dataclass(frozen=True)
+class Source:
+    """The graphs of a benchmark and their labels, by key."""
+
+    title: str
+    inputs: Mapping[Key, Any]
+    labels: Mapping[Key, Any] = field(default_factory=dict)
+
+    def sample(self, limit: int | None, seed: int = 0) -> "Source":
+        """Return at most `limit` graphs, drawn with the seed, in their original order."""
+        if limit is None or limit >= len(self.inputs):
+            return self
+        if limit < 1:
+            raise ValueError(f"a benchmark needs at least one graph, not {limit}.")
+        keys = list(self.inputs)
+        chosen = set(random.Random(seed).sample(range(len(keys)), limit))
+        kept = {key: self.inputs[key] for k, key in enumerate(keys) if k in chosen}
+        return Source(self.title, kept, self.labels)
+
+    def labelled(self) -> "Source":
+        """Return the graphs that have a label."""
+        kept = {key: value for key, value in self.inputs.items() if key in self.labels}
+        return Source(self.title, kept, self.labels)
+
+
+def bace_test(model: Model, root: str | Path | None = None) -> Source:
+    """Return the BACE compounds in the test part of the model's split."""
+    return bace_part(model, "test", root)
+
+
+def bace_part(model: Model, part: str, root: str | Path | None = None) -> Source:
+    """Return the BACE compounds in a part of the model's split, by their positions in the file.
+
+    Args:
+        model: the model whose metadata hold the split.
+        part: "train", "valid" or "test".
+        root: the folder of the data.
+    """
+    from graphxai.datasets.molecules import load_bace
+
+    split = model.origin.metadata.get("split")
+    chosen = split.get(part) if isinstance(split, dict) else None
+    graphs = load_bace(root)
+    if not isinstance(chosen, list) or not all(
+        isinstance(k, int) and 0 <= k < len(graphs) for k in chosen
+    ):
+        raise ValueError(
+            f"{model.origin.name!r} does not record which BACE compounds are its {part} set; give a"
+            " table of compounds instead."
+        )
+    inputs: dict[Key, Any] = {k: graphs[k].smiles for k in chosen}
+    labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in chosen}
+    return Source(f"BACE, {part} part of the model's split", inputs, labels)
+
+
+def mnist_test(root: str | Path | None = None) -> Source:
+    """Return the 10,000 official test images of MNIST."""
+    return _mnist("test", root)
+
+
+def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
+    from graphxai.datasets.mnist import load_mnist
+
+    images, labels = load_mnist(root, part)
+    title = f"MNIST, official {'test' if part == 'test' else 'training'} set"
+    return Source(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
+
+
+def graph_part(model: Model, part: str, folder: str | Path) -> Source:
+    """Return the graphs of a folder by their positions, with labels for the first task.
+
+    If the model was trained on these graphs, only those in a part of its split are returned. For a
+    model of nodes, each node is an input, with the key "graph/node".
+
+    Args:
+        model: the model whose metadata hold the split.
+        part: "train", "valid" or "test".
+        folder: see `graphxai.datasets.graph_folders`.
+    """
+    from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.learning.graphs.features import plain
+    from graphxai.learning.graphs.splitting import digest_of
+
+    graphs = [plain(graph) for graph in load_graphs(folder).graphs]
+    metadata = model.origin.metadata
+    split, name = metadata.get("split"), Path(folder).name
+    level = getattr(model.config, "level", "graph")  # wrapped models have none
+    chosen, title = None, f"{name}, all {level}s"
+    if isinstance(split, dict) and metadata.get("sha256") == digest_of(graphs):
+        chosen = list(map(int, split[part]))
+        title = f"{name}, {part} part of the model's split"
+    if level == "node":
+        return _node_part(model, graphs, chosen, title)
+    chosen = list(range(len(graphs))) if chosen is None else chosen
+    inputs: dict[Key, Any] = {k: graphs[k] for k in chosen}
+    labels: dict[Key, Any] = {}
+    if model.config.tasks[0].classes:
+        first = {k: float(graphs[k].y.reshape(-1)[0]) for k in chosen if graphs[k].y is not None}
+        labels = {k: int(label) for k, label in first.items() if not math.isnan(label)}
+    return Source(title, inputs, labels)
+
+
+def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title: str) -> Source:
+    """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
+
+    Args:
+        model: the model that reads them.
+        graphs: the graphs, with labels of the nodes.
+        chosen: the numbers of the nodes, or None for all nodes.
+        title: the title of the source.
+    """
+    from graphxai.adapters.chosen import mark_explained
+    from graphxai.learning.graphs.parts import starts_of
+
+    starts = starts_of(graphs)
+    numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)
+    owners = np.searchsorted(starts, numbers, side="right") - 1
+    encoded = {k: model.prepare(graphs[k]).data for k in dict.fromkeys(owners.tolist())}
+    inputs: dict[Key, Any] = {}
+    labels: dict[Key, Any] = {}
+    for k, node in zip(owners.tolist(), (numbers - starts[owners]).tolist(), strict=True):
+        key = f"{k}/{node}"
+        inputs[key] = mark_explained(encoded[k], node)
+        y = graphs[k].y
+        if model.config.tasks[0].classes and y is not None:
+            label = float(y.reshape(len(y), -1)[node, 0])
+            labels |= {} if math.isnan(label) else {key: int(label)}
+    return Source(title, inputs, labels)
+
+
+def table(
+    path: str | Path, smiles_column: str | None = None, label_column: str | None = None
+) -> Source:
+    """Return the molecules of a table by row number, with labels from a column.
+
+    Raises:
+        ValueError: a column is not in the table. The message names it.
+    """
+    from graphxai.datasets.tables.table import open_table
+
+    inputs: dict[Key, Any] = {}
+    labels: dict[Key, Any] = {}
+    opened = open_table(path, smiles_column)
+    structures = opened.structures.name
+    columns = (structures, label_column) if label_column else (structures,)
+    for row, cells, problem in opened.records(columns):
+        inputs[row] = MoleculeError(problem) if problem else cells[structures]
+        if label_column and cells[label_column]:
+            labels[row] = _label(cells[label_column])
+    return Source(Path(path).name, inputs, labels)
+
+
+def _label(cell: str) -> Any:
+    """Return a cell as the name of a class, or its number as a float."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def source(
+    model: Model,
+    name: str,
+    *,
+    data: str | Path | None = None,
+    smiles_column: str | None = None,
+    label_column: str | None = None,
+) -> Source:
+    """Return the source called `name`, which is "bace", "mnist-superpixels", or a path.
+
+    A path leads to a table of molecules or to a folder of graphs (see `graph_part`).
+
+    Raises:
+        ValueError: the model does not read such inputs.
+    """
+    is_folder = Path(name).is_dir()
+    offered = "digits" if name == "mnist-superpixels" else "graphs" if is_folder else "molecules"
+    reads = model.config.reads
+    if reads != offered and not (is_folder and reads == "molecules"):
+        raise ValueError(f"model {model.origin.name!r} reads {reads}, but {name!r} has none.")
+    if is_folder:
+        return graph_part(model, "test", name)
+    if name == "bace":
+        return bace_test(model, data)
+    if name == "mnist-superpixels":
+        return mnist_test(data)
+    return table(name, smiles_column, label_column)
+
+
+def training_source(
+    model: Model, name: str, *, data: str | Path | None = None, **columns: Any
+) -> Source:
+    """Return the training graphs that belong to the `source` of this name."""
+    if name == "bace":
+        return bace_part(model, "train", data)
+    if Path(name).is_dir():
+        return graph_part(model, "train", name)
+    return _mnist("train", data) if name == "mnist-superpixels" else table(name, **columns)

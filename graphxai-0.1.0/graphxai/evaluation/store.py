@@ -1,0 +1,165 @@
+"""The values of one method on one graph, and the files in which a run stores them.
+
+A run folder holds `run.json`, with the settings of each checkpoint, and `units.jsonl`, with one
+line per graph and method, which is written as soon as it is measured. Stored values are not
+computed again.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from graphxai.runtime.writing import Appended, folder_at, write_whole
+
+Key = int | str
+UNITS, RUN = "units.jsonl", "run.json"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Values of one method on one graph for one checkpoint.
+
+    Args:
+        checkpoint: the name and hash of the model.
+        graph: the key of the graph.
+        digest: the hash of the graph.
+        method: the name of the method.
+        nodes: how many nodes the graph has.
+        target: the explained output, in words.
+        values: the values by operator and metric. The operator is "none" if no nodes are removed,
+            and an undefined value is NaN.
+        curves: the curves by operator and "activation" or "pruning", on the common grid of
+            fractions.
+        ledger: the figures of the ledger, for an additive method.
+        stages: by block of the model, |rank correlation| after shuffling this block and all blocks
+            above it.
+        note: why there are no values.
+        seconds: the time that the explanation took, or NaN if it was not measured.
+    """
+
+    checkpoint: str
+    graph: Key
+    digest: str
+    method: str
+    nodes: int
+    target: str = ""
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    ledger: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+    seconds: float = field(default=math.nan, compare=False)
+
+    def to_json(self) -> str:
+        """Return the unit as one line of JSON, with null for NaN."""
+        return json.dumps(_plain(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Unit":
+        """Read a line written by `to_json`, or raise ValueError for anything else."""
+        content = json.loads(line)
+        if not isinstance(content, dict) or set(content) != {f.name for f in fields(cls)}:
+            raise ValueError("not a line of a benchmark run.")
+        for name in ("values", "curves", "ledger", "stages"):
+            content[name] = _figures(content[name])
+        content["seconds"] = _figures(content["seconds"])
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of a run, with the files that the module describes."""
+
+    folder: Path
+
+    def begin(self, checkpoint: str, settings: dict[str, Any], resume: bool) -> list[Unit]:
+        """Return the units of earlier runs in this folder, after checking their settings.
+
+        Raises:
+            FileExistsError: there are earlier runs, but `resume` is off.
+            ValueError: earlier runs were made with other settings.
+        """
+        folder_at(self.folder)
+        settings_of = self._settings()
+        if settings_of and not resume:
+            raise FileExistsError(
+                f"{self.folder} already holds a run; continue it (resume) or choose another folder."
+            )
+        for other, before in settings_of.items():
+            changed = [k for k in settings if k != "sha256" and before.get(k) != settings[k]]
+            if other == checkpoint and before.get("sha256") != settings.get("sha256"):
+                changed.append("sha256")
+            if changed:
+                names = ", ".join(sorted(changed))
+                raise ValueError(
+                    f"{self.folder} holds a run with other settings ({names});"
+                    " choose another folder."
+                )
+        settings_of[checkpoint] = settings
+        write_whole(self.folder / RUN, json.dumps(settings_of, indent=1) + "\n")
+        return list(self.units())
+
+    def units(self) -> Iterator[Unit]:
+        """Yield every complete unit, and cut an incomplete last line off the file."""
+        path = self.folder / UNITS
+        if not path.exists():
+            return
+        whole = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    yield Unit.from_json(line.decode("utf-8"))
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from None
+                whole += len(line)
+        if whole < path.stat().st_size:
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """Yield a function that appends units to the file and syncs the file once a second."""
+        with Appended(self.folder / UNITS) as file:
+            yield lambda units: file.write("".join(unit.to_json() + "\n" for unit in units))
+
+    def _settings(self) -> dict[str, Any]:
+        path = self.folder / RUN
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+            raise ValueError(f"{path} is not from a benchmark run; choose another folder.")
+        return content
+
+
+def _plain(value: Any) -> Any:
+    """Replace NaN and infinities by null in JSON values."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return round(value, 9) if math.isfinite(value) else None
+    return value
+
+
+def _figures(value: Any) -> Any:
+    """Replace null by NaN in JSON values, and require that all other values are numbers."""
+    if isinstance(value, dict):
+        return {k: _figures(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_figures(v) for v in value]
+    if value is None:
+        return math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("a value is not a number.")

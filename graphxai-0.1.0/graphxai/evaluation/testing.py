@@ -1,0 +1,306 @@
+"""Check on your model that explanations have the properties that every explanation must have.
+
+    from graphxai.evaluation.testing import check_all
+    check_all(model, ["CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]"])
+
+Each check raises AssertionError with the worst difference. `inputs` are as for `graphxai.explain`.
+Differences are relative to the largest number involved, which is a score, another term of the
+ledger, or the output if scores are in its units. As in any floating-point sum, small scores among
+large terms carry the rounding errors of the large ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.adapters.engine.pass_cache import cached_passes
+from graphxai.contract.inputs import prepare_all
+from graphxai.contract.model import NoAttentionError
+from graphxai.explainers import Attribution, Explainer, get_explainer
+from graphxai.explainers.registry import methods_for
+from graphxai.explanation.compute.models import Model
+from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
+
+TOLERANCE = 1e-4  # the largest relative difference, in float32
+
+
+def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
+    """Run every check with every registered method that applies to the model.
+
+    Methods that read attention do not apply to a model without attention between nodes.
+    """
+    batches = _PreparedBatches(model, _graphs(model, inputs))
+    # each batch goes through the model and through its copy in double precision
+    most = 2 * (3 + len(batches.graphs)) + 1
+    # the trace is looked for with a single graph, because a model may mix the graphs of a batch
+    with _leaving_no_trace(model, batches.alone(0)), cached_passes(most):
+        for name in methods_for(model):
+            explainer = get_explainer(name)
+            try:
+                together = explainer.attribute(model, batches.together)
+            except NoAttentionError:
+                continue
+            _check_batching(batches, explainer, together, tolerance)
+            _check_sign(explainer, together)
+            ties = getattr(model.config, "ties", "average")
+            if not explainer.traits.draws_random_numbers and ties == "average":
+                _check_renumbering(batches, explainer, together, tolerance)
+    check_ledger(model, inputs, tolerance=tolerance)
+
+
+class _PreparedBatches:
+    """Prepared inputs in batches of several kinds, each made when it is first needed."""
+
+    def __init__(self, model: Model, graphs: list[Data], seed: int = 0) -> None:
+        self.model, self.graphs = model, graphs
+        generator = torch.Generator().manual_seed(seed)
+        self.orders = [
+            torch.randperm(int(graph.num_nodes), generator=generator) for graph in graphs
+        ]
+        self._alone: dict[int, Any] = {}
+
+    @cached_property
+    def together(self) -> Any:
+        """All graphs in one batch."""
+        return self.model.collate(self.graphs)
+
+    @cached_property
+    def padded(self) -> Any:
+        """All graphs in one batch, with more padding than they need."""
+        largest = max(int(graph.num_nodes) for graph in self.graphs)
+        return self.model.collate(self.graphs, pad_to=largest + 7)
+
+    @cached_property
+    def renumbered(self) -> Any:
+        """All graphs in one batch, where node k of a graph is its original node `order[k]`."""
+        return self.model.collate(_renumbered(self.model, self.graphs, self.orders))
+
+    def alone(self, index: int) -> Any:
+        """Return one graph as a batch."""
+        if len(self.graphs) == 1:
+            return self.together
+        if index not in self._alone:
+            self._alone[index] = self.model.collate([self.graphs[index]])
+        return self._alone[index]
+
+
+def check_batching(
+    model: Model,
+    inputs: Sequence[Any],
+    method: str | Explainer = "lrp",
+    *,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Check that a graph gets the same relevance alone, in a batch, and with extra padding."""
+    batches, explainer = _PreparedBatches(model, _graphs(model, inputs)), get_explainer(method)
+    _check_batching(batches, explainer, explainer.attribute(model, batches.together), tolerance)
+
+
+def _check_batching(
+    batches: _PreparedBatches, explainer: Explainer, together: Attribution, tolerance: float
+) -> None:
+    padded = explainer.attribute(batches.model, batches.padded)
+    for index, (in_a_batch, with_padding) in enumerate(
+        zip(_by_graph(together), _by_graph(padded), strict=True)
+    ):
+        lone = batches.alone(index)
+        attribution = (
+            together if lone is batches.together else explainer.attribute(batches.model, lone)
+        )
+        (alone,), (size,) = _by_graph(attribution), _sizes(attribution, explainer)
+        what = f"{explainer.name}, input {index}"
+        _assert_close(in_a_batch, alone, tolerance, f"{what}: in a batch and alone", size)
+        _assert_close(with_padding, alone, tolerance, f"{what}: padded and alone", size)
+
+
+def check_sign(model: Model, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
+    """Check that a method without negative scores gives none."""
+    explainer = get_explainer(method)
+    if explainer.traits.large_score_means:
+        batch: Any = model.collate(_graphs(model, inputs))
+        _check_sign(explainer, explainer.attribute(model, batch))
+
+
+def _check_sign(explainer: Explainer, attribution: Attribution) -> None:
+    lowest = attribution.relevance.min().item()
+    assert lowest >= 0 or not explainer.traits.large_score_means, (
+        f"{explainer.name} gave a score of {lowest:.1e}."
+    )
+
+
+def check_renumbering(
+    model: Model,
+    inputs: Sequence[Any],
+    method: str | Explainer = "lrp",
+    *,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Check that renumbering the nodes renumbers the relevance and changes nothing else.
+
+    The graphs are explained in one batch as they are, and in one batch after renumbering. The
+    property holds for `ties="average"`. Graphormers converted from published checkpoints choose one
+    of several equally short paths, so they depend on the numbering.
+    """
+    batches, explainer = (
+        _PreparedBatches(model, _graphs(model, inputs), seed),
+        get_explainer(method),
+    )
+    _check_renumbering(batches, explainer, explainer.attribute(model, batches.together), tolerance)
+
+
+def _check_renumbering(
+    batches: _PreparedBatches, explainer: Explainer, together: Attribution, tolerance: float
+) -> None:
+    renumbered = _by_graph(explainer.attribute(batches.model, batches.renumbered))
+    original = zip(_by_graph(together), _sizes(together, explainer), strict=True)
+    for index, (after, order, (before, size)) in enumerate(
+        zip(renumbered, batches.orders, original, strict=True)
+    ):
+        expected = torch.cat([before[:1], before[1:][order]])
+        what = f"{explainer.name}, input {index}: renumbered and as given"
+        _assert_close(after, expected, tolerance, what, size)
+
+
+def check_ledger(
+    model: Model,
+    inputs: Sequence[Any],
+    method: str | Explainer = "lrp",
+    *,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Check that nodes, graph token and biases sum to the output, and features to their node.
+
+    The gap is relative to the sum of the absolute terms, because rounding errors scale with it.
+    """
+    explainer = get_explainer(method)
+    batch: Any = model.collate(_graphs(model, inputs))
+    attribution = explainer.attribute(model, batch)
+    size = (
+        attribution.relevance.abs().sum(-1)
+        + attribution.graph_token.abs()
+        + attribution.biases.abs()
+    )
+    gap = (attribution.unexplained.abs() / size.clamp(min=1e-12)).max().item()
+    assert gap <= tolerance, f"{explainer.name}: the ledger misses {gap:.1e} of the output."
+    if attribution.features is not None:
+        split = attribution.features.sum(-1)
+        _assert_close(
+            split, attribution.relevance, tolerance, f"{explainer.name}: features and nodes"
+        )
+
+
+def check_no_trace(model: Model, inputs: Sequence[Any]) -> None:
+    """Check that rules and recordings leave outputs and gradients unchanged, bit for bit.
+
+    This must also hold after an exception inside a block.
+    """
+    batches = _PreparedBatches(model, _graphs(model, inputs))
+    with _leaving_no_trace(model, batches.alone(0)):  # others of a batch may be mixed
+        for name in methods_for(model):
+            with suppress(NoAttentionError):
+                get_explainer(name).attribute(model, batches.together)
+
+
+@contextmanager
+def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
+    """Raise AssertionError if explaining within the block leaves a trace."""
+    before = _outputs_and_gradients(model, batch)
+    with conservative(activation="ratio"), record(biases=True):
+        model(batch).sum().backward()
+    try:
+        with conservative(activation="ratio"), record(biases=True):
+            raise KeyError("left early")
+    except KeyError:
+        pass
+    yield
+    _module(model).zero_grad()
+    assert current_tape() is None, "a recording outlived its block."
+    assert current_rules() == Rules(), "a rule outlived its block."
+    after = _outputs_and_gradients(model, batch)
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), f"{name} changed after explaining."
+
+
+def renumbered(graph: Data, order: Tensor) -> Data:
+    """Return a copy of a graph, encoded or not, in which node i is node `order[i]` of the original.
+
+    The copy has no structure encoding, so it has to be encoded again.
+    """
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    moved = Data(x=graph.x[order], edge_index=place[graph.edge_index])
+    if graph.edge_attr is not None:
+        moved.edge_attr = graph.edge_attr
+    if graph.get("pos") is not None:
+        moved.pos = graph.pos[order]
+    return moved
+
+
+def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
+    """Return the inputs as the graphs that the model reads."""
+    return [item.data for item in prepare_all(model, inputs)]
+
+
+def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:
+    """Renumber the graphs, and return them as the model reads them."""
+    if hasattr(model, "renumbered"):  # graphs of a wrapped model may have any attributes
+        wrapped: list[Data] = model.renumbered(graphs, orders)
+        return wrapped
+    moved = [renumbered(graph, order) for graph, order in zip(graphs, orders, strict=True)]
+    return [model.prepare(graph).data for graph in moved]
+
+
+def _module(model: Any) -> torch.nn.Module:
+    """Return the PyTorch module, which `wrap` stores as `module`."""
+    module: torch.nn.Module = getattr(model, "module", model)
+    return module
+
+
+def _outputs_and_gradients(model: Model, batch: Any) -> dict[str, Tensor]:
+    was_training = model.training
+    model.eval()
+    _module(model).zero_grad()
+    outputs = model(batch)
+    outputs.sum().backward()
+    model.train(was_training)
+    gradients = {
+        f"the gradient of {name}": parameter.grad.clone()
+        for name, parameter in _module(model).named_parameters()
+        if parameter.grad is not None
+    }
+    _module(model).zero_grad()
+    return {"the output": outputs.detach().clone()} | gradients
+
+
+def _by_graph(attribution: Attribution) -> list[Tensor]:
+    """Return each graph's relevance of graph token and nodes (n + 1,), without padding."""
+    sizes = attribution.mask.sum(-1).tolist()
+    return [
+        torch.cat([attribution.graph_token[b, None], attribution.relevance[b, :n]])
+        for b, n in enumerate(sizes)
+    ]
+
+
+def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
+    """Return the largest term of each graph's ledger except the nodes."""
+    terms = [attribution.graph_token, attribution.biases]
+    terms += (
+        [attribution.output] if explainer.traits.adds_up or explainer.traits.in_output_units else []
+    )
+    return [
+        max(abs(value) for value in of) for of in zip(*(t.tolist() for t in terms), strict=True)
+    ]
+
+
+def _assert_close(
+    actual: Tensor, expected: Tensor, tolerance: float, what: str, size: float = 0.0
+) -> None:
+    scale = max(expected.abs().max().item(), size, 1e-12)
+    worst = (actual - expected).abs().max().item() / scale
+    assert worst <= tolerance, f"{what} differ by {worst:.1e} (relative), over {tolerance:.0e}."

@@ -1,0 +1,103 @@
+"""Say when a likely tautomer of a molecule gets another class, or a value outside the interval."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from rdkit import Chem, rdBase
+from rdkit.Chem.MolStandardize import rdMolStandardize
+
+from graphxai.contract.batching import Key
+from graphxai.contract.inputs import Input, prepare_each
+from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.predicting import predictions_or_errors
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction
+
+from .signs import Sign
+
+NAME = "tautomers"
+MOST = 3  # how many tautomers of a molecule are predicted
+MAX_TRANSFORMS = 30  # of one molecule, so that it takes milliseconds
+MAX_ATOMS = 100  # the time of a transformation grows with the size
+MARGIN = 2  # a carbonyl group raises RDKit's score by this, so both forms of a pyridone are likely
+
+
+def likely_tautomers(mol: Chem.Mol) -> list[str]:
+    """Return the SMILES of up to `MOST` other tautomers, the likeliest first.
+
+    They have about the score of the molecule itself, or a better one, by RDKit's rules.
+    """
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        return []
+    enumerator = _enumerator()
+    plain = Chem.Mol(mol)
+    with rdBase.BlockLogs():
+        forms = {Chem.MolToSmiles(form): form for form in enumerator.Enumerate(plain)}
+    forms.pop(Chem.MolToSmiles(plain), None)
+    scores = {smiles: enumerator.ScoreTautomer(form) for smiles, form in forms.items()}
+    least = enumerator.ScoreTautomer(plain) - MARGIN
+    likely = sorted((-score, smiles) for smiles, score in scores.items() if score >= least)
+    return [smiles for _, smiles in likely[:MOST]]
+
+
+def tautomer_signs(
+    model: Model, prepared: Sequence[tuple[Key, Input]], explanations: Mapping[Key, Explanation]
+) -> dict[Key, Sign]:
+    """Return a sign for each molecule that has likely tautomers, by key.
+
+    A model that reads canonical tautomers needs no such sign.
+
+    Args:
+        model: the explained model.
+        prepared: the inputs.
+        explanations: the explanations of the inputs.
+    """
+    if standardisation_of(model) == "tautomers":
+        return {}
+    forms: list[tuple[Key, str]] = []
+    for key, _ in prepared:
+        mol = explanations[key].molecule
+        if mol is not None:
+            forms += [(key, smiles) for smiles in likely_tautomers(mol)]
+    items = prepare_each(model, [smiles for _, smiles in forms], Exception)
+    readable = [(place, item) for place, item in enumerate(items) if isinstance(item, Input)]
+    predicted: dict[Key, list[tuple[str, Prediction]]] = {}
+    for place, predictions in predictions_or_errors(model, readable):
+        key, smiles = forms[int(place)]
+        if not isinstance(predictions, Exception):
+            task = explanations[key].prediction.task
+            (prediction,) = (p for p in predictions if p.task == task)
+            predicted.setdefault(key, []).append((smiles, prediction))
+    return {key: _sign(explanations[key].prediction, each) for key, each in predicted.items()}
+
+
+def _sign(prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]]) -> Sign:
+    """Compare the predictions of tautomers with that of the molecule."""
+    for smiles, other in tautomers:
+        if prediction.label is not None and other.label != prediction.label:
+            text = f"a likely tautomer gets another class, {other}"
+            return Sign(NAME, "caution", None, text, smiles)
+        if _outside(prediction, other):
+            text = f"a likely tautomer gets a value outside the interval, {other}"
+            return Sign(NAME, "caution", None, text, smiles)
+    tried = "a likely tautomer gets" if len(tautomers) == 1 else "likely tautomers get"
+    result = "the same class" if prediction.label is not None else "a value in the interval"
+    return Sign(NAME, "good", None, f"{tried} {result}", "; ".join(s for s, _ in tautomers))
+
+
+def _outside(prediction: Prediction, other: Prediction) -> bool:
+    """Return whether a value lies outside the interval of the molecule's own prediction."""
+    if prediction.interval is None or other.value is None:
+        return False
+    low, high = prediction.interval
+    return not low <= other.value <= high
+
+
+@cache
+def _enumerator() -> Any:
+    enumerator = rdMolStandardize.TautomerEnumerator()
+    enumerator.SetMaxTransforms(MAX_TRANSFORMS)
+    enumerator.SetRemoveSp3Stereo(False)
+    enumerator.SetRemoveBondStereo(False)
+    return enumerator

@@ -1,0 +1,294 @@
+"""Measure how far one explanation can be trusted, by signs and a rule that combines them.
+
+gx.trust(model, explanation).sentence
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.batching import Key
+from graphxai.contract.inputs import Input, prepare_all, prepare_for
+from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers import Explainer, get_explainer
+from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.nearness import nearness_of
+from graphxai.explanation.explanation import Explanation
+
+from .perturbed_inputs import WRITINGS, another_form
+from .signs import (
+    Level,
+    Sign,
+    confidence_sign,
+    distance_sign,
+    likeness_sign,
+    residual_sign,
+    rewriting_sign,
+    score_sign,
+)
+from .tautomers import tautomer_signs
+from .training_images import training_images_of
+
+RULE = (
+    "The verdict is a warning if any sign is a warning. Otherwise it is the first of these that"
+    " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
+    " if any sign could not be measured. If none applies, nothing measured speaks against it. The"
+    " model's own test score, and what likely tautomers get, are stated and decide nothing here."
+    " How far a molecule may be from the training set is decided by this model's errors on"
+    " molecules that it had not learned from, where they are stored, and otherwise by limits fitted"
+    " to other models. All this is about predictions: no sign reliably predicted a wrong"
+    " explanation."
+)
+STYLE: dict[Level, str] = {
+    "good": "color: #14532d; background: #e8f5ec",
+    "caution": "color: #6b4200; background: #fff4d6",
+    "warning": "color: #8a1420; background: #fdeaec",
+    "unknown": "color: #3d4651; background: #eceff3",
+    "known": "color: #3d4651; background: #eceff3",
+}
+ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What speaks for and against one explanation.
+
+    Args:
+        signs: the measurements.
+        nearest: the SMILES of the nearest training compound, or None without a training set.
+        model: the model's score on test data. It is the same for all molecules, and does not affect
+            the level.
+        tautomers: whether likely tautomers get the same prediction, or None if there are none. It
+            does not affect the level either.
+    """
+
+    signs: tuple[Sign, ...]
+    nearest: str | None = None
+    model: Sign | None = None
+    tautomers: Sign | None = None
+
+    @property
+    def level(self) -> Level:
+        """The worst level of all signs, by `RULE`."""
+        levels = {sign.level for sign in self.signs}
+        return next((level for level in ORDER if level in levels), "good")
+
+    @property
+    def warns(self) -> bool:
+        """Whether the explanation should not be relied on."""
+        return self.level == "warning"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one plain sentence, with the signs behind it."""
+        also = ""
+        if self.tautomers is not None and self.tautomers.level != "good":
+            also = f" {self.tautomers.sentence[0].upper()}{self.tautomers.sentence[1:]}."
+        if self.level == "good":
+            text = "; ".join(sign.text for sign in self.signs)
+            return f"Nothing measured speaks against it: {text}.{also}"
+        start = {
+            "warning": "Do not rely on this explanation",
+            "caution": "Use with care",
+            "unknown": "Not everything can be checked",
+            "known": "A training compound",
+        }[self.level]
+        return f"{start}: {self._listed(self.level, 'known')}.{also}"
+
+    def __str__(self) -> str:
+        """Write the sentence, then a line for each sign."""
+        lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self._all)
+        return "\n".join([self.sentence, *lines])
+
+    @property
+    def of_molecule(self) -> tuple[Sign, ...]:
+        """The signs that differ between molecules, those that decide nothing included."""
+        return self.signs if self.tautomers is None else (*self.signs, self.tautomers)
+
+    @property
+    def _all(self) -> tuple[Sign, ...]:
+        return self.of_molecule if self.model is None else (*self.of_molecule, self.model)
+
+    def _repr_html_(self) -> str:
+        """Write the signs as a table, with each level in its colour."""
+        cell = '<td style="text-align: left; {}">{}</td>'
+        rows = "".join(
+            "<tr>"
+            + cell.format("", escape(sign.name))
+            + cell.format(STYLE[sign.level], sign.level)
+            + cell.format("", escape(sign.sentence))
+            + "</tr>"
+            for sign in self._all
+        )
+        if self.nearest is not None:
+            shown = f"nearest training compound: <code>{escape(self.nearest)}</code>"
+            rows += f"<tr><td></td><td></td>{cell.format('', shown)}</tr>"
+        verdict = f'<p style="padding: 6px 10px; {STYLE[self.level]}">{escape(self.sentence)}</p>'
+        return f"<div>{verdict}<table>{rows}</table></div>"
+
+    def __getitem__(self, name: str) -> Sign:
+        """Return the sign with this name, or raise KeyError if it was not measured."""
+        for sign in self._all:
+            if sign.name == name:
+                return sign
+        raise KeyError(name)
+
+    def _listed(self, *levels: Level) -> str:
+        return "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
+
+
+def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
+    """Measure what speaks for and against the explanation of one molecule or picture.
+
+    It takes as long as two further explanations.
+
+    Args:
+        model: the explained model.
+        explained: an Explanation made with this model, or an input, which `lrp` then explains.
+        target: the target for an input. If an explanation is given, its target is the default.
+
+    Raises:
+        ValueError: the explanation is of another target or model, or does not hold its input.
+    """
+    if not isinstance(explained, Explanation):
+        item = prepare_for(model, explained)
+        explainer = get_explainer("lrp")
+        ((_, explanation),) = explain_prepared(model, [(0, item)], explainer, target=target)
+    else:
+        explanation = explained
+        if explanation.provenance.get("sha256") != model.origin.sha256:
+            raise ValueError("the explanation was made with another model than the one given.")
+        item = _input_of(model, explanation)
+        explainer = _explainer_of(explanation)
+        target = explanation.wanted if target is None else target
+    return trust_prepared(model, [(0, item)], {0: explanation}, explainer, target=target)[0]
+
+
+def trust_prepared(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explanations: Mapping[Key, Explanation],
+    explainer: Explainer | None,
+    *,
+    target: Any = None,
+) -> dict[Key, Trust]:
+    """Return how far the explanations of encoded molecules or pictures can be trusted, by key.
+
+    Args:
+        model: the explained model.
+        prepared: the inputs.
+        explanations: the explanations of the inputs.
+        explainer: the method that made the explanations. It explains other forms of each input for
+            one of the signs. None leaves this sign and that of tautomers out.
+        target: the target of the explanations.
+    """
+    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
+    if explainer is not None:
+        rewritten = _rewritten(model, prepared, explanations, explainer, target)
+    tautomers = tautomer_signs(model, prepared, explanations) if explainer is not None else {}
+    training = training_set_of(model)
+    trusted = {}
+    for key, item in prepared:
+        explanation = explanations[key]
+        prediction = explanation.prediction
+        near = explanation.nearness
+        if near is None or near.word == "unknown":  # it may not have been requested
+            near = nearness_of(item, training)
+        unit = prediction.unit if prediction.label is None else "class"
+        distance = distance_sign(near, _errors_of(model, prediction.task), unit)
+        if item.image is not None and near is None:
+            distance = likeness_sign(training_images_of(model), item.image)
+        signs = [
+            distance,
+            *([] if prediction.label is None else [confidence_sign(prediction)]),
+            *([residual_sign(explanation.ledger)] if explanation.additive else []),
+            *([rewriting_sign(explanation, rewritten.get(key, []))] if explainer else []),
+        ]
+        score = score_sign(model.origin.metadata, prediction)
+        nearest = None if near is None else near.nearest
+        trusted[key] = Trust(tuple(signs), nearest, score, tautomers.get(key))
+    return trusted
+
+
+def _errors_of(model: Model, task: str) -> Mapping[str, Any]:
+    """Return how wrong the model was for unseen molecules, by nearness; empty if unknown."""
+    entry = model.origin.metadata.get("coverage")
+    for key in (task, "errors"):
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
+    return entry if isinstance(entry, Mapping) else {}
+
+
+def explained_by_each(
+    model: Model, prepared: Sequence[tuple[Key, Input]], methods: Sequence[str], target: Any
+) -> tuple[dict[str, dict[Key, Explanation]], dict[str, str]]:
+    """Return explanations by method and key, and the methods that do not work for the model.
+
+    Each method that does not work comes with the reason. Methods that read attention, for example,
+    need a model with attention between nodes.
+    """
+    explanations: dict[str, dict[Key, Explanation]] = {}
+    refused: dict[str, str] = {}
+    for name in methods:
+        explainer = get_explainer(name)
+        try:
+            explanations[name] = dict(explain_prepared(model, prepared, explainer, target=target))
+        except ValueError as error:
+            refused[name] = str(error)
+    return explanations, refused
+
+
+def _input_of(model: Model, explanation: Explanation) -> Input:
+    """Encode the input of an explanation again."""
+    for value in (explanation.mol, explanation.smiles, explanation.image):
+        if value is not None:
+            item = prepare_for(model, value)
+            again, before = item.segments, explanation.segments
+            if again is None or before is None or np.array_equal(again, before):
+                return item
+    raise ValueError("the explanation does not hold its input graph: pass the graph itself.")
+
+
+def _rewritten(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explanations: Mapping[Key, Explanation],
+    explainer: Explainer,
+    target: Any,
+) -> dict[Key, list[NDArray[np.floating]]]:
+    """Explain other forms of each input, and return relevance (N,) in the original node order."""
+    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
+    for draw in range(WRITINGS):
+        orders, values = {}, []
+        for key, item in prepared:
+            written = another_form(item, draw)
+            if written is not None:
+                value, orders[key] = written
+                values.append(value)
+        inputs = list(zip(orders, prepare_all(model, values), strict=True))
+        for key, explanation in explain_prepared(model, inputs, explainer, target=target):
+            _require_same_target(explanations[key], explanation)
+            relevance = np.empty_like(explanation.relevance)
+            relevance[orders[key]] = explanation.relevance
+            rewritten.setdefault(key, []).append(relevance)
+    return rewritten
+
+
+def _explainer_of(explanation: Explanation) -> Explainer:
+    """Return the explainer that made an explanation, with its options."""
+    try:
+        return get_explainer(explanation.method, **explanation.provenance.get("options", {}))
+    except ValueError:  # one of the attributes is not an option
+        return get_explainer(explanation.method)
+
+
+def _require_same_target(explanation: Explanation, other: Explanation) -> None:
+    if explanation.target != other.target:
+        raise ValueError(
+            f"the explanation is for {explanation.target!r}, but the given target means"
+            f" {other.target!r}: give the target of the explanation."
+        )

@@ -1,0 +1,214 @@
+"""Methods that read attention: the last layer's row, rollout, and gradient-weighted attention.
+
+All of them need only the graph token's row of a product of (T, T) matrices. It is built as a row
+vector, beginning at the last layer, which therefore computes only one query. `A[l]` are the
+probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.rules.conservative import record
+
+from .base import Attribution, Explainer, scored
+from .layers import Attended, Layers, layers_of, pass_with_gradients
+from .registry import register
+from .traits import Traits
+
+Readout = Literal["token", "sum"]
+ATTENDED = "attended to"  # what a large score means
+GRADIENT_WEIGHTED = "attended to, gradient-weighted"
+
+
+class _Readout(Explainer):
+    """A method that reads its scores at the graph token, or sums them over all queries."""
+
+    def __init__(self, readout: Readout = "token") -> None:
+        if readout not in ("token", "sum"):
+            raise ValueError(f"readout must be 'token' or 'sum', not {readout!r}.")
+        self.readout = readout
+
+    def _run(
+        self, model: ExplainableModel, batch: GraphBatch
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Compute the outputs, each layer's mean over heads (B, Q, T), and the first row vector.
+
+        The row vector (B, T) selects the graph token's row, or the rows of all real tokens.
+        """
+        with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
+            outputs = model.encode(model.embed(batch), batch)
+        means = [weights.mean(1) for weights in by_layer(model, batch, tape)]
+        return outputs, means, first_row(model, batch, outputs, self.readout)
+
+
+@register
+class AttentionLast(_Readout):
+    """The last layer's attention from the graph token, averaged over heads.
+
+    With `readout="sum"`, each key's attention is summed over all queries instead, as in the
+    released code for text of Ali 2022.
+    """
+
+    name = "attention_last"
+    title = "Attention, last layer"
+    source = "Hollenstein 2021"
+    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        outputs, means, row = self._run(model, batch)
+        scores = through(row, means[-1])
+        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Rollout(_Readout):
+    """The graph token's row of the product over layers of `row_normalise(mean_h A[l] + I)`.
+
+    With `readout="sum"`, the rows of all tokens are summed instead.
+    """
+
+    name = "rollout"
+    title = "Attention rollout"
+    source = "Abnar 2020"
+    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        outputs, means, row = self._run(model, batch)
+        for mean in reversed(means):  # (B, Q, T)
+            row = _per_row_sum(row, mean)
+            row = row + through(row, mean)
+        return scored(row, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Gae(Explainer):
+    """Gradient-weighted attention: `R <- R + mean_h(relu(dA[l] * A[l])) R`, from R = I."""
+
+    name = "gae"
+    title = "Generic attention explainability"
+    source = "Chefer 2021a"
+    traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        row = first_row(model, batch, traced.outputs, "token")
+        for positive in reversed(traced.positive()):
+            row = row + through(row, positive)
+        return scored(row, batch, traced.outputs, traced.target)
+
+
+@register
+class GaeRollout(Explainer):
+    """The row-normalised variant of `gae` in table 1 of Ali 2022.
+
+    It is the graph token's row of the product over layers of
+    `row_normalise(mean_h(relu(dA[l] * A[l])) + I)`.
+    """
+
+    name = "gae_rollout"
+    title = "Gradient-weighted rollout"
+    source = "Chefer 2021a; Ali 2022, table 1"
+    traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        row = first_row(model, batch, traced.outputs, "token")
+        for positive in reversed(traced.positive()):  # (B, Q, T)
+            row = _per_row_sum(row, positive)
+            row = row + through(row, positive)
+        return scored(row, batch, traced.outputs, traced.target)
+
+
+def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
+    """Divide `row` (B, T) by the row sums of A + I, for A (B, Q, T).
+
+    For attention the row sums are 2, or 1 for a node that attends to no token.
+    """
+    return row / (1 + F.pad(weights.sum(-1), (0, row.shape[1] - weights.shape[1])))
+
+
+@dataclass(frozen=True, eq=False)
+class TracedAttention:
+    """The attention of a forward pass, and its gradient from the backward pass.
+
+    Args:
+        attention: A[l], (B, H, Q, T) of every layer.
+        gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
+        outputs: the outputs (B, num_outputs).
+        target: f_c resolved for these outputs.
+        layers: which attention belongs to each layer.
+    """
+
+    attention: list[Tensor]
+    gradients: list[Tensor]
+    outputs: Tensor
+    target: ResolvedTarget
+    layers: Layers
+
+    def positive(self) -> list[Tensor]:
+        """Compute `mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
+        pairs = zip(self.attention, self.gradients, strict=True)
+        return [(weights * gradient).relu().mean(1) for weights, gradient in pairs]
+
+
+def attention_gradients(
+    model: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    copy_of: ExplainableModel | None = None,
+) -> TracedAttention:
+    """Record the attention of every layer, and the gradient of f_c with respect to it.
+
+    If the model is a copy, `copy_of` is the original, which decides what counts as a layer.
+    """
+    with record() as tape:
+        tokens = model.embed(batch).detach().requires_grad_()
+        outputs = model.encode(tokens, batch)
+    resolved = target.resolve(model.config, outputs)
+    gradients = torch.autograd.grad(
+        resolved(outputs).sum(), tape.attention, allow_unused=True, materialize_grads=True
+    )
+    attention = [weights.detach() for weights in tape.attention]
+    original = model if copy_of is None else copy_of
+    layers = layers_of(original, tape, lambda: (outputs, tape.attention))
+    return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
+
+
+def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:
+    """Merge the attention that a pass without gradients recorded into (B, H, Q, T) per layer."""
+    layers = layers_of(model, recorded, lambda: pass_with_gradients(model, batch))
+    return layers.of(recorded.attention)
+
+
+def first_row(model: ExplainableModel, batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
+    """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum".
+
+    The attention of the pass must have been recorded. It shows whether a wrapped model adds a
+    token to the nodes.
+    """
+    row = like.new_zeros(len(batch), batch.mask.shape[1] + 1)
+    weights = getattr(batch, "readout", None)  # the nodes' weights if there is no graph token
+    if getattr(model, "reads_class_token", False):
+        weights = None
+    if weights is not None:
+        row[:, 1:] = batch.mask if readout == "sum" else weights
+        return row
+    row[:, 0] = 1.0
+    if readout == "sum":
+        row[:, 1:] = batch.mask.to(row.dtype)
+    return row
+
+
+def through(row: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply the row vector (B, T) with a matrix (B, Q, T).
+
+    Q is 1 where only the first row was computed.
+    """
+    return (row[:, None, : matrix.shape[1]] @ matrix.to(row))[:, 0]

@@ -1,0 +1,282 @@
+"""The base class of all explainers, and the attribution that they return."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.adapters.layout import OneGraphAtATime
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel, evaluating, explaining
+from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
+
+from .soundness import noticing_random_numbers, warn_if_outputs_differ
+from .traits import Traits
+from .wrapped import (
+    NODES_ONLY,
+    check_gradients,
+    further_inputs,
+    members_of,
+    passes_of,
+    warn_of_mixing,
+    with_leaves,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Relevance of a batch of B graphs with at most N nodes.
+
+    Args:
+        relevance: the relevance of the nodes (B, N), zero at padding.
+        graph_token: the share of the graph token (B,).
+        biases: the share of additive parameters (B,).
+        output: the explained f_c (B,).
+        outputs: all outputs of the model (B, num_outputs).
+        labels: f_c of each graph in words.
+        mask: True at nodes (B, N).
+        features: `relevance` split exactly by feature (B, N, F), or None.
+        structure: by name, the share (B,) of each term of the structural bias. It is None if no
+            relevance flows there, or if the terms are not separated.
+        remainders: by name, the relevance (B,) that each kind of operation creates or loses. They
+            sum to `unexplained`, see `rules.remainders`. It is None if they were not computed.
+        average_node: with `baseline="mean"`, the relevance (B,) that the same number of average
+            nodes would get.
+        others: by name, the shares (B,) of a wrapped model's other constants, see
+            `explanation.ledger.Ledger`.
+        spread: how far each score may be off (B, N), or None.
+        members: the relevance by each model of an ensemble (K, B, N), or None.
+        inputs: by name, the relevance of further inputs, with one tensor for each graph. The tensor
+            has the input's shape (rows, ...) if it is split by feature, otherwise (rows,).
+    """
+
+    relevance: Tensor
+    graph_token: Tensor
+    biases: Tensor
+    output: Tensor
+    outputs: Tensor
+    labels: tuple[str, ...]
+    mask: Tensor
+    features: Tensor | None = None
+    structure: dict[str, Tensor] | None = None
+    remainders: dict[str, Tensor] | None = None
+    average_node: Tensor | None = None
+    others: dict[str, Tensor] | None = None
+    spread: Tensor | None = None
+    members: Tensor | None = None
+    inputs: dict[str, list[Tensor]] | None = None
+
+    @property
+    def unexplained(self) -> Tensor:
+        """What remains of the output (B,) after subtracting all relevance and shares."""
+        rest = self.output - self.relevance.sum(-1) - self.graph_token - self.biases
+        if self.average_node is not None:
+            rest = rest - self.average_node
+        named = (*(self.structure or {}).values(), *(self.others or {}).values())
+        return rest - sum(named, torch.zeros_like(rest))
+
+
+class Explainer(ABC):
+    """A method of explanation, which gives every node of every graph in a batch a number.
+
+    The sign of a number says whether the node speaks for or against the target. If
+    `traits.large_score_means` says something else, such as "attended to", the numbers have no sign.
+
+    A subclass sets its names and traits, and defines `_attribute`. The decorator `register` makes
+    it available by name. The scores of a graph depend neither on the other graphs of the batch nor
+    on padding.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str]
+    traits: Traits = Traits()
+
+    def attribute(
+        self,
+        model: ExplainableModel,
+        batch: GraphBatch,
+        target: Any = None,
+        wrt: Sequence[str] = NODES_ONLY,
+    ) -> Attribution:
+        """Explain every graph in a batch.
+
+        The model runs in eval mode, and its mode is restored afterwards.
+
+        Args:
+            model: a model that meets the contract of `contract.model`.
+            batch: B graphs, as the model collates them.
+            target: the output to explain, see `Target`.
+            wrt: the inputs that get relevance, see `api.explain`.
+
+        Raises:
+            TypeError: the model does not meet the contract.
+            ValueError: the model does not have the target or an input, the method does not explain
+                such inputs, or it needs gradients and the weights have none.
+        """
+        traits = self.traits
+        wanted = Target.of(target)
+        further = further_inputs(wrt, self.title, traits.explains_other_inputs)
+        if members_of(model):
+            return self._of_ensemble(model, batch, wanted, wrt)
+        with explaining(model), noticing_random_numbers(model, batch):
+            if traits.needs_gradients:
+                check_gradients(model, batch, traits.reports_cut_gradients)
+            parts = passes_of(model, batch)
+            try:
+                attributions = self._each(model, parts, wanted, further)
+            except (
+                OneGraphAtATime
+            ):  # raised for this batch, or for one that the method made from it
+                if len(batch) == 1:
+                    raise
+                graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
+                attributions = self._each(model, graphs, wanted, further)
+            joined = attributions[0]
+            if len(attributions) > 1:
+                joined = _side_by_side(attributions, batch.mask)
+            warn_of_mixing(model, self.name)
+            if hasattr(model, "module"):  # a wrapped model, whose code may be anything
+                warn_if_outputs_differ(model, batch, joined.outputs, self.name)
+            return joined
+
+    def _each(
+        self, model: ExplainableModel, batches: list[Any], wanted: Target, further: tuple[str, ...]
+    ) -> list[Attribution]:
+        """Explain batches one after another, with gradients for further inputs."""
+        integers = self.traits.explains_integer_inputs
+        with_inputs = [with_leaves(batch, further, integers) for batch in batches]
+        return [self._attribute(model, batch, wanted) for batch in with_inputs]
+
+    def _of_ensemble(
+        self, model: ExplainableModel, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
+    ) -> Attribution:
+        """Average over the members, which all explain the target that the ensemble decides on."""
+        outputs, decided = decided_by(model, batch, wanted)
+        return _averaged(
+            [self.attribute(member, batch, decided, wrt) for member in members_of(model)], outputs
+        )
+
+    def applies_to(self, model: Any) -> bool:
+        """Return whether this model has what the method needs. Most need nothing special."""
+        return True
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options that the explainer was made with, by name, as in scikit-learn."""
+        init = type(self).__init__
+        names = [] if init is object.__init__ else list(signature(type(self)).parameters)
+        return {name: getattr(self, name) for name in names}
+
+    @abstractmethod
+    def _attribute(
+        self, model: ExplainableModel, batch: GraphBatch, target: Target
+    ) -> Attribution: ...
+
+
+def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
+    """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
+    first, nodes = attributions[0], mask.shape[1]
+
+    def joined(name: str) -> Tensor | None:
+        """Join a field of all attributions, and pad it if it has a row per node."""
+        values = [getattr(attribution, name) for attribution in attributions]
+        if values[0] is None:
+            return None
+        if name in ("relevance", "spread", "features"):
+            ends = [(0, 0) * (value.dim() - 2) + (0, nodes - value.shape[1]) for value in values]
+            values = [F.pad(value, end) for value, end in zip(values, ends, strict=True)]
+        return torch.cat(values)
+
+    def by_name(field: str) -> dict[str, Tensor] | None:
+        shares = [getattr(attribution, field) or {} for attribution in attributions]
+        names = dict.fromkeys(name for part in shares for name in part)
+        zero = torch.zeros_like(first.output)
+        return {n: torch.cat([part.get(n, zero) for part in shares]) for n in names} or None
+
+    numbers = ("relevance", "features", "graph_token", "biases", "output", "outputs", "spread")
+    fields: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node")}
+    fields |= {name: by_name(name) for name in ("structure", "remainders", "others")}
+    if first.inputs is not None:
+        fields["inputs"] = {
+            n: [attribution.inputs[n][0] for attribution in attributions if attribution.inputs]
+            for n in first.inputs
+        }
+    return Attribution(
+        mask=mask, labels=tuple(attribution.labels[0] for attribution in attributions), **fields
+    )
+
+
+def decided_by(model: Any, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:
+    """Compute the outputs (B, num_outputs) of an ensemble, and the target resolved for them."""
+    with evaluating(model), torch.no_grad():
+        outputs = model(batch)
+    return outputs, DecidedTarget(wanted.choice, wanted.task, wanted.resolve(model.config, outputs))
+
+
+def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
+    """Average the members' attributions, with their standard deviation as the spread."""
+
+    def mean(name: str) -> Any:
+        values = [getattr(attribution, name) for attribution in attributions]
+        if values[0] is None:
+            return None
+        if isinstance(values[0], dict):
+            return _mean_by_name(values)
+        return torch.stack(values).mean(0)
+
+    names = ("relevance", "features", "graph_token", "biases", "output", "average_node")
+    members = torch.stack([attribution.relevance for attribution in attributions])  # (K, B, N)
+    return Attribution(
+        **{name: mean(name) for name in (*names, "structure", "remainders", "others")},
+        outputs=outputs,
+        labels=attributions[0].labels,
+        mask=attributions[0].mask,
+        members=members,
+        spread=members.std(0) if len(attributions) > 1 else None,
+        inputs=_mean_of_inputs([attribution.inputs for attribution in attributions]),
+    )
+
+
+def _mean_by_name(shares: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average named shares (B,) over the members. A member without a name has zero."""
+    some = {name: value for share in shares for name, value in share.items()}
+    return {
+        name: torch.stack([share.get(name, torch.zeros_like(value)) for share in shares]).mean(0)
+        for name, value in some.items()
+    }
+
+
+def _mean_of_inputs(
+    members: Sequence[dict[str, list[Tensor]] | None],
+) -> dict[str, list[Tensor]] | None:
+    """Average the relevance of further inputs, with one tensor for each graph, over the members."""
+    explained = [inputs for inputs in members if inputs is not None]
+    if not explained:
+        return None
+    return {
+        name: [
+            torch.stack(parts).mean(0) for parts in zip(*(i[name] for i in explained), strict=True)
+        ]
+        for name in explained[0]
+    }
+
+
+def scored(
+    scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
+) -> Attribution:
+    """Make an Attribution from scores (B, T) of all tokens, where the graph token is first."""
+    nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
+    return Attribution(
+        relevance=nodes,
+        graph_token=scores[:, 0].detach(),
+        biases=torch.zeros_like(scores[:, 0]).detach(),
+        output=resolved(outputs).detach(),
+        outputs=outputs.detach(),
+        labels=resolved.labels,
+        mask=batch.mask,
+    )

@@ -1,0 +1,219 @@
+"""Gradient x Input, and LRP as Gradient x Input of a network in which factors are constant.
+
+`R_t = sum_d x_td * d f_c / d x_td` for every token t (Shrikumar 2017; Ali 2022, eq. 1). The
+variants differ only in what `rules.conservative` holds constant. Where attention is not constant,
+relevance also reaches the structural bias inside it, and each term of the bias gets its share. For
+the relevance that operations create or lose along the way, see `rules.remainders`.
+
+With `baseline="mean"` the relevance of a node is `sum_d (x_td - m_d) * d f_c / d x_td`, where m is
+the mean node embedding of the training set. The difference to the usual relevance,
+`n m . mean gradient`, is listed separately. It is what n average nodes would get.
+"""
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
+from graphxai.models.graphormer import Graphormer
+from graphxai.rules.conservative import Rules, conservative
+
+from .base import Attribution, Explainer, scored
+from .passes import run_pass
+from .registry import register
+from .soundness import warn_if_outputs_differ
+from .traits import Traits
+from .variants import structural_bias
+from .wrapped import by_graph, leaves_of
+
+
+@register
+class GradientInput(Explainer):
+    """Gradient x Input of the unmodified network.
+
+    Args:
+        baseline: "zero", or "mean" to measure a node's embedding from the mean over the training
+            set. The mean is stored in the checkpoints of bundled Graphormers and in those that
+            `graphxai train` writes.
+    """
+
+    name = "gradient_input"
+    title = "Gradient x Input"
+    source = "Shrikumar 2017; Ali 2022, eq. 1"
+    traits = Traits(
+        adds_up=True,
+        needs_gradients=True,
+        reports_cut_gradients=True,
+        explains_other_inputs=True,
+        explains_integer_inputs=True,
+    )
+    rules: ClassVar[Rules] = Rules()
+
+    def __init__(self, baseline: Literal["zero", "mean"] = "zero") -> None:
+        if baseline not in ("zero", "mean"):
+            raise ValueError(f"baseline must be 'zero' or 'mean', not {baseline!r}.")
+        self.baseline = baseline
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
+        with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
+            tokens = model.embed(batch).detach()  # (B, T, D)
+        bias = structural_bias(model, batch)  # (B, H, T, T)
+        run = run_pass(model, batch, tokens, bias, self.rules)
+        outputs = run.outputs.detach()
+        if is_graphormer and self.rules.custom:  # a custom rule may change the outputs
+            warn_if_outputs_differ(model, batch, outputs, self.name)
+        resolved = target.resolve(model.config, outputs)
+        shares = run.back(resolved.weights)
+        structure = None
+        if bias is not None and shares.structure is not None:
+            structure = structure_shares(model, batch, bias, shares.structure)
+        relevance = (tokens * shares.tokens).sum(-1)  # (B, T)
+        leaves = leaves_of(batch)
+        of_nodes = shares.tokens[:, 1:]  # (B, N, D)
+        features = model.split_by_feature(batch, of_nodes)
+        nodes, average = relevance[:, 1:], None
+        if self.baseline == "mean":
+            of_mean = of_nodes @ _mean_node(model).T  # (B, N, F)
+            nodes = nodes - of_mean.sum(-1)
+            average = of_mean.sum(-1).masked_fill(~batch.mask, 0.0).sum(-1)
+            features = None if features is None else features - of_mean
+        return Attribution(
+            relevance=nodes.masked_fill(~batch.mask, 0.0),
+            average_node=average,
+            graph_token=relevance[:, 0],
+            biases=resolved.offset + shares.biases,
+            output=resolved(outputs),
+            outputs=outputs,
+            labels=resolved.labels,
+            mask=batch.mask,
+            features=None
+            if features is None
+            else features.detach().masked_fill(~batch.mask[..., None], 0.0),
+            structure=structure,
+            others=shares.others,
+            remainders=shares.remainders if is_graphormer else None,
+            inputs=by_graph(batch, {n: x.detach() * shares.inputs[n] for n, x in leaves.items()}),
+        )
+
+
+def _mean_node(model: ExplainableModel) -> Tensor:
+    """Return the mean node embedding (F, D), split by feature, that a Graphormer stores."""
+    mean = model.mean_node if isinstance(model, Graphormer) else None
+    if mean is None:
+        raise ValueError(
+            'baseline="mean" needs the mean node of the training set, and this model has none:'
+            " call graphxai.models.graphormer.measure_mean_node(model, graphs) on encoded training"
+            " graphs of a Graphormer, or use baseline='zero'."
+        )
+    return mean
+
+
+def structure_shares(
+    model: ExplainableModel, batch: GraphBatch, bias: Tensor, gradient: Tensor
+) -> dict[str, Tensor]:
+    """Compute the share (B,) of each term of the structural bias, by the term's name.
+
+    The share of a term b is `sum_ij b_ij * d f_c / d b_ij`.
+
+    Args:
+        model: a Graphormer.
+        batch: B graphs.
+        bias: the structural bias (B, H, T, T).
+        gradient: the gradient of f_c at the bias (B, H, T, T), summed over the layers, which all
+            use the same bias.
+    """
+    if not isinstance(model, Graphormer):
+        raise TypeError(f"{type(model).__name__} does not split its structural bias into terms.")
+    with torch.no_grad():
+        return model.bias.shares(batch, bias.detach(), gradient)
+
+
+@register
+class LrpAh(GradientInput):
+    """LRP with constant attention (AH)."""
+
+    name = "lrp_ah"
+    title = "LRP (AH)"
+    source = "Ali 2022, section 4"
+    rules = Rules(attention=True)
+
+
+@register
+class LrpLn(GradientInput):
+    """LRP with a constant LayerNorm scale (LN)."""
+
+    name = "lrp_ln"
+    title = "LRP (LN)"
+    source = "Ali 2022, section 4"
+    rules = Rules(layernorm=True)
+
+
+@register
+class LrpAhLn(GradientInput):
+    """LRP with constant attention and a constant LayerNorm scale (AH+LN)."""
+
+    name = "lrp_ah_ln"
+    title = "LRP (AH+LN)"
+    source = "Ali 2022, section 4"
+    rules = Rules(attention=True, layernorm=True)
+
+
+@register
+class Lrp(GradientInput):
+    """LRP (AH+LN) with constant activation ratios, which makes it exactly conservative."""
+
+    name = "lrp"
+    title = "LRP"
+    source = "Ali 2022, section 4; Achtibat 2024 (activation)"
+    rules = Rules(attention=True, layernorm=True, activation="ratio")
+
+
+@register
+class AttnLrp(GradientInput):
+    """LRP that also passes relevance through the softmax.
+
+    The softmax keeps its gradient. Each factor of `A v` and `q k^T` gets half of the relevance, and
+    LayerNorm's scale and the activation ratio are constant. So the values get 1/2, and the queries
+    and the keys 1/4 each. The structural bias, which is added to `q k^T`, takes its share from the
+    logits' 1/2. The softmax is not conservative, so what it creates or loses is the ledger's only
+    remainder.
+    """
+
+    name = "attn_lrp"
+    title = "AttnLRP"
+    source = "Achtibat 2024"
+    rules = Rules(layernorm=True, activation="ratio", products=True)
+
+
+@register
+class Saliency(Explainer):
+    """The length of the gradient, `R_t = ||d f_c / d x_t||`, over the D embedding dimensions."""
+
+    name = "saliency"
+    title = "Saliency"
+    source = "Simonyan 2014"
+    traits = Traits(
+        large_score_means="sensitive to", needs_gradients=True, explains_other_inputs=True
+    )
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        tokens = model.embed(batch).detach().requires_grad_()  # (B, T, D)
+        outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        leaves = leaves_of(batch)
+        gradient, *further = torch.autograd.grad(
+            resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
+        )
+        attribution = scored(gradient.norm(dim=-1), batch, outputs, resolved)
+        lengths = {name: _length(g) for name, g in zip(leaves, further, strict=True)}
+        return replace(attribution, inputs=by_graph(batch, lengths))
+
+
+def _length(gradient: Tensor) -> Tensor:
+    """Compute the L2 norm of every row of a gradient (rows, ...)."""
+    return gradient.flatten(1).norm(dim=-1) if gradient.dim() > 1 else gradient.abs()

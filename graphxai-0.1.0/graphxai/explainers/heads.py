@@ -1,0 +1,259 @@
+"""Measure what attention heads look at in a data set: distances and relations.
+
+This follows Song 2024, section 4.2. Rows, keys and distances are defined in `head_counts`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphxai.adapters.layout import OneGraphAtATime
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import Input, prepare_all
+from graphxai.contract.model import ExplainableModel, evaluating
+from graphxai.runtime.reading import small_file
+from graphxai.runtime.writing import write_whole
+
+from .head_counts import (
+    POSITIONAL,
+    RELATIONAL,
+    ROUNDING,
+    HeadCounts,
+    Shares,
+    count,
+    positional_heads,
+    relational_heads,
+)
+from .relations import RELATIONS, relations_of
+
+__all__ = [
+    "POSITIONAL",
+    "RELATIONAL",
+    "HeadCounts",
+    "HeadStatistics",
+    "count",
+    "head_statistics",
+    "positional_heads",
+    "relational_heads",
+]
+
+FILE = "heads.json"  # in a checkpoint folder, beside the weights
+FORMAT = "graphxai-heads"
+GRAPHS_AT_A_TIME = 32
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Where L layers of H heads have their largest attention.
+
+    A layer with fewer than H heads is padded with heads that have no keys.
+
+    Args:
+        distances: the share of the rows (L, H, C) that have their key at shortest-path distance 0,
+            1, ..., C - 3, then at an unreachable node, then at the graph token. Where attention
+            follows edges, a node without edges has no key, and its row counts as unreachable.
+        relations: the names of K relations.
+        related: the share of the rows (L, H, K) that have a key in each relation to the query.
+        base_rates: the largest such share (K,) of a head that always looks at one distance. It is
+            max(lambda_k) in Song 2024.
+        rows: the number of rows.
+        data: which data was measured, in words.
+        sha256: the hash of the model's weights, or "".
+    """
+
+    distances: Shares
+    relations: tuple[str, ...]
+    related: Shares
+    base_rates: Shares
+    rows: int
+    data: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("distances", "related", "base_rates"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        object.__setattr__(self, "relations", tuple(self.relations))
+        _check(self)
+
+    @property
+    def positional(self) -> NDArray[np.bool_]:
+        """The heads (L, H) that have their key at one distance in over 80 % of the rows (eq. 8)."""
+        return positional_heads(self.distances)
+
+    @property
+    def relational(self) -> NDArray[np.bool_]:
+        """The heads (L, H) that find a relation more often than base rate + 0.1 (eq. 7)."""
+        return relational_heads(self.related, self.base_rates)
+
+    def mask(self) -> NDArray[np.int64]:
+        """Return the head mask (L, H) of Eq. 6. Heads that are both kinds have 2."""
+        return self.positional.astype(np.int64) + self.relational
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `heads.json` into a folder, such as that of a checkpoint."""
+        path = Path(folder) / FILE
+        content: dict[str, Any] = {"format": FORMAT} | vars(self)
+        for name in ("distances", "related", "base_rates"):
+            content[name] = content[name].round(6).tolist()
+        return write_whole(path, json.dumps(content) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "HeadStatistics":
+        """Read `heads.json` from a folder.
+
+        Raises:
+            ValueError: the file is missing or wrong. The message says what is wrong with it.
+        """
+        path = Path(folder)
+        path = path / FILE if path.is_dir() else path
+        try:
+            content = json.loads(small_file(path).decode("utf-8"))
+            return cls(**_fields(content))
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path}: no such file; create it with head_statistics(model, inputs).save(folder)."
+            ) from None
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path}: cannot be read as head statistics: {error}.") from error
+
+
+def head_statistics(
+    model: ExplainableModel, inputs: Sequence[Any], *, data: str = ""
+) -> HeadStatistics:
+    """Measure where every head has its largest attention, over all nodes of all inputs.
+
+    For molecules all of `RELATIONS` are measured. If any input has no molecule, the only relation
+    is an edge, or being neighbours in a sequence of tokens.
+
+    Args:
+        model: a Graphormer, or any model after `wrap`.
+        inputs: as for `graphxai.explain`.
+        data: what the inputs are, in words.
+
+    Raises:
+        ValueError: there are no inputs, an input cannot be used, or the model has no attention.
+    """
+    if len(inputs) == 0:
+        raise ValueError("head statistics need at least one input.")
+    prepared = prepare_all(model, inputs)
+    prepared.sort(key=lambda item: item.num_nodes)
+    relations_by_input = [_relations(item) for item in prepared]
+    names = (
+        RELATIONS
+        if all(relations is not None for relations in relations_by_input)
+        else RELATIONS[:1]
+    )
+    total: HeadCounts | None = None
+    with evaluating(model):
+        for part in _parts(model, prepared):
+            batch = _collated(model, prepared[part])
+            counts = _counted(model, batch, relations_by_input[part] if len(names) > 1 else None)
+            total = counts if total is None else total + counts
+    assert total is not None
+    distances, related, base_rates = (shares[0] for shares in total.shares())
+    if not isinstance(batch, GraphBatch):
+        distances = _without_unused_distances(distances)
+    sha256 = str(getattr(getattr(model, "origin", None), "sha256", ""))
+    rows = int(total.rows[0])
+    return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
+
+
+def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCounts:
+    """Count where the rows of a batch have their keys, summed over its inputs."""
+    try:
+        return count(model, batch, relations).summed()
+    except OneGraphAtATime as error:
+        of_one = [None] * len(batch) if relations is None else [[each] for each in relations]
+        alone = [count(model, *pair).summed() for pair in zip(error.batches, of_one, strict=True)]
+        return reduce(add, alone)
+
+
+def _without_unused_distances(distances: Shares) -> Shares:
+    """Cut off the shares (..., C) at distances beyond those where any head has a key."""
+    used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
+    last = int(used[-1]) if len(used) else 0
+    return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
+
+
+def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
+    """Slice the inputs, which are sorted by size, into batches."""
+    same_size = getattr(model, "same_size_only", False)
+    goes_alone = getattr(model, "goes_alone", lambda _: False)
+    parts, start = [], 0
+    for i in range(1, len(prepared) + 1):
+        full = i - start == GRAPHS_AT_A_TIME or i == len(prepared)
+        sizes = prepared[start].num_nodes, None if full else prepared[i].num_nodes
+        full = full or goes_alone(prepared[i].data)
+        if full or (same_size and sizes[0] != sizes[1]):
+            parts.append(slice(start, i))
+            start = i
+    return parts
+
+
+def _collated(model: Any, items: Sequence[Input]) -> Any:
+    return model.collate([item.data for item in items]).to(_device(model))
+
+
+def _relations(item: Input) -> NDArray[np.bool_] | None:
+    molecule = item.molecule
+    if molecule is None and item.smiles is not None:
+        from rdkit import Chem, rdBase
+
+        with rdBase.BlockLogs():
+            molecule = Chem.MolFromSmiles(item.smiles)
+    return None if molecule is None else relations_of(molecule)
+
+
+def _device(model: Any) -> torch.device:
+    parameters = getattr(model, "parameters", tuple)
+    return next((p.device for p in parameters()), torch.device("cpu"))
+
+
+def _fields(content: Any) -> dict[str, Any]:
+    """Read the fields of a `HeadStatistics` from a JSON object, with the right types."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
+    arrays = ("distances", "related", "base_rates")
+    missing = [key for key in (*arrays, "relations", "rows") if key not in content]
+    if missing:
+        raise ValueError(f"missing key {missing[0]!r}")
+    numbers: dict[str, Any] = {key: np.asarray(content[key]) for key in arrays}
+    for key, value in numbers.items():
+        if value.dtype.kind not in "fi":
+            raise ValueError(f"{key!r} is not an array of numbers")
+    names, rows = content["relations"], content["rows"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("'relations' is not a list of names")
+    if not isinstance(rows, int) or isinstance(rows, bool):
+        raise ValueError("'rows' is not a whole number")
+    texts = {key: content.get(key, "") for key in ("data", "sha256")}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise ValueError(f"{key!r} is not text")
+    return numbers | texts | {"relations": tuple(names), "rows": rows}
+
+
+def _check(statistics: HeadStatistics) -> None:
+    """Raise ValueError unless the shapes match and the shares are valid."""
+    distances, related = statistics.distances, statistics.related
+    count = len(statistics.relations)
+    if distances.ndim != 3 or distances.shape[-1] < 3 or 0 in distances.shape:
+        raise ValueError(f"'distances' has shape {distances.shape}, not (layers, heads, 3 or more)")
+    if related.shape != (*distances.shape[:2], count) or statistics.base_rates.shape != (count,):
+        raise ValueError("'related', 'base_rates' and 'relations' do not match 'distances'")
+    if statistics.rows < 1:
+        raise ValueError(f"'rows' is {statistics.rows}; it must be at least 1")
+    for name in ("distances", "related", "base_rates"):
+        values = getattr(statistics, name)
+        if not ((values >= 0) & (values <= 1 + ROUNDING)).all():  # catches NaN too
+            raise ValueError(f"{name!r} has values outside 0 to 1")
+    if np.abs(distances.sum(-1) - 1).max() > 1e-3:
+        raise ValueError("'distances' does not sum to one over the distances")

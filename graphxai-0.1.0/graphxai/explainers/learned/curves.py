@@ -1,0 +1,86 @@
+"""The soft activation curve, from which an explainer learns the order of the nodes.
+
+An activation curve (Ali 2022, section 5) adds the nodes in the order of their scores and follows
+the probability of the explained class. Here it is made soft, so that gradients reach the scores s.
+The presence of a node at threshold theta is `sigmoid((s - theta) / tau)`. Its logarithm is added to
+the logits of the node's key in every attention. As tau goes to 0, this becomes the removal operator
+`mask`.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.target import ResolvedTarget
+from graphxai.models.graphormer import Graphormer
+from graphxai.rules.conservative import Rules
+
+from ..orders import ranks
+from ..passes import run_pass
+from ..perturbation import prefixes
+from ..variants import encode_variants, in_passes
+
+MARGIN = 0.5  # how far the highest threshold may lie above the scores
+
+
+def standardised(scores: Tensor, mask: Tensor) -> Tensor:
+    """Standardise scores (B, N) over each graph's nodes, to mean zero and deviation one."""
+    count = mask.sum(-1, keepdim=True)
+    centred = scores - scores.masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
+    variance = centred.square().masked_fill(~mask, 0.0).sum(-1, keepdim=True) / count
+    return (centred / (variance + 1e-12).sqrt().clamp(min=1e-6)).masked_fill(~mask, 0.0)
+
+
+def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> Tensor:
+    """Compute the log presence (K, B, N) of the nodes at K thresholds. It is zero at padding.
+
+    Args:
+        scores: the scores (B, N).
+        mask: True at nodes (B, N).
+        shares: which share of a graph's nodes lies above each threshold (K, B), below one.
+        tau: the softness of the thresholds.
+    """
+    count = mask.sum(-1)  # (B,)
+    ranked = scores.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values
+    last = ranked.gather(-1, count[:, None] - 1)
+    levels = torch.cat([ranked[:, :1] + MARGIN, ranked.maximum(last)], dim=-1)  # (B, N + 1)
+    place = shares * count
+    below = place.floor().long().clamp(max=levels.shape[1] - 2)
+    part = place - below
+    above, under = (levels.gather(-1, (below + k).T).T for k in (0, 1))  # (K, B)
+    threshold = above * (1 - part) + under * part
+    return F.logsigmoid((scores - threshold[..., None]) / tau).masked_fill(~mask, 0.0)
+
+
+def gradients_of_probability(
+    model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
+) -> Tensor:
+    """Compute the gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
+    with torch.no_grad():
+        tokens, bias = model.embed(batch), model.bias(batch)
+    gradients = []
+    for log_presence in presence:
+        seen = bias + F.pad(log_presence, (1, 0))[:, None, None, :]
+        run = run_pass(model, batch, tokens, seen, Rules(), structure=True)
+        outputs = run.outputs.detach().requires_grad_()
+        probability = torch.sigmoid(target.log_odds(outputs)).sum()
+        shares = run.back(torch.autograd.grad(probability, outputs)[0])
+        assert shares.structure is not None
+        gradients.append(shares.structure.sum(dim=(1, 2))[:, 1:])
+    return torch.stack(gradients)
+
+
+@torch.no_grad()
+def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
+    """Compute the AUAC (B,) of scores (B, N), where the highest score is added first."""
+    tokens, bias = model.embed(batch), model.bias(batch)
+    keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
+    outputs = [
+        encode_variants(model, tokens.expand(len(keep[part]), -1, -1, -1), batch, keep[part], bias)
+        for part in in_passes(batch, len(keep))
+    ]
+    p = torch.sigmoid(target.log_odds(torch.cat(outputs)))  # (N + 1, B)
+    count = batch.mask.sum(-1)
+    inside = torch.arange(1, len(p), device=p.device)[:, None] <= count
+    return ((p[1:] + p[:-1]) / 2 * inside).sum(0) / count

@@ -1,0 +1,243 @@
+"""A fitted explainer: a small network over the nodes of a graph, and its files.
+
+`explainer.safetensors` holds the network. `explainer.json` says what the network was fitted to and
+how, and has the SHA-256 of the network's file and of the model's weights. Both files lie beside the
+model's checkpoint. Nothing is unpickled.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from graphxai.contract.tasks import Task, TaskSet
+from graphxai.models.graphormer import Graphormer
+from graphxai.runtime.reading import small_file
+from graphxai.runtime.weight_types import FLOAT_DTYPES
+from graphxai.runtime.writing import folder_at, synced_together, write_whole
+
+from ..node_features import NodeFeatures, num_values
+
+NETWORK, CARD = "explainer.safetensors", "explainer.json"
+FORMAT = "graphxai-explainer"
+CLIPPED = 5.0  # inputs are clipped to this many standard deviations
+FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
+
+
+class OrderNetwork(nn.Module):
+    """A network that scores each node from its features and their mean and maximum in the graph.
+
+    The score starts at `z(lrp_path)`, because the last map is zero until the network has learned.
+    Buffers standardise the inputs and reduce the states to `components`, so that a file needs
+    nothing but the network's state.
+    """
+
+    state_mean: Tensor  # (states,)
+    components: Tensor  # (states, components)
+    mean: Tensor  # (inputs,)
+    deviation: Tensor  # (inputs,)
+
+    def __init__(self, inputs: int, states: int, components: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("state_mean", torch.zeros(states))
+        self.register_buffer("components", torch.zeros(states, components))
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("deviation", torch.ones(inputs))
+        self.node = nn.Linear(inputs, width)
+        self.joint = nn.Linear(3 * width, width)
+        self.score = nn.Linear(width, 1)
+        self.path = nn.Parameter(torch.ones(()))
+        self.input_dropout, self.dropout = nn.Dropout(0.1), nn.Dropout(0.2)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
+
+    def inputs(self, features: NodeFeatures, classes: Tensor) -> Tensor:
+        """Standardise the inputs (B, N, inputs), given the explained classes (B,)."""
+        count = len(self.mean) - self.components.shape[1] - features.values.shape[-1]
+        joined = raw_inputs(features, classes, count, self.state_mean, self.components)
+        return ((joined - self.mean) / self.deviation).clamp(-CLIPPED, CLIPPED)
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Round matrices to half precision as in a file, so that the order stays the same."""
+        for value in self.state_dict().values():
+            value.copy_(_stored(value))
+
+    def forward(self, inputs: Tensor, start: Tensor, mask: Tensor) -> Tensor:
+        """Score the nodes (B, N), given inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
+        of_node = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
+        padding = ~mask[..., None]
+        mean = of_node.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
+        largest = of_node.masked_fill(padding, -math.inf).amax(1)
+        pooled = torch.cat([mean, largest], dim=-1)[:, None].expand(-1, of_node.shape[1], -1)
+        joint = F.gelu(self.joint(torch.cat([of_node, pooled], dim=-1)))
+        return self.path * start + self.score(self.dropout(joint))[..., 0]
+
+
+def _stored(value: Tensor) -> Tensor:
+    """Return a tensor as it is stored in a file, where only matrices have half precision."""
+    return value.detach().half() if value.ndim > 1 else value.detach()
+
+
+def raw_inputs(
+    features: NodeFeatures, classes: Tensor, count: int, state_mean: Tensor, components: Tensor
+) -> Tensor:
+    """Join the values, the components of the states and the class of every node.
+
+    The result is not standardised yet.
+
+    Args:
+        features: what the passes say about the nodes.
+        classes: the number (B,) of each explained class among the classes of all tasks that the
+            explainer is fitted to.
+        count: the number of these classes.
+        state_mean: the mean state.
+        components: the principal components of the states.
+    """
+    reduced = (features.states - state_mean) @ components
+    one_hot = F.one_hot(classes, count).to(reduced)[:, None].expand(-1, reduced.shape[1], -1)
+    return torch.cat([features.values, reduced, one_hot], dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedExplainer:
+    """A network fitted to tasks of a model by `fit_explainer`.
+
+    Args:
+        network: the network.
+        tasks: the names of the tasks.
+        sha256: the hash of the model's weights, or "" if they came from no file.
+        card: the data, number of graphs, seed, settings, processor time in seconds, and scores on
+            held-out graphs.
+    """
+
+    network: OrderNetwork
+    tasks: tuple[str, ...]
+    sha256: str = ""
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write both files to a folder, such as that of a checkpoint, and return the folder."""
+        folder = folder_at(folder)
+        state = self.network.state_dict()
+        tensors = {name: _stored(value).cpu().contiguous() for name, value in state.items()}
+        raw = save(tensors, metadata={"format": FORMAT})
+        content = {
+            "format": FORMAT,
+            "tasks": self.tasks,
+            "model_sha256": self.sha256,
+            "network_sha256": hashlib.sha256(raw).hexdigest(),
+            "card": self.card,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        with synced_together():
+            write_whole(folder / NETWORK, raw)
+            write_whole(folder / CARD, text)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "FittedExplainer":
+        """Read both files of a folder, or raise a ValueError that says what is wrong with one."""
+        card, path = Path(folder) / CARD, Path(folder) / NETWORK
+        try:
+            content = _content(small_file(card))
+        except FileNotFoundError:
+            raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{card}: cannot be read as a fitted explainer: {error}.") from error
+        try:
+            raw = small_file(path)
+            if hashlib.sha256(raw).hexdigest() != content["network_sha256"]:
+                raise ValueError(f"it is not the network that {CARD} describes")
+            network = _network_of(load_tensors(raw))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(
+                f"{path}: cannot be read: {error}; fit it again with {FIT}."
+            ) from error
+        tasks = tuple(content["tasks"])
+        return cls(network, tasks, content["model_sha256"], content["card"])
+
+    def tasks_in(self, model: Graphormer) -> list[tuple[Task, slice]]:
+        """Return the model's tasks and their columns, or raise ValueError for another model."""
+        config = model.config
+        names = [task.name for task in config.tasks if task.classes]
+        if set(self.tasks) <= {*names}:
+            tasks = [config.task_columns(name) for name in self.tasks]
+            classes = sum(len(task.classes) for task, _ in tasks)
+            states = config.num_layers * config.hidden_dim
+            inputs = num_values(config) + self.network.components.shape[1] + classes
+            if (len(self.network.state_mean), len(self.network.mean)) == (states, inputs):
+                if not self.sha256 or self.sha256 == model.origin.sha256:
+                    return tasks
+                raise ValueError(
+                    f"the explainer was fitted to other weights; fit again with {FIT}."
+                )
+        raise ValueError(f"the explainer was fitted to a model of another kind; use {FIT}.")
+
+
+def with_classes(config: TaskSet) -> list[Task]:
+    """Return the tasks that have classes, or raise ValueError if there are none."""
+    tasks = [task for task in config.tasks if task.classes]
+    if not tasks:
+        raise ValueError(
+            "a learned explainer follows the probability of a class, but this model has only"
+            " regressions: use 'path_marginals'."
+        )
+    return tasks
+
+
+def _content(raw: bytes) -> dict[str, Any]:
+    """Read the JSON object of the card, with the right types."""
+    content = json.loads(raw.decode("utf-8"))
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
+    kinds = {"tasks": list, "model_sha256": str, "network_sha256": str, "card": dict}
+    for key, kind in kinds.items():
+        if not isinstance(content.get(key), kind):
+            raise ValueError(f"{key!r} is missing or of the wrong kind")
+    names = content["tasks"]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("'tasks' must hold names of tasks")
+    return content
+
+
+def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
+    """Make a network from these tensors, after checking their names, shapes and values.
+
+    The tensors were read from a small file, so a network of their shapes is small too.
+    """
+    (states, components), (width, inputs) = (
+        tuple(tensors[name].shape) for name in ("components", "node.weight")
+    )
+    expected = {
+        "state_mean": (states,),
+        "components": (states, components),
+        "mean": (inputs,),
+        "deviation": (inputs,),
+        "node.weight": (width, inputs),
+        "node.bias": (width,),
+        "joint.weight": (width, 3 * width),
+        "joint.bias": (width,),
+        "score.weight": (1, width),
+        "score.bias": (1,),
+        "path": (),
+    }
+    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+        raise ValueError("its tensors have other names or shapes than a fitted explainer's")
+    for name, value in tensors.items():
+        if value.dtype not in FLOAT_DTYPES or not bool(torch.isfinite(value.float()).all()):
+            raise ValueError(f"{name!r} holds values that are not finite numbers")
+    if not bool((tensors["deviation"] > 0).all()):
+        raise ValueError("'deviation' holds values that are not above zero")
+    network = OrderNetwork(inputs, states, components, width)
+    network.load_state_dict(tensors)
+    return network.eval()

@@ -1,0 +1,359 @@
+"""Fit an explainer to a model, so that it finds the order in which the curve rises soonest.
+
+First the network imitates a teacher that averages over coalitions or orders. Then it learns from
+the curve itself, in a soft form (see `curves`). The loss is the negative mean of the class's
+probability over six random thresholds.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.contract.model import ExplainableModel, explaining
+from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
+from graphxai.contract.tasks import Task, TaskSet
+from graphxai.models.graphormer import Graphormer
+from graphxai.runtime.progress import Progress, progress_bar
+from graphxai.runtime.threads import one_thread
+
+from ..activation_path import LrpPath
+from ..averages import relative
+from ..base import Explainer
+from ..node_features import NodeFeatures, node_features, num_values
+from ..path_marginals import PathMarginals
+from ..perturbation import ShapleySampling
+from .curves import areas, gradients_of_probability, soft_presence, standardised
+from .network import FittedExplainer, OrderNetwork, raw_inputs, with_classes
+
+GRAPHS_AT_A_TIME = 8
+FEWEST = 2 * GRAPHS_AT_A_TIME
+MOST_HELD_OUT = 100
+COMPONENTS, WIDTH = 24, 96
+IMITATION_EPOCHS, IMITATION_RATE = 25, 2e-3
+CURVE_RATE = 5e-4
+WEIGHT_DECAY = 0.02
+WARM_UP = 20  # the number of steps in which the rate rises
+THRESHOLDS = 6
+TAU = (0.35, 0.12)  # softness at the beginning and at the end, in standard deviations of the scores
+
+
+@dataclass(frozen=True, eq=False)
+class _TaughtBatch:
+    """Some graphs of similar size, with what passes say about their nodes and the teacher's scores.
+
+    Args:
+        batch: B graphs.
+        target: the explained class of each graph.
+        classes: the number (B,) of that class among the classes of all tasks.
+        features: the features of the nodes.
+        start: `z(lrp_path)` (B, N).
+        teacher: the teacher's scores (B, N).
+    """
+
+    batch: GraphBatch
+    target: ResolvedTarget
+    classes: Tensor
+    features: NodeFeatures
+    start: Tensor
+    teacher: Tensor
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+def fit_explainer(
+    model: ExplainableModel,
+    graphs: Any,
+    *,
+    task: str | None = None,
+    shapley_orders: int | None = None,
+    epochs: int = 6,
+    held_out: float = 0.1,
+    seed: int = 0,
+    data: str = "",
+    progress: bool | None = None,
+) -> FittedExplainer:
+    """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
+
+    In half of the graphs the predicted class is explained, in the others a random class. The same
+    seed gives the same result, which `save(folder)` stores beside the checkpoint.
+
+    Args:
+        model: a single Graphormer.
+        graphs: about a thousand inputs as for `explain`. Inputs that cannot be used are left out
+            with a warning.
+        task: a task with classes. By default all tasks with classes take part, each with about the
+            same number of graphs.
+        shapley_orders: how many orders the teacher samples for Shapley values. If it is None, the
+            teacher is `path_marginals`, which is much faster.
+        epochs: how often the network learns from each graph's activation curve.
+        held_out: the share of the graphs to hold out for measuring, of at most 100 graphs.
+        seed: draws the classes, the order of the graphs and the network's first weights.
+        data: what the graphs are, in words, for the card.
+        progress: whether to show a bar, as for `explain`.
+
+    Raises:
+        TypeError: the model is wrapped, or an ensemble.
+        ValueError: the model has no classes, or there are fewer than 16 graphs to learn from.
+    """
+    if not isinstance(model, Graphormer):
+        raise TypeError(
+            "fit_explainer reads the attention of a single Graphormer; load one with gx.load (of an"
+            " ensemble: FOLDER/members/0)."
+        )
+    if epochs < 1 or not 0 <= held_out < 1:
+        raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
+    tasks = _tasks_of(model, task)
+    teacher: Explainer = PathMarginals()
+    if shapley_orders is not None:
+        teacher = ShapleySampling(permutations=shapley_orders)
+    prepared = _usable(model, graphs)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(prepared), generator=generator).tolist()
+    num_held_out = min(round(held_out * len(prepared)), MOST_HELD_OUT)
+    if len(prepared) - num_held_out < FEWEST:
+        raise ValueError(
+            f"{len(prepared) - num_held_out} usable graphs are too few to learn from: give"
+            f" {FEWEST} or more, better a thousand."
+        )
+    begun = time.process_time()
+    total = len(prepared) + epochs * (len(prepared) - num_held_out)
+    bar = progress_bar("fitting the explainer", total, show=progress)
+    with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
+
+        def teach(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
+            items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
+            return [
+                _teach_batch(
+                    model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance
+                )
+                for at in range(0, len(items), GRAPHS_AT_A_TIME)
+            ]
+
+        held_out_parts = teach(order[:num_held_out], None)
+        parts = teach(order[num_held_out:], teacher)
+        network = _network(model, parts, sum(len(each.classes) for each in tasks))
+        _imitate(network, parts, generator)
+        follow_curves(model, network, parts, epochs, generator, advance)
+        network.round()
+        scores = _scores(model, network, held_out_parts) if num_held_out else {}
+    card = {
+        "data": data,
+        "graphs": len(prepared) - num_held_out,
+        "seed": seed,
+        "settings": {
+            "teacher": teacher.name,
+            "shapley_orders": shapley_orders,
+            "epochs": epochs,
+            "components": COMPONENTS,
+            "width": WIDTH,
+        },
+        "processor_seconds": round(time.process_time() - begun, 1),
+        "held_out": {"graphs": num_held_out} | scores,
+    }
+    return FittedExplainer(network, tuple(t.name for t in tasks), model.origin.sha256, card)
+
+
+def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
+    """Return the named task, or all tasks with classes. Raise ValueError without classes."""
+    if name is None:
+        return with_classes(model.config)
+    task, _ = model.config.task_columns(name)
+    return with_classes(TaskSet((task,)))
+
+
+def _usable(model: Graphormer, graphs: Any) -> list[Input]:
+    """Encode the graphs, and warn once about all that cannot be used."""
+    prepared = list(prepare_each(model, as_list(graphs)[0]))
+    errors = [(k, graph) for k, graph in enumerate(prepared) if isinstance(graph, Exception)]
+    if errors:
+        k, first = errors[0]
+        text = (
+            f"{len(errors)} of {len(prepared)} graphs were left out; the first, number {k}: {first}"
+        )
+        warnings.warn(text, stacklevel=3)
+    return [graph for graph in prepared if isinstance(graph, Input)]
+
+
+@contextmanager
+def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
+    """Draw PyTorch's random numbers from the seed within the block."""
+    device = model.node_embedding.in_degree.device
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _teach_batch(
+    model: Graphormer,
+    items: list[Input],
+    tasks: list[Task],
+    teacher: Explainer | None,
+    generator: torch.Generator,
+    progress: Progress,
+) -> _TaughtBatch:
+    """Draw the classes of some graphs, and run the passes that say something about their nodes."""
+    batch = model.collate([item.data for item in items]).to(model.node_embedding.in_degree.device)
+    with torch.no_grad():
+        outputs = model(batch)
+    drawn = 0
+    if len(tasks) > 1:
+        drawn = int(torch.randint(len(tasks), (), generator=generator))
+    task, first = tasks[drawn], sum(len(each.classes) for each in tasks[:drawn])
+    classes = _draw_classes(model, task, outputs, generator)
+    target = DecidedTarget(
+        task=task.name, resolved=_join_targets(model, task, classes.tolist(), outputs)
+    )
+    path = LrpPath()._attribute(model, batch, target)
+    resolved = target.resolve(model.config, path.outputs)
+    features = node_features(model, batch, resolved, path.relevance)
+    start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
+    taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
+    progress(len(items))
+    return _TaughtBatch(batch, resolved, first + classes.to(start.device), features, start, taught)
+
+
+def _draw_classes(
+    model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Draw a class (B,) for each graph, which is the predicted class half of the time."""
+    _, columns = model.config.task_columns(task.name)
+    logits = outputs[:, columns].cpu()
+    predicted = logits.argmax(-1) if task.kind == "multiclass" else (logits[:, 0] > 0).long()
+    any_class = torch.randint(len(task.classes), predicted.shape, generator=generator)
+    return torch.where(torch.rand(len(predicted), generator=generator) < 0.5, predicted, any_class)
+
+
+def _join_targets(
+    model: Graphormer, task: Task, classes: list[int], outputs: Tensor
+) -> ResolvedTarget:
+    """Resolve one class for each graph, and join the targets into one for the batch."""
+    rows = [
+        Target(c, task.name).resolve(model.config, outputs[row : row + 1])
+        for row, c in enumerate(classes)
+    ]
+    rivals = [row.rivals for row in rows if row.rivals is not None]
+    return ResolvedTarget(
+        torch.cat([row.weights for row in rows]),
+        torch.cat([row.offset for row in rows]),
+        tuple(row.labels[0] for row in rows),
+        torch.cat(rivals) if rivals else None,
+    )
+
+
+def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
+    """Make an untrained network that standardises its inputs over all nodes."""
+    config = model.config
+    states = config.num_layers * config.hidden_dim
+    kept = min(COMPONENTS, states)
+    network = OrderNetwork(num_values(config) + kept + classes, states, kept, WIDTH)
+    every = torch.cat([part.features.states[part.batch.mask] for part in parts])
+    network.state_mean.copy_(every.mean(0))
+    covariance = (every - every.mean(0)).double().T.cov()
+    network.components.copy_(torch.linalg.eigh(covariance).eigenvectors[:, -kept:])
+    network.to(every)
+    reduced = (network.state_mean, network.components)
+    raw = [raw_inputs(part.features, part.classes, classes, *reduced) for part in parts]
+    nodes = torch.cat([rows[part.batch.mask] for rows, part in zip(raw, parts, strict=True)])
+    network.mean.copy_(nodes.mean(0))
+    network.deviation.copy_(nodes.std(0) + 1e-3)
+    return network
+
+
+def _train(
+    network: OrderNetwork,
+    parts: list[_TaughtBatch],
+    epochs: int,
+    rate: float,
+    generator: torch.Generator,
+    step: Callable[[_TaughtBatch, Tensor, float], None],
+) -> None:
+    """Train the network with AdamW on all batches in random order.
+
+    The learning rate rises over the first steps and then falls to zero.
+
+    Args:
+        network: the network.
+        parts: the batches.
+        epochs: how often each batch is used.
+        rate: the highest learning rate.
+        generator: draws the order of the batches.
+        step: adds the gradients of the loss, given a batch, its scores (B, N), and which share of
+            the training is done.
+    """
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=WEIGHT_DECAY)
+    inputs = [network.inputs(part.features, part.classes) for part in parts]
+    taken, total = 0, epochs * len(parts)
+    network.train()
+    for _ in range(epochs):
+        for k in torch.randperm(len(parts), generator=generator).tolist():
+            done = taken / total
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1.0, (taken + 1) / WARM_UP) * (1 - done)
+            optimiser.zero_grad()
+            step(parts[k], network(inputs[k], parts[k].start, parts[k].batch.mask), done)
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            taken += 1
+    network.eval()
+
+
+def _imitate(network: OrderNetwork, parts: list[_TaughtBatch], generator: torch.Generator) -> None:
+    """Learn the teacher's scores, and which of two nodes has the higher score."""
+
+    def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
+        mask = part.batch.mask
+        given, wanted = standardised(scores, mask), standardised(part.teacher, mask)
+        by_node = F.huber_loss(given[mask], wanted[mask])
+        gaps = wanted[:, :, None] - wanted[:, None, :]  # (B, N, N)
+        wrong = F.softplus(-(given[:, :, None] - given[:, None, :]) * gaps.sign()) * gaps.abs()
+        both = mask[:, :, None] & mask[:, None, :]
+        (by_node + 0.5 * wrong[both].mean()).backward()
+
+    _train(network, parts, IMITATION_EPOCHS, IMITATION_RATE, generator, step)
+
+
+def follow_curves(
+    model: Graphormer,
+    network: OrderNetwork,
+    parts: list[_TaughtBatch],
+    epochs: int,
+    generator: torch.Generator,
+    progress: Progress,
+) -> None:
+    """Train the network on soft activation curves."""
+
+    def step(part: _TaughtBatch, scores: Tensor, done: float) -> None:
+        mask = part.batch.mask
+        tau = TAU[0] * (TAU[1] / TAU[0]) ** done
+        shares = torch.rand(THRESHOLDS, len(part), generator=generator)
+        spread = (torch.arange(THRESHOLDS)[:, None] + shares) / THRESHOLDS
+        presence = soft_presence(standardised(scores, mask), mask, spread.to(scores), tau)
+        gradients = gradients_of_probability(model, part.batch, part.target, presence.detach())
+        presence.backward(-gradients / (THRESHOLDS * len(part)))
+        progress(len(part))
+
+    _train(network, parts, epochs, CURVE_RATE, generator, step)
+
+
+def _scores(
+    model: Graphormer, network: OrderNetwork, parts: list[_TaughtBatch]
+) -> dict[str, float]:
+    """Measure the mean AUAC of the network and of `lrp_path` on the held-out graphs."""
+    areas_by_name: dict[str, list[float]] = {"learned": [], "lrp_path": []}
+    with torch.no_grad():
+        for part in parts:
+            inputs = network.inputs(part.features, part.classes)
+            scores = network(inputs, part.start, part.batch.mask)
+            areas_by_name["learned"] += areas(model, part.batch, part.target, scores).tolist()
+            areas_by_name["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
+    return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in areas_by_name.items()}

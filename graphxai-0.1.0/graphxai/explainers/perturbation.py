@@ -1,0 +1,208 @@
+"""Measure what the output loses without a node.
+
+Nodes are removed one at a time, in sampled orders, or in the order that the method finds. All
+methods only run the model. There are two ways to remove nodes: `mask` excludes the node's key from
+every attention, and `zero` sets its embedding to zero. The structure of the rest stays the same.
+"""
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import Target
+
+from .averages import mean_and_error, mean_size, relative
+from .base import Attribution, Explainer, scored
+from .control import generator_of
+from .orders import gains, ranks
+from .registry import get_explainer, register
+from .traits import Traits
+from .variants import encode_variants, in_passes, structural_bias
+
+Operator = Literal["mask", "zero"]
+
+
+class _Removal(Explainer):
+    """A method that compares outputs with and without some nodes."""
+
+    def __init__(self, operator: Operator = "mask") -> None:
+        if operator == "delete":
+            raise ValueError(
+                "operator 'delete' re-encodes subgraphs, but a batch no longer has the edges for"
+                " that; use 'mask' or 'zero'."
+            )
+        if operator not in get_args(Operator):
+            raise ValueError(f"operator must be 'mask' or 'zero', not {operator!r}.")
+        self.operator = operator
+
+    @torch.no_grad()
+    def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
+        """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
+        tokens, bias = model.embed(batch), structural_bias(model, batch)
+        outputs = []
+        for part in in_passes(batch, len(keep)):
+            kept = keep[part]
+            if self.operator == "mask":
+                variants = tokens.expand(len(kept), -1, -1, -1)
+                outputs.append(encode_variants(model, variants, batch, kept, bias))
+            else:
+                stays = torch.cat([kept.new_ones(*kept.shape[:2], 1), kept], dim=-1)
+                outputs.append(encode_variants(model, tokens * stays[..., None], batch, bias=bias))
+        return torch.cat(outputs)
+
+
+@register
+class Occlusion(_Removal):
+    """How much the output loses without a node, `R_i = f_c(all) - f_c(all without i)`.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+    """
+
+    name = "occlusion"
+    title = "Occlusion"
+    source = "Zeiler 2014"
+    traits = Traits(in_output_units=True, cost="1 forward per node")
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        n = batch.mask.shape[1]
+        without = ~torch.eye(n, dtype=torch.bool, device=batch.mask.device)[:, None]  # (N, 1, N)
+        everything = torch.ones_like(without[:1])
+        keep = torch.cat([everything, without]).expand(-1, len(batch), -1)
+        outputs = self._outputs(model, batch, keep)  # (1 + N, B, num_outputs)
+        resolved = target.resolve(model.config, outputs[0])
+        f = resolved(outputs)
+        scores = torch.cat([torch.zeros_like(f[:1]), f[0] - f[1:]])  # the graph token stays
+        return scored(scores.T, batch, outputs[0], resolved)
+
+
+@register
+class ShapleySampling(_Removal):
+    """The mean gain of f_c when a node joins the nodes before it, over random orders of the nodes.
+
+    Averaging over all orders would be exact. For any number of orders the scores sum to `f_c(all) -
+    f_c(none)`. The output of the graph token alone, f_c(none), is listed under `biases` in the
+    ledger. Orders depend on the seed and on the graph's node features. The spread is the standard
+    error over orders, or over pairs if all orders are paired. A single order or pair has no spread.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+        permutations: the number of orders.
+        seed: draws the orders.
+        antithetic: whether every order is paired with its reverse.
+    """
+
+    name = "shapley_sampling"
+    title = "Shapley values (sampled)"
+    source = "Strumbelj 2010"
+    traits = Traits(adds_up=True, cost="8 forward per node", draws_random_numbers=True)
+
+    def __init__(
+        self,
+        operator: Operator = "mask",
+        permutations: int = 8,
+        seed: int = 0,
+        antithetic: bool = True,
+    ) -> None:
+        super().__init__(operator)
+        if permutations < 1:
+            raise ValueError(f"permutations must be at least 1, not {permutations}.")
+        self.permutations = permutations
+        self.seed = seed
+        self.antithetic = antithetic
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        n = batch.mask.shape[1]
+        places = self._places(batch)  # (P, B, N)
+        keep = prefixes(places)  # (N + 1, P, B, N)
+        outputs = self._outputs(model, batch, keep.flatten(0, 1))
+        outputs = outputs.unflatten(0, (n + 1, -1))  # (N + 1, P, B, num_outputs)
+        resolved = target.resolve(model.config, outputs[-1, 0])
+        f = resolved(outputs)  # (N + 1, P, B)
+        by_place = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by position in the order
+        samples = by_place.gather(-1, places.clamp(max=n - 1)).masked_fill(~batch.mask, 0.0)
+        if self.antithetic and self.permutations % 2 == 0:
+            samples = samples.unflatten(0, (-1, 2)).mean(1)
+        scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
+        attribution = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
+        return replace(attribution, biases=f[0, 0], spread=error if len(samples) > 1 else None)
+
+    def _places(self, batch: GraphBatch) -> Tensor:
+        """Return the position (P, B, N) of every node in every order. It is N at padding."""
+        b, n = batch.mask.shape
+        places = torch.full((self.permutations, b, n), n)
+        for graph, size in enumerate(batch.num_nodes.tolist()):
+            places[:, graph, :size] = self.random_orders(batch.x[graph, :size]).argsort(dim=-1)
+        return places.to(batch.mask.device)
+
+    def random_orders(self, x: Tensor) -> Tensor:
+        """Draw the orders (P, n) of the nodes of one graph with features x (n, F)."""
+        generator = generator_of(self.seed, x)
+        count = -(-self.permutations // 2) if self.antithetic else self.permutations
+        drawn = [torch.randperm(len(x), generator=generator) for _ in range(count)]
+        orders = torch.stack(drawn)
+        if self.antithetic:
+            orders = torch.stack([orders, orders.flip(-1)], dim=1).flatten(0, 1)
+        return orders[: self.permutations]
+
+
+@register
+class OrderMarginals(_Removal):
+    """The gains of the class's log-odds when nodes join in an order that these gains decide.
+
+    A round follows the current order from the empty to the whole graph and adds each node's gain to
+    its score, which re-sorts the nodes. Scores are `z(start) + z(mean gain)`, with `z(x) = x / mean
+    |x|`. From two rounds on, the spread is the standard error of the mean gain, in the same unit.
+
+    The rounds evaluate activation curves, which is exactly what AUAC integrates. Compare this
+    method with others by other measures.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+        rounds: the number of rounds, 1 to 4.
+        start: the method that gives the first order. With "occlusion" the model only runs forward.
+    """
+
+    name = "order_marginals"
+    title = "Marginals along their own order"
+    source = "this project; Strumbelj 2010"
+    traits = Traits(cost="2 forward per node, 2 forward, 2 backward", searches_curve=True)
+
+    def __init__(
+        self, operator: Operator = "mask", rounds: int = 2, start: str = "lrp_path"
+    ) -> None:
+        super().__init__(operator)
+        if not 1 <= rounds <= 4:
+            raise ValueError(f"rounds must be from 1 to 4, not {rounds}.")
+        self.rounds = rounds
+        self.start = start
+        self._first = get_explainer(start)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        first = self._first._attribute(model, batch, target)
+        resolved = target.resolve(model.config, first.outputs)
+        start = scores = relative(first.graph_token, first.relevance, batch.mask)
+        samples: list[Tensor] = []
+        for _ in range(self.rounds):
+            outputs = self._outputs(model, batch, prefixes(ranks(scores, batch.mask)))
+            samples.append(gains(resolved.log_odds(outputs), scores, batch.mask))
+            valid = batch.mask.expand(len(samples), -1, -1)
+            mean, error = mean_and_error(torch.stack(samples), valid)
+            scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
+        attribution = scored(scores, batch, first.outputs, resolved)
+        spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
+        return replace(attribution, spread=spread)
+
+
+def prefixes(places: Tensor) -> Tensor:
+    """Mark the first 0, 1, ..., N nodes of each order as True in (N + 1, ..., N).
+
+    `places` (..., N) holds the place of each node in the order.
+    """
+    sizes = torch.arange(places.shape[-1] + 1, device=places.device)
+    return places < sizes.view(-1, *[1] * places.dim())

@@ -1,0 +1,273 @@
+"""Relevance by the positive rule: the method of Chefer et al., CVPR 2021, and its two baselines.
+
+The explained output starts with a relevance of one, which is passed back to the tokens, operation
+by operation. `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
+model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
+linear maps take no part. Padding gets no attention and therefore no relevance.
+
+Eq. 2 divides by sums that may be close to zero. In single precision the result would depend on the
+order of summation, so the pass runs on a copy of the model in double precision. If the copy does
+not run, because the model's code fixes the data type, the model itself is explained.
+"""
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.adapters.engine.pass_cache import cached, cached_passes, weight_versions
+from graphxai.adapters.engine.pass_request import PassRequest
+from graphxai.adapters.engine.relevance_pass import RelevancePass, relevance_pass
+from graphxai.adapters.engine.session import pass_by_positive_rules
+from graphxai.adapters.eval_replica import copied
+from graphxai.adapters.layout import NodeLayout
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel, NoAttentionError
+from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
+
+from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
+from .base import Attribution, Explainer, scored
+from .layers import Layers, layers_of, pass_with_gradients
+from .registry import register
+from .traits import Traits
+
+CONTRIBUTING = "contributing"  # what a large score means
+
+
+@dataclass(frozen=True, eq=False)
+class RelevancePassedBack:
+    """Where a relevance of one at f_c arrives when it is passed back.
+
+    Args:
+        tokens: the relevance of the tokens that enter the first layer (B, T, D).
+        attention: the relevance of each layer's probabilities (B, H, Q, T), first layer first.
+        outputs: the model's outputs (B, num_outputs).
+        resolved: the target resolved for these outputs.
+    """
+
+    tokens: Tensor
+    attention: tuple[Tensor, ...]
+    outputs: Tensor
+    resolved: ResolvedTarget
+
+
+def in_double_precision(model: ExplainableModel) -> ExplainableModel:
+    """Copy the model in 64-bit precision, or raise TypeError if it is no PyTorch module."""
+    module = _module_of(model)
+
+    def copy() -> ExplainableModel:
+        double = copied(model)
+        _module_of(double).double().requires_grad_(False).eval()
+        return double
+
+    return cached(("double", model, module, weight_versions(module)), copy)
+
+
+def _module_of(model: Any) -> nn.Module:
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"the positive rule needs a torch.nn.Module, which {type(model).__name__} is not;"
+            f" graphxai.wrap makes an explainable model from a module."
+        )
+    return module
+
+
+def in_best_precision(
+    model: ExplainableModel, attribute: Callable[[ExplainableModel], Attribution]
+) -> Attribution:
+    """Call `attribute` on the model in double precision, or on the model if the copy fails.
+
+    The copy fails if the model's code fixes a data type, or holds a number that is only valid in
+    one. An example is a mask with the most negative number of its type.
+    """
+    with cached_passes(most=1):  # gradients of attention and relevance come from one pass
+        with suppress(RuntimeError):  # operands have different types, or a tensor cannot be copied
+            attribution = attribute(in_double_precision(model))
+            if bool(attribution.outputs.isfinite().all()):
+                return attribution
+        return attribute(model)
+
+
+def pass_relevance_back(
+    double: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    rules: PositiveRules,
+    *,
+    important: Tensor | None = None,
+    to_last_layer_of: ExplainableModel | None = None,
+    reads_attention: bool = True,
+) -> RelevancePassedBack:
+    """Pass a relevance of one back from f_c, in the model's precision.
+
+    Args:
+        double: the model, or its copy in double precision.
+        batch: B graphs.
+        target: the output to explain.
+        rules: the rules for additions, products and attention.
+        important: the important heads (B or 1, K, L, H), see
+            `rules.positive.through_important_entries`. None takes all heads.
+        to_last_layer_of: if relevance is to stop at the last layer's attention, the model that
+            `double` was copied from. The tokens then get zero, and `attention` has only that layer.
+        reads_attention: whether the relevance of attention is needed. If not, the model may have no
+            attention.
+    """
+    tokens = double.embed(batch).detach().requires_grad_()
+    with relevance_pass(rules, important, reads_attention) as state:
+        outputs = _encoded(double, tokens, batch, state)
+        resolved = target.resolve(double.config, outputs.detach())
+        explained = state.explained(outputs, resolved.weights)
+    if reads_attention and not state.attention:
+        raise NoAttentionError(
+            f"{_name_of(double)} has no attention between nodes that graphxai can see: methods that"
+            " read attention cannot explain it."
+        )
+    if to_last_layer_of is not None:
+        layers = _layers(to_last_layer_of, batch, state)
+        *_, last = layers
+        wanted = [state.attention[k] for k in last]
+        relevance = torch.autograd.grad(explained.sum(), wanted, materialize_grads=True)
+        attention = (layers.merged(last, relevance),)
+        return RelevancePassedBack(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
+    wanted = [tokens, *(state.attention if reads_attention else [])]
+    relevance = torch.autograd.grad(
+        explained.sum(), wanted, allow_unused=True, materialize_grads=True
+    )
+    return RelevancePassedBack(relevance[0], relevance[1:], outputs.detach(), resolved)
+
+
+def _layers(model: ExplainableModel, batch: GraphBatch, state: RelevancePass) -> Layers:
+    return layers_of(model, state, lambda: pass_with_gradients(model, batch))
+
+
+def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, state: RelevancePass) -> Tensor:
+    """Compute the outputs of tokens under the rules.
+
+    A wrapped model applies the rules itself. A Graphormer runs in a pass that applies them.
+    """
+    module: Any = model
+    if not isinstance(module, nn.Module):
+        return model.encode(tokens, batch)
+    layout = NodeLayout.of(batch.mask, graph_token=True)
+    beside = tuple(vars(batch).values())
+    request = PassRequest(module, lambda x: model.encode(x, batch), tokens, layout, key=beside)
+    return pass_by_positive_rules(request, state)
+
+
+def _name_of(model: Any) -> str:
+    return type(getattr(model, "module", model)).__name__
+
+
+def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
+    """Compute a row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
+    row = row[:, None]  # (B, 1, T)
+    for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
+        weighted = (gradient * of_attention).relu().mean(1)  # (B, Q, T)
+        row = row + row[..., : weighted.shape[1]] @ weighted
+    return row[:, 0]
+
+
+def transformer_attribution(
+    model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
+) -> Attribution:
+    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H)."""
+
+    def attribute(double: ExplainableModel) -> Attribution:
+        traced = attention_gradients(double, batch, target, copy_of=model)
+        if important is not None and traced.layers.heads_apart:
+            warnings.warn(
+                f"{_name_of(double)} computes the heads of a layer one after another, each with"
+                " its own softmax: relevance of an excluded head is not passed to the other heads."
+                " Compute the heads of a layer in one softmax.",
+                stacklevel=2,
+            )
+        passed_back = pass_relevance_back(double, batch, target, CHEFER, important=important)
+        row = first_row(model, batch, passed_back.tokens, "token")
+        scores = attention_rollout(traced.gradients, traced.layers.of(passed_back.attention), row)
+        return in_model_precision(scores, batch, passed_back, model)
+
+    return in_best_precision(model, attribute)
+
+
+def in_model_precision(
+    scores: Tensor, batch: GraphBatch, passed_back: RelevancePassedBack, model: Any
+) -> Attribution:
+    """Make an Attribution in the model's precision from scores (B, T) in double precision."""
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = next(floats, torch.get_default_dtype())
+    return scored(scores.to(dtype), batch, passed_back.outputs.to(dtype), passed_back.resolved)
+
+
+@register
+class TransformerAttribution(Explainer):
+    """The relevance of attention times its gradient, rolled out over the layers."""
+
+    name = "transformer_attribution"
+    title = "Transformer attribution"
+    source = "Chefer 2021b, eq. 5, 10, 13, 14"
+    traits = Traits(
+        large_score_means=GRADIENT_WEIGHTED,
+        cost="2 forward, 1 backward, 1 relevance pass",
+        needs_gradients=True,
+    )
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        return transformer_attribution(model, batch, target)
+
+
+@register
+class LrpZPlus(Explainer):
+    """The plain positive rule, applied back to the tokens. Nodes and graph token sum to one.
+
+    The terms of a sum share relevance by their positive parts. Attention counts as a matrix of
+    weights, so all relevance goes through the values.
+    """
+
+    name = "lrp_zplus"
+    title = "LRP (z+)"
+    source = "Chefer 2021b, eq. 4, 5; Montavon 2017"
+    traits = Traits(
+        large_score_means=CONTRIBUTING,
+        caveat="hardly depends on the class",
+        cost="1 forward, 1 relevance pass",
+        needs_gradients=True,
+    )
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        def attribute(double: ExplainableModel) -> Attribution:
+            passed_back = pass_relevance_back(double, batch, target, PLAIN, reads_attention=False)
+            return in_model_precision(passed_back.tokens.sum(-1), batch, passed_back, model)
+
+        return in_best_precision(model, attribute)
+
+
+@register
+class PartialLrp(Explainer):
+    """The plain positive rule, stopped at the last layer's attention and averaged over its heads.
+
+    Without a graph token, the relevance is summed over the rows of the nodes.
+    """
+
+    name = "partial_lrp"
+    title = "Partial LRP"
+    source = "Voita 2019; Chefer 2021b"
+    traits = Traits(
+        large_score_means=CONTRIBUTING,
+        caveat="hardly depends on the class",
+        cost="1 forward, 1 relevance pass of one layer",
+        needs_gradients=True,
+    )
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        def attribute(double: ExplainableModel) -> Attribution:
+            passed_back = pass_relevance_back(double, batch, target, PLAIN, to_last_layer_of=model)
+            (last,) = passed_back.attention  # (B, H, Q, T)
+            return in_model_precision(last.mean(1).sum(1), batch, passed_back, model)
+
+        return in_best_precision(model, attribute)

@@ -1,0 +1,74 @@
+"""Register explainers by name, and look them up."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, TypeVar
+
+from graphxai.runtime.suggestions import did_you_mean
+
+from .base import Explainer
+from .custom import CustomMethod
+from .names import MethodName
+
+REGISTRY: dict[str, type[Explainer]] = {}
+BEST = "learned"  # highest AUAC for the passes it takes, see benchmarks/learned_explainer.md
+_Class = TypeVar("_Class", bound=type[Explainer])
+
+
+def register(cls: _Class) -> _Class:
+    """Register an explainer under its `name`, as a decorator of its class."""
+    if REGISTRY.get(cls.name, cls) is not cls:
+        raise ValueError(f"an explainer called {cls.name!r} already exists.")
+    REGISTRY[cls.name] = cls
+    return cls
+
+
+# A type checker refuses a misspelt name of a `KnownMethod`. Of a method that you registered, pass
+# the class.
+KnownMethod = MethodName | Explainer | type[Explainer] | Callable[..., Any]
+Method = KnownMethod | str
+
+
+def get_explainer(method: Method, **options: Any) -> Explainer:
+    """Return the explainer for a name, a class, an instance or a user's function.
+
+    The name "best" means `BEST`. Options go to the constructor. For a function `(model, batch,
+    target) -> scores`, see `custom`.
+    """
+    if not isinstance(method, str | type):
+        if options:
+            text = sorted(options)
+            raise ValueError(f"options {text} need a method name or class, not {method!r}.")
+        if isinstance(method, Explainer):
+            return method
+        if not callable(method):
+            raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+        return CustomMethod(method)
+    if isinstance(method, str):
+        name = BEST if method == "best" else method
+        if name not in REGISTRY:
+            names = ", ".join([*REGISTRY, "best"])
+            hint = did_you_mean(method, [*REGISTRY, "best"])
+            raise ValueError(f"unknown method {method!r}; the methods are: {names}.{hint}")
+        return _made(REGISTRY[name], options)
+    if not issubclass(method, Explainer):
+        raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
+    return _made(method, options)
+
+
+def methods_for(model: Any) -> list[str]:
+    """List the methods that can explain this model with their default options."""
+    return [name for name in REGISTRY if get_explainer(name).applies_to(model)]
+
+
+def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
+    """Make an explainer of this class, or raise ValueError for an unknown option."""
+    factory: Callable[..., Explainer] = cls
+    if not options:
+        return factory()
+    available = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
+    for option in options:
+        if option not in available:
+            text = ", ".join(available) or "none"
+            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
+    return factory(**options)

@@ -1,0 +1,68 @@
+"""Check that a method explains the model itself, with its outputs and without randomness."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.adapters.engine.pass_warnings import warn_of_random_numbers
+from graphxai.adapters.engine.recording import recording
+from graphxai.runtime.randomness import current_draws
+
+FAR = 7e4  # in machine epsilons of the largest output, more than bfloat16 inside a pass causes
+SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers
+
+_compared: "WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]]" = WeakKeyDictionary()
+
+
+def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
+    """Warn if the outputs (B, C) of a method's pass are not those of the model.
+
+    Rules should change gradients, but never values. The check runs once for each model, method and
+    rules of `wrap`. Two graphs of a wrapped model's batch are enough for it.
+    """
+    module, draws = getattr(model, "module", model), current_draws()
+    if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
+        return
+    compared = _compared.setdefault(module, set())
+    key = (method, *getattr(getattr(model, "settings", None), "rules", ()))
+    if key in compared:
+        return
+    compared.add(key)
+    if len(batch) > 2 and hasattr(batch, "of_rows"):  # the first and the last differ most in size
+        batch, outputs = batch.of_rows(0, len(batch) - 1), outputs[[0, -1]]
+    with torch.no_grad():
+        expected = model(batch).to(outputs)
+    size = expected.abs().max().clamp(min=SMALL)
+    far = float((expected - outputs).abs().max() / size)
+    if far > FAR * torch.finfo(next(_floats(model), expected).dtype).eps:
+        warnings.warn(
+            f"the outputs of {type(module).__name__} change under the rules of {method!r}, by"
+            f" {far:.1e} of the largest output: the explanation is not of this model.",
+            stacklevel=4,
+        )
+
+
+def _floats(model: Any) -> Any:
+    return (value for value in model.parameters() if value.is_floating_point())
+
+
+@contextmanager
+def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
+    """Warn if a wrapped model draws random numbers within the block, and name the place.
+
+    There is no warning if another thread or the method itself draws them, or if a recorded pass has
+    already warned.
+    """
+    before = torch.get_rng_state()
+    yield
+    draws, module = current_draws(), getattr(model, "module", None)
+    if draws is None or draws.seen or torch.equal(before, torch.get_rng_state()):
+        return
+    if isinstance(module, torch.nn.Module):
+        with recording(model.running, [], graded=False) as done:
+            warn_of_random_numbers(type(module).__name__, done(model(batch)))

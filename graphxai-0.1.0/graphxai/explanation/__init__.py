@@ -1,0 +1,1 @@
+"""Results of explaining, which can be drawn, saved and shown in a notebook."""

@@ -1,0 +1,1 @@
+"""Compute results: from inputs, through batches, to explanations, predictions and pairs."""

@@ -1,0 +1,380 @@
+"""Compute each graph's explanation, from encoded inputs in batches.
+
+`explanations_or_errors` collates a batch, lets the explainer attribute it, and runs the model
+without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers, and makes one
+`Explanation` from each row.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.contract.batching import Key, batches_for, collated
+from graphxai.contract.inputs import Input
+from graphxai.contract.model import evaluating
+from graphxai.contract.target import Target
+from graphxai.datasets.training_set import Nearness, TrainingSet
+from graphxai.explainers import Attribution, Explainer
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.ledger import Ledger
+from graphxai.explanation.prediction import NotFiniteError, read_outputs
+from graphxai.explanation.provenance import provenance
+from graphxai.models.graphormer import Graphormer
+
+from .drawn import plain_graph
+from .models import Model, conformal_of
+from .nearness import nearness_when_read
+
+GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
+FloatArray: TypeAlias = NDArray[np.floating]
+NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
+
+
+@dataclass(frozen=True)
+class ExplanationComputation:
+    """Explain the inputs of a list, without saying how near they are to the training set."""
+
+    explainer: Explainer
+    target: Any
+    wrt: tuple[str, ...] | None
+
+    def __call__(
+        self, model: Model, encoded: Sequence[tuple[int, Input]], /
+    ) -> Iterator[tuple[int, Explanation | Exception]]:
+        """Yield each input's number with its explanation, or with its error."""
+        return explanations_or_errors(
+            model, encoded, self.explainer, target=self.target, wrt=self.wrt
+        )
+
+
+def explain_prepared(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explainer: Explainer,
+    *,
+    target: Any = None,
+    wrt: Sequence[str] | None = None,
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Explanation]]:
+    """Explain encoded inputs, and raise an error if a result is not finite."""
+    computed = explanations_or_errors(
+        model, prepared, explainer, target=target, wrt=wrt, training=training
+    )
+    for key, explanation in computed:
+        if isinstance(explanation, Exception):
+            raise explanation
+        yield key, explanation
+
+
+def explanations_or_errors(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explainer: Explainer,
+    *,
+    target: Any = None,
+    wrt: Sequence[str] | None = None,
+    training: TrainingSet | None = None,
+) -> Iterator[tuple[Key, Explanation | NotFiniteError]]:
+    """Explain encoded inputs in batches of similar size, and yield each key with its explanation.
+
+    If the results of an input are not finite, the error is yielded instead.
+
+    Args:
+        model: the model.
+        prepared: the encoded inputs, each with the caller's key.
+        explainer: the method.
+        target: the output to explain, see `Target`.
+        wrt: the inputs that get relevance, see `api.explain`.
+        training: the model's training set, to tell how near each molecule is to it. Without one,
+            this is unknown.
+    """
+    wanted = Target.of(target)
+    wrt = _inputs_explained(model, explainer) if wrt is None else wrt
+    origin = provenance(model, explainer)
+    empty_outputs: Tensor | None = None
+    for part in batches_for(model, prepared):
+        with torch.inference_mode(False):  # inference tensors cannot carry gradients
+            batch = collated(model, part)
+            attribution = explainer.attribute(model, batch, wanted, wrt)
+        if empty_outputs is None or not _reads_a_graph_token(model):
+            empty_outputs = outputs_without_nodes(model, batch)
+        explained = _ExplainedBatch(
+            model=model,
+            explainer=explainer,
+            target=wanted,
+            origin=origin,
+            numbers=_Numbers.of(attribution),
+            inputs=attribution.inputs or {},
+            without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
+            with_nodes="x" in wrt,
+        )
+        for row, (key, item) in enumerate(part):
+            yield key, explained.explanation_or_error(row, item, nearness_when_read(item, training))
+
+
+def _inputs_explained(model: Model, explainer: Explainer) -> Sequence[str]:
+    """Return the inputs that get relevance unless the caller names some.
+
+    These are the nodes' features, and whatever else a wrapped model offers if the method can
+    explain it, such as the bonds of a chemprop network.
+    """
+    offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
+    return offered if explainer.traits.explains_other_inputs else ("x",)
+
+
+def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
+    """Return the outputs (B, num_outputs) of graphs without nodes.
+
+    If they are the same for all graphs, there is one row. If the model cannot run without nodes,
+    return None.
+    """
+    with evaluating(model), torch.no_grad():
+        return model.outputs_without_nodes(batch)
+
+
+def _reads_a_graph_token(model: Model) -> bool:
+    """Return whether the outputs of a graph without nodes are always the same."""
+    return isinstance(model, Graphormer) and model.config.level == "graph"
+
+
+def _explained_output(
+    model: Model, empty_outputs: Tensor | None, outputs: Tensor, target: Target
+) -> list[float | None]:
+    """Return f_c of each graph without its nodes, or None if it is unknown or not finite.
+
+    The outputs (B, num_outputs) are those of the whole graphs, which decide the class if the target
+    names none.
+    """
+    if empty_outputs is None:
+        return [None] * len(outputs)
+    values = target.resolve(model.config, outputs)(empty_outputs).tolist()
+    return [value if math.isfinite(value) else None for value in values]
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """An Attribution in plain numbers, where lists have an entry for each graph.
+
+    Args:
+        relevance: the relevance of the nodes (B, N).
+        features: the relevance split by feature (B, N, F), or None.
+        spread: how far each score may be off (B, N), or None.
+        members: the relevance by each model of an ensemble (K, B, N), or None.
+        outputs: the model's outputs.
+        labels: the targets in words.
+        shares: the shares under the names of the ledger.
+    """
+
+    relevance: FloatArray
+    features: FloatArray | None
+    spread: FloatArray | None
+    members: FloatArray | None
+    outputs: list[list[float]]
+    labels: tuple[str, ...]
+    shares: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, attribution: Attribution) -> "_Numbers":
+        """Convert each tensor of an attribution once for the whole batch."""
+        graphs = len(attribution.outputs)
+        columns: dict[str, list[Any]] = {
+            name: getattr(attribution, name).tolist()
+            for name in ("graph_token", "biases", "output", "average_node")
+            if getattr(attribution, name) is not None
+        }
+        columns["structure"] = _by_graph(attribution.structure, graphs)
+        columns["remainders"] = _by_graph(attribution.remainders, graphs)
+        columns["others"] = _by_graph(attribution.others, graphs)
+        return cls(
+            relevance=attribution.relevance.float().cpu().numpy(),
+            features=_array(attribution.features),
+            spread=_array(attribution.spread),
+            members=_array(attribution.members),
+            outputs=attribution.outputs.double().tolist(),
+            labels=attribution.labels,
+            shares=[
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ],
+        )
+
+
+def _array(values: Tensor | None) -> FloatArray | None:
+    """Convert a tensor to an array, or return None for a tensor that is missing."""
+    return None if values is None else values.float().cpu().numpy()
+
+
+def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, float]]:
+    """Return a dict for each graph with its entry of every named tensor (B,)."""
+    if not values:
+        return [{} for _ in range(graphs)]
+    rows = zip(*(value.tolist() for value in values.values()), strict=True)
+    return [dict(zip(values, row, strict=True)) for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class _ExplainedBatch:
+    """The results for a batch, ready to be cut into one explanation for each graph.
+
+    Args:
+        model: the model.
+        explainer: the method.
+        target: the target as the caller gave it.
+        origin: the provenance that all explanations share.
+        numbers: the attribution in plain numbers.
+        inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
+        without_nodes: f_c of each graph without its nodes.
+        with_nodes: whether the nodes' features are among the inputs that get relevance.
+    """
+
+    model: Model
+    explainer: Explainer
+    target: Target
+    origin: dict[str, Any]
+    numbers: _Numbers
+    inputs: Mapping[str, Sequence[Tensor]]
+    without_nodes: list[float | None]
+    with_nodes: bool
+
+    def explanation_or_error(
+        self, row: int, item: Input, nearness: NearnessWhenRead
+    ) -> Explanation | NotFiniteError:
+        """Return the explanation of one graph, or the error if its results are not finite."""
+        try:
+            return self.explanation(row, item, nearness)
+        except NotFiniteError as error:
+            return error
+
+    def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
+        """Cut the explanation of one graph out of the batch, without its padding."""
+        numbers, model, explainer = self.numbers, self.model, self.explainer
+        nodes = slice(item.num_nodes)
+        outputs = numbers.outputs[row]
+        relevance = numbers.relevance[row, nodes].copy()
+        features = None if numbers.features is None else numbers.features[row, nodes].copy()
+        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model), item.note)
+        task = self.target.task_in(model.config)
+        relevance_of, features_of = self._by_input(row, item, relevance, features)
+        return Explanation(
+            relevance=relevance,
+            target=numbers.labels[row],
+            wanted=self.target.settled(model.config, outputs),
+            prediction=next(p for p in predictions if p.task == task.name),
+            predictions=predictions,
+            method=explainer.name,
+            title=explainer.title,
+            additive=explainer.traits.adds_up,
+            caveat=explainer.traits.caveat,
+            unsigned=explainer.traits.large_score_means,
+            ledger=Ledger(
+                nodes=float(relevance.sum(dtype=np.float64)),
+                without_nodes=self.without_nodes[row],
+                centrality=_share_of("centrality", model.feature_names, features),
+                **numbers.shares[row],
+            ),
+            features=features,
+            feature_names=model.feature_names if features is not None else (),
+            spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),
+            members=None if numbers.members is None else numbers.members[:, row, nodes].copy(),
+            relevance_of=relevance_of,
+            features_of=features_of,
+            smiles=item.smiles,
+            mol=item.molecule,
+            as_given=item.as_given,
+            image=item.image,
+            segments=item.segments,
+            graph=_arrays_of(item, "edge_attr" in self.inputs),
+            drawn=plain_graph(item),
+            is_sequence=_is_sequence(item),
+            provenance=self.origin,
+        )
+
+    def _by_input(
+        self, row: int, item: Input, nodes: FloatArray, features: FloatArray | None
+    ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Return relevance and its split by feature for each input or each type of node.
+
+        Both are empty if only the features of nodes of one type are explained. `nodes` (N,) and
+        `features` (N, F) are the relevance of the nodes.
+        """
+        relevance: dict[str, FloatArray] = {}
+        split: dict[str, FloatArray] = {}
+        numbers_by_type = _nodes_by_type(item.graph)
+        for kind, members in (numbers_by_type or {}).items():
+            relevance[kind] = nodes[members].copy()
+        if not self.inputs:
+            return relevance, split
+        if self.with_nodes and numbers_by_type is None:
+            relevance["x"] = nodes.copy()
+            if features is not None:
+                split["x"] = features.copy()
+        for name, graphs in self.inputs.items():
+            values = graphs[row].double().cpu().numpy()
+            if name == "edge_attr":
+                for kind, edges in (_edges_by_type(item.graph) or {}).items():
+                    relevance[kind] = _summed_by_row(values[edges])
+            relevance[name] = _summed_by_row(values)
+            if values.ndim > 1:
+                split[name] = values
+        return relevance, split
+
+
+def _summed_by_row(values: NDArray[Any]) -> NDArray[Any]:
+    """Sum values (rows, ...) over all axes but the first. There may be no rows."""
+    return values.sum(tuple(range(1, values.ndim)))
+
+
+def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
+    """Return the features and edges of a graph, as in `ExplainedGraph.graph`."""
+    if item.graph.get("schema") is not None:
+        return {}
+    is_molecule = item.smiles is not None or item.molecule is not None
+    names = (("edge_index",) if with_bonds else ()) if is_molecule else GRAPH_TENSORS
+    tensors = {name: item.graph.get(name) for name in names}
+    return {
+        name: _as_numpy(value)
+        for name, value in tensors.items()
+        if isinstance(value, Tensor) and value.layout == torch.strided
+    }
+
+
+def _is_sequence(item: Input) -> bool:
+    """Return whether an input is a row of word numbers, and not of vectors such as patches."""
+    tokens = item.graph.get("dense")
+    return isinstance(tokens, Tensor) and not tokens.is_floating_point()
+
+
+def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the node numbers of each type in a heterogeneous graph, or None for other graphs."""
+    if graph.get("schema") is None:
+        return None
+    from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
+
+    return nodes_by_type(graph)
+
+
+def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the edge numbers of each type in a heterogeneous graph, or None for other graphs."""
+    if graph.get("schema") is None:
+        return None
+    from graphxai.adapters.heterogeneous import edges_by_type  # needs PyG
+
+    return edges_by_type(graph)
+
+
+def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
+    """Return the summed relevance of a feature, given parts (N, F), or None if it is unknown."""
+    if features is None or name not in names:
+        return None
+    return float(features[:, list(names).index(name)].sum(dtype=np.float64))
+
+
+def _as_numpy(value: Tensor) -> NDArray[Any]:
+    """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()

@@ -1,0 +1,205 @@
+"""Compute a result for every input of a list, in pieces, by one process or by several.
+
+`map_inputs` numbers an input and puts it into a piece. `_PieceWorker` lets the model encode the
+inputs of the piece and gives them to a computation (`explaining`, `predicting` or `pairing`). The
+result comes back with the input's number, or an error comes back in its place.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import torch
+
+from graphxai.contract.batching import in_chunks, in_pieces
+from graphxai.contract.inputs import Input
+from graphxai.runtime.progress import Progress, no_progress, progress_bar
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import LostItem, map_in_processes
+
+OnError = Literal["warn", "raise"]
+Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their numbers in the list
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Computation(Protocol[Result_co]):
+    """What is computed for a list, as a value that can be sent to other processes."""
+
+    def __call__(
+        self, model: Any, encoded: Encoded, /
+    ) -> Iterator[tuple[int, Result_co | Exception]]:
+        """Yield each input's number with its result or error."""
+        ...
+
+
+def map_inputs(
+    model: Any,
+    values: Sequence[Any],
+    computation: Computation[Result],
+    title: str,
+    *,
+    strict: bool,
+    progress: bool | None,
+    workers: int | None = 1,
+    by: str = "",
+) -> list[Result | None]:
+    """Return the result of every input in order, or None for one that was left out.
+
+    Args:
+        model: the model.
+        values: the inputs.
+        computation: computes the results of encoded inputs.
+        title: what the progress bar says.
+        strict: whether to raise the first error. Otherwise a warning names the input.
+        progress: whether to show a bar. None shows it only on a terminal.
+        workers: the number of processes, see `runtime.workers.map_in_processes`.
+        by: the model that warnings name, if several models have the same inputs.
+    """
+    results: list[Result | None] = [None] * len(values)
+    pieces = list(in_pieces(values))
+    # If the model draws random numbers, they must not depend on which process takes a piece.
+    seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
+    done = 0
+    with progress_bar(title, len(values), show=progress) as advance, one_thread():
+        shown = _ShownProgress(advance)
+        work = _PieceWorker(model, computation, strict, seed, shown)
+        count = workers_for(model, workers)
+        with closing(map_in_processes(work, pieces, count, len(values))) as parts:
+            for part in chain.from_iterable(parts):
+                numbered = part.result
+                if isinstance(numbered, LostItem):
+                    first, _ = part.items[0]
+                    numbered = [(first, RuntimeError(numbered.reason))]
+                _raise_if_nothing_runs(numbered, results)
+                for number, result in numbered:
+                    if not isinstance(result, Exception):
+                        results[number] = result
+                    elif strict:
+                        raise result
+                    else:
+                        reason = _reason(result)
+                        whose = f" by {by}" if by else ""
+                        warnings.warn(f"input {number} was left out{whose}: {reason}", stacklevel=4)
+                done += len(part.items)
+                shown.catch_up(done)
+    return results
+
+
+class ModelFailed(Exception):
+    """The model or the method failed on one input. The message is that of the error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _raise_if_nothing_runs(
+    numbered: Sequence[tuple[int, Any]], results: Sequence[Any | None]
+) -> None:
+    """Raise the first error of a piece if the model has failed on every input so far.
+
+    The cause is then not a single input, but for example the target.
+    """
+    failed = [result.error for _, result in numbered if isinstance(result, ModelFailed)]
+    worked = any(not isinstance(result, Exception) for _, result in numbered)
+    if failed and not worked and all(result is None for result in results):
+        raise failed[0]
+
+
+def _reason(error: Exception) -> str:
+    """Say why an input was left out. If the error is not ours, add its type."""
+    if isinstance(error, ModelFailed):
+        error = error.error
+        if not isinstance(error, ValueError):
+            return f"{type(error).__name__}: {error}"
+    return str(error)
+
+
+class _ShownProgress:
+    """How much progress is shown: inputs of this process, and whole pieces of others."""
+
+    def __init__(self, advance: Progress) -> None:
+        self._advance = advance
+        self._count = 0
+
+    def __call__(self, number: int) -> None:
+        self._count += number
+        self._advance(number)
+
+    def catch_up(self, done: int) -> None:
+        """Show that this many inputs are done altogether."""
+        self(done - self._count)
+
+
+@dataclass(frozen=True)
+class _PieceWorker(Generic[Result]):
+    """The work on one piece of a list, in this process or another.
+
+    Args:
+        model: the model.
+        computation: computes the results of encoded inputs.
+        strict: whether to raise the first error.
+        seed: see `_seeded`.
+        shown: is called with the number of new results. In another process it does nothing.
+    """
+
+    model: Any
+    computation: Computation[Result]
+    strict: bool
+    seed: int | None
+    shown: Progress
+
+    def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Result | Exception]]:
+        """Return each input's number with its result or error."""
+        numbered: list[tuple[int, Result | Exception]] = []
+        with one_thread(), _seeded(self.seed, piece[0][0]):
+            for chunk in in_chunks(self.model, piece):
+                usable = [(k, item) for k, item in chunk if not isinstance(item, Exception)]
+                unusable = ((k, item) for k, item in chunk if isinstance(item, Exception))
+                for number, result in chain(unusable, self._computed(usable)):
+                    if self.strict and isinstance(result, Exception):
+                        raise result
+                    numbered.append((number, result))
+                    self.shown(1)
+        return numbered
+
+    def _computed(self, usable: Encoded) -> Iterator[tuple[int, Result | Exception]]:
+        """Compute encoded inputs together, and one by one after the model fails on some."""
+        finished: set[int] = set()
+        try:
+            for number, result in self.computation(self.model, usable):
+                finished.add(number)
+                yield number, result
+            return
+        except Exception as error:
+            if self.strict:
+                raise
+            if len(usable) == 1:
+                yield usable[0][0], ModelFailed(error)
+                return
+        for number, item in usable:
+            if number not in finished:
+                try:
+                    results = list(self.computation(self.model, [(number, item)]))
+                except Exception as error:
+                    yield number, ModelFailed(error)
+                else:
+                    yield from results
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"shown": no_progress}
+
+
+@contextmanager
+def _seeded(seed: int | None, first: int) -> Iterator[None]:
+    """Seed torch within the block, from a seed and a piece's first number."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed + first)
+        yield

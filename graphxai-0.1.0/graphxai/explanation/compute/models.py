@@ -1,0 +1,69 @@
+"""The types of models that results are computed for, and how they are loaded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphxai.adapters.chemprop.paths import is_chemprop_path
+from graphxai.contract.intervals import Conformal
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.models.graphormer import (
+    Ensemble,
+    Graphormer,
+    load_model,
+    locate,
+    require_purpose,
+)
+
+if TYPE_CHECKING:
+    from graphxai.adapters import WrappedModel
+
+__all__ = ["Model", "conformal_of", "last_written", "load", "loaded", "standardisation_of"]
+
+Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
+
+
+def load(
+    name_or_path: str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+) -> "Model":
+    """Load a model by name, from the folder of a checkpoint, or from a file of chemprop 2.
+
+    The arguments and errors are those of `api.load`.
+    """
+    if is_chemprop_path(name_or_path):
+        from graphxai.adapters.chemprop.loading import load_chemprop  # imports PyG
+
+        return load_chemprop(name_or_path, molecule_features)
+    if molecule_features:
+        raise ValueError("molecule_features are for models of chemprop: leave them out.")
+    return load_model(name_or_path, as_drawn=as_drawn)
+
+
+def loaded(model: "Model | str | Path") -> "Model":
+    """Return a model, after loading it if it is given by name or path.
+
+    Raises ValueError for weights that only serve as a start for training.
+    """
+    return require_purpose(load(model)) if isinstance(model, str | Path) else model
+
+
+def last_written(name_or_path: str | Path) -> tuple[Path, int]:
+    """Return where a model is stored, and when a file of it was last changed, in nanoseconds."""
+    if is_chemprop_path(name_or_path):
+        place = Path(name_or_path)
+        files = [place] if place.is_file() else list(place.rglob("*.pt"))
+    else:
+        place = locate(name_or_path)
+        files = list(place.iterdir())
+    return place, max(file.stat().st_mtime_ns for file in files)
+
+
+def conformal_of(model: "Model") -> Mapping[str, Conformal]:
+    """Return a model's conformal scores by task. Wrapped models have none."""
+    return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
+
+
+def standardisation_of(model: "Model") -> Standardisation:
+    """Return how a model brings molecules to their parents. Wrapped models leave them as drawn."""
+    way: Standardisation = getattr(model.config, "standardise", AS_DRAWN)
+    return way

@@ -1,0 +1,69 @@
+"""Tell how near a molecule is to the training set.
+
+This takes a while, so it is only computed when it is first read.
+"""
+
+import weakref
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from graphxai.contract.inputs import Input
+from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
+from graphxai.explanation.explanation import Explanation
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+
+def nearness_when_read(
+    item: Input, training: TrainingSet | None
+) -> Nearness | Callable[[], Nearness] | None:
+    """Return a function that computes the nearness once, for all tasks.
+
+    Without a training set the nearness is `UNKNOWN`. For a graph that is no molecule, return None.
+    """
+    if item.molecule is None and item.smiles is None:
+        return None
+    if training is None:
+        return UNKNOWN
+    # A result may outlive its input by far, and must not keep the molecule that was read.
+    read = None if item.read is None else weakref.ref(item.read)
+    return cache(partial(_nearness, training, item.molecule or item.smiles, read))
+
+
+def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
+    """Return how near a molecule is to the training set, or None for other graphs."""
+    nearness = nearness_when_read(item, training)
+    return nearness() if callable(nearness) else nearness
+
+
+def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None:
+    """Add the nearness to the predictions of an explanation that was made without it."""
+    molecule = explanation.mol if explanation.mol is not None else explanation.smiles
+    if training is not None and molecule is not None:
+        nearness = cache(partial(_nearness, training, molecule))
+        for prediction in explanation.predictions:
+            prediction.set_nearness(nearness)
+
+
+def read_nearness(explanation: Explanation) -> None:
+    """Compute the nearness of an explanation now, instead of when it is first read."""
+    for prediction in explanation.predictions:
+        _ = prediction.nearness
+
+
+def _nearness(
+    training: TrainingSet, molecule: Any, read: "weakref.ref[Mol] | None" = None
+) -> Nearness:
+    """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES.
+
+    If the molecule that the SMILES was read as still exists, it is not read again.
+    """
+    from rdkit import Chem, rdBase
+
+    at_hand = None if read is None else read()
+    with rdBase.BlockLogs():
+        if isinstance(molecule, str):
+            molecule = Chem.MolFromSmiles(molecule) if at_hand is None else at_hand
+        return training.nearness(molecule)

@@ -1,0 +1,306 @@
+"""One graph with the relevance of its nodes, as plain values, and the words that describe them."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.target import Target
+from graphxai.visualization.resonance import equivalent_atoms
+from graphxai.visualization.text import minus_signs
+
+from .ledger import Ledger
+from .prediction import NotFiniteError, Prediction
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+    from graphxai.datasets.as_given import AsGiven
+    from graphxai.datasets.training_set import Nearness
+    from graphxai.visualization import PlainGraph
+
+NO_MOLECULE = "this graph has no molecule: write .csv, .parquet or .json."
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedGraph:
+    """The relevance of every node of one graph for one output, and what describes the graph.
+
+    Args:
+        relevance: the relevance of each node (N,), with its sign.
+        target: the explained output, in words.
+        wanted: the explained output as a `Target`, for explaining it again.
+        prediction: the model's prediction for the task of the target.
+        predictions: the model's predictions for all tasks.
+        method: the name of the method.
+        title: the method's title in pictures.
+        ledger: how the output divides into shares.
+        additive: whether relevance is in units of the output, as the ledger assumes.
+        caveat: what to know about the method's scores. It is empty if there is nothing to say.
+        unsigned: for a method without negative scores, what a large score says about a node. It is
+            empty for other methods.
+        features: the relevance split exactly by feature (N, F), or None.
+        feature_names: a name for each column of `features`.
+        spread: the uncertainty of each score (N,), in its unit. For methods that average over
+            samples it is the standard error, and for an ensemble the standard deviation over its
+            members. Other explanations have None.
+        members: the relevance by each model of an ensemble (K, N), or None.
+        relevance_of: by name, the relevance of each row (rows,) of the inputs that were named in
+            `wrt`, or of the nodes of each type of a heterogeneous graph.
+        features_of: by name, the parts of that relevance (rows, ...), in the input's shape, if the
+            method splits by feature.
+        smiles: the SMILES of the molecule, or None.
+        mol: the RDKit molecule, if the input was one.
+        as_given: the molecule that was given, if its parent was explained (see
+            `datasets.as_given.AsGiven`). Its `atoms` lead from the atoms explained back to it.
+        image: the grey levels (H, W) of a picture with superpixels as nodes, or None.
+        segments: the number of the superpixel that each pixel belongs to (H, W), or None.
+        graph: `x`, `edge_index`, `edge_attr` and `pos` of the input, if it has them. It is empty
+            for graphs with several types of nodes, and for molecules, as their features follow from
+            `mol` or `smiles`. A molecule whose bonds were explained has `edge_index`.
+        drawn: the edges and labels to draw a graph that is no molecule and no image.
+        provenance: the model, the hash of its checkpoint, the options and the versions.
+
+    Raises:
+        NotFiniteError: relevance or ledger are not finite.
+    """
+
+    relevance: NDArray[np.floating]
+    target: str
+    wanted: Target
+    prediction: Prediction
+    predictions: tuple[Prediction, ...]
+    method: str
+    title: str
+    ledger: Ledger
+    additive: bool = True
+    caveat: str = ""
+    unsigned: str = ""
+    features: NDArray[np.floating] | None = None
+    feature_names: tuple[str, ...] = ()
+    spread: NDArray[np.floating] | None = None
+    members: NDArray[np.floating] | None = None
+    relevance_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    features_of: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    smiles: str | None = None
+    mol: "Mol | None" = None
+    as_given: "AsGiven | None" = None
+    image: NDArray[np.floating] | None = None
+    segments: NDArray[np.integer] | None = None
+    graph: dict[str, NDArray[Any]] = field(default_factory=dict)
+    drawn: "PlainGraph | None" = None
+    is_sequence: bool = False
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrays = [a for a in (self.relevance, self.features, self.spread) if a is not None]
+        arrays += [*self.relevance_of.values(), *self.features_of.values()]
+        figures = self.ledger.to_dict().values()
+        if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
+            raise NotFiniteError(
+                f"{self.title} gives {self.smiles or f'a graph of {len(self)} nodes'} relevance"
+                " that is not a finite number."
+            )
+
+    def __len__(self) -> int:
+        return len(self.relevance)
+
+    def __repr__(self) -> str:
+        graph = self.smiles or f"{len(self)} nodes"
+        output = f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f}"
+        if self.additive:
+            output += f", unexplained {self.ledger.unexplained:+.1e}"
+        prediction = self.prediction
+        parts = [f"{graph}: {prediction.in_full}", output, self.note, prediction.warning]
+        return f"Explanation({'; '.join(filter(None, parts))})"
+
+    def at(self, level: float) -> Self:
+        """Return a copy that gives the intervals or classes of its predictions at this level."""
+        predictions = tuple(p.at(level) for p in self.predictions)
+        prediction = next(p for p in predictions if p.task == self.prediction.task)
+        return replace(self, prediction=prediction, predictions=predictions)
+
+    @property
+    def note(self) -> str:
+        """What was done to the molecule that was given, such as "salt removed: besylate"."""
+        return "" if self.as_given is None else self.as_given.sentence
+
+    def by_atom_given(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return values of the atoms explained (N,) for the atoms of the molecule given.
+
+        Atoms that were removed have zero. Without `as_given` the values are returned as they are.
+        """
+        if self.as_given is None:
+            return values
+        given = np.zeros(self.as_given.size, dtype=values.dtype)
+        given[list(self.as_given.atoms)] = values
+        return given
+
+    @property
+    def nearness(self) -> "Nearness | None":
+        """How near the molecule is to the model's training set, or None for other graphs."""
+        return self.prediction.nearness
+
+    @property
+    def molecule(self) -> "Mol | None":
+        """The RDKit molecule with the nodes as its atoms, in order, or None for other graphs."""
+        if self.mol is not None or self.smiles is None:
+            return self.mol
+        from rdkit import Chem
+
+        molecule = _read(self.smiles)  # cached, and the caller may change what is returned
+        return None if molecule is None else Chem.Mol(molecule)
+
+    def atoms(self, error: str = NO_MOLECULE) -> "Mol":
+        """Return the molecule with the nodes as its atoms, or raise ValueError(error)."""
+        molecule = self.molecule
+        if molecule is None or molecule.GetNumAtoms() != len(self):
+            raise ValueError(error)
+        return molecule
+
+    @property
+    def bonds(self) -> "NDArray[np.floating] | None":
+        """The relevance of each bond (M,), in RDKit's order, or None if bonds were not explained.
+
+        It is the sum over both directions of the bond.
+        """
+        edges, ends = self.relevance_of.get("edge_attr"), self.graph.get("edge_index")
+        molecule = self.molecule
+        if edges is None or ends is None or molecule is None:
+            return None
+        bonds = np.zeros(molecule.GetNumBonds(), dtype=edges.dtype)
+        for value, first, second in zip(edges, *ends.tolist(), strict=True):
+            if (bond := molecule.GetBondBetweenAtoms(first, second)) is None:
+                return None  # the edges are not the bonds
+            bonds[bond.GetIdx()] += value
+        return bonds
+
+    @property
+    def equivalent(self) -> list[tuple[int, ...]]:
+        """The groups of atoms that differ only by the resonance form that is drawn.
+
+        There are none without a molecule. See `visualization.resonance`.
+        """
+        molecule = self.molecule
+        return [] if molecule is None else equivalent_atoms(molecule)
+
+    @property
+    def has_picture(self) -> bool:
+        """Whether there is a molecule, an image with segments, a graph or a sequence to draw."""
+        pictured = any(x is not None for x in (self.molecule, self.segments, self.drawn))
+        return pictured or self.is_sequence
+
+    @property
+    def contested(self) -> NDArray[np.bool_]:
+        """Whether the models of the ensemble disagree on the sign of each node (N,)."""
+        if self.members is None:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.logical_and((self.members > 0).any(0), (self.members < 0).any(0))
+
+    @property
+    def subject(self) -> str:
+        """The target, with its task if the model has several, as in `hERG inhibition: active`."""
+        task = self.prediction.task
+        several = len(self.predictions) > 1 and self.prediction.label is not None
+        if not several or isinstance(self.wanted.choice, tuple):
+            return self.target
+        return f"{task}: {self.target.removeprefix(f'{task}: ')}"
+
+    @property
+    def unit(self) -> str:
+        """The unit of the output, which is empty for a class, a pair, or a task without a unit."""
+        return "" if isinstance(self.wanted.choice, tuple) else self.prediction.unit
+
+    @property
+    def legend(self) -> tuple[str, str]:
+        """What negative and positive relevance mean. The first is empty if scores have no sign."""
+        if self.unsigned:
+            return "", self.unsigned
+        if isinstance(self.wanted.choice, tuple):
+            first, _, second = self.target.partition(" against ")
+            return f"for {second}", f"for {first}"
+        if self.prediction.label is None:
+            value = f"{self.target} ({self.unit})" if self.unit and self.additive else self.target
+            return f"lowers {value}", f"raises {value}"
+        return f"against {self.target}", f"for {self.target}"
+
+    @property
+    def headline(self) -> str:
+        """The prediction in words."""
+        return minus_signs(f"{self.prediction.task}: {self.prediction}")
+
+    @property
+    def caption(self) -> str:
+        """What the nodes changed in the output, and the method's shares on the next line."""
+        if not self.additive:
+            what = "scores without a sign" if self.unsigned else "scores"
+            caveat = f" · {self.caveat}" if self.caveat else ""
+            return f"{self.title} · {what}, not shares of the output{caveat}"
+        ledger = self.ledger
+        terms = {self.node_word: ledger.nodes}
+        if ledger.average_node is not None:
+            terms[f"average {self.node_word}"] = ledger.average_node
+        terms["graph token and biases"] = ledger.graph_token + ledger.biases
+        if ledger.structure:
+            terms["structure"] = sum(ledger.structure.values())
+        terms |= {self._share_word(name): value for name, value in ledger.others.items()}
+        if abs(ledger.unexplained) >= 0.005:
+            terms["unexplained"] = ledger.unexplained
+        shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        output = f"output {ledger.output:+z.2f} {self.unit}".rstrip()
+        if ledger.change is None:
+            return minus_signs(f"{self.title} · {output} = {shares}")
+        empty = f"{ledger.without_nodes:+z.2f} without {self.node_word}"
+        changed = f"{ledger.change:+z.2f} from adding them"
+        return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
+
+    def _share_word(self, name: str) -> str:
+        """Return the word for a further share, by its name in the ledger."""
+        is_bonds = name == "edge_attr" and self.smiles is not None
+        return "bonds" if is_bonds else name.replace("_", " ")
+
+    @property
+    def node_word(self) -> str:
+        """The word for the nodes, in the plural."""
+        if self.smiles is not None:
+            return "atoms"
+        if self.is_sequence:
+            return "tokens"
+        return "superpixels" if self.segments is not None else "nodes"
+
+    @property
+    def spread_note(self) -> str:
+        """What ± means in a list of scores. It is empty if the scores have no spread."""
+        if self.members is not None and self.spread is not None:
+            return f" ± standard deviation over {len(self.members)} models"
+        return "" if self.spread is None else " ± standard error"
+
+    def format_relevance(self, relevance: float) -> str:
+        """Format a relevance as text, with a plus sign only if scores have a sign."""
+        return f"{relevance:z.4f}" if self.unsigned else f"{relevance:+z.4f}"
+
+    def format_node(self, node: int) -> str:
+        """Format a node's relevance as text, with ± its spread if there is one."""
+        text = self.format_relevance(self.relevance[node])
+        return text if self.spread is None else f"{text} ± {self.spread[node]:.4f}"
+
+    @property
+    def provenance_line(self) -> str:
+        """The provenance on one line."""
+        made = self.provenance
+        parts = [self.smiles or f"{len(self)} nodes", self.title]
+        if made.get("model"):
+            parts.append(f"model {made['model']} ({str(made.get('sha256') or 'not saved')[:12]})")
+        parts += [f"{name} {version}" for name, version in dict(made.get("versions", {})).items()]
+        return " · ".join(parts)
+
+
+@lru_cache(maxsize=1024)  # a table looks each molecule up several times, also at its end
+def _read(smiles: str) -> "Mol | None":
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(smiles)

@@ -1,0 +1,157 @@
+"""A list of explanations that can be shown in a notebook and saved to one file."""
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import files
+from .explanation import Explanation
+from .grid import grid
+from .html import image_html, page_html, table_html
+from .labelled import LabelledResults
+from .prediction import table_cells
+from .result import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 12  # how many pictures of a list a notebook shows
+THUMBNAIL: dict[str, Any] = {"width": 250, "height": 180}  # the size of a picture in a table
+
+
+class Explanations(LabelledResults[Explanation]):
+    """The explanations of several inputs as a list, with None where an input was left out.
+
+    A notebook shows their pictures, or for a data frame a table with them.
+
+    Args:
+        explanations: the explanations.
+        labels: the index of the frame or column that the inputs came from, or their positions in a
+            longer list.
+    """
+
+    def grid(self, **options: Any) -> Picture:
+        """Draw the pictures side by side, with the options of `graphxai.grid`."""
+        return grid(self, **options)
+
+    def to_frame(
+        self, per: Literal["atom", "input"] = "atom", *, pictures: bool = False
+    ) -> "pd.DataFrame":
+        """Return a table with one row per atom, or one per input.
+
+        A row per atom has the columns input (the explanation's label, by default its position in
+        the list), atom, symbol, relevance and parts, as in `Explanation.to_frame`.
+
+        A row per input has those of `Predictions.to_frame`, which keep the index of a data frame,
+        and the method, the target and the explained output.
+
+        Args:
+            per: what a row is for.
+            pictures: whether a row per input ends with a small `picture` as SVG, which
+                `to_html(escape=False)` shows.
+        """
+        import pandas as pd
+
+        if per == "input":
+            smiles = [None if e is None else e.smiles for e in self]
+            molecules = any(smiles)
+            rows = [{} if e is None else _cells(e, pictures) for e in self]
+            return self._frame(rows, smiles if molecules else None)
+        if per != "atom":
+            raise ValueError(f"a table has a row per 'atom' or per 'input', not per {per!r}.")
+        frames = []
+        for _, label, explanation in self._labelled():
+            frame = explanation.to_frame().reset_index()
+            frame.insert(0, "input", [label] * len(frame))
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"input": []})
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write all explanations that are not None to one file, by the file's suffix.
+
+        In tables, `input` is the explanation's label. A picture is a `grid` and
+        takes its options. PDF and HTML show one picture after another, with the options of
+        `Explanation.svg`. Formats and errors are as for `Explanation.save`.
+        """
+        path = files.writable(path)
+        explanations = [explanation for *_, explanation in self._labelled()]
+        match path.suffix.lower():
+            case ".pdf":
+                return files.write_pictures([e.svg(**options) for e in explanations], path)
+            case ".html":
+                return files.write_text([self._page(**options)], path)
+            case ".csv":
+                return files.write_csv(self.to_frame(), path, index=False)
+            case ".parquet":
+                return files.write_parquet(self.to_frame(), self._to_dicts(), path)
+            case ".json":
+                return files.write_json(self._to_dicts(), path)
+            case ".sdf":
+                return files.write_text([e.to_sdf() for e in explanations], path)
+            case ".smi":
+                return files.write_text([e._to_smi() for e in explanations], path)
+        return files.write_pictures([grid(explanations, **options)], path)
+
+    def _to_dicts(self) -> list[dict[str, Any]]:
+        return [
+            {"input": label if isinstance(label, int | float | str) else str(label)} | e.to_dict()
+            for _, label, e in self._labelled()
+        ]
+
+    def _page(self, **options: Any) -> str:
+        explanations = [explanation for *_, explanation in self._labelled()]
+        if not explanations:
+            raise ValueError("there is no explanation to show.")
+        count = len(explanations)
+        title = explanations[0].headline if count == 1 else f"{count} explanations"
+        return page_html(title, [e.section(**options) for e in explanations])
+
+    def _line(self, result: Explanation) -> str:
+        return f"{result.headline}; {result.caption}".replace("\n", "; ")
+
+    def _repr_svg_(self) -> str | None:
+        shown = self._some(SHOWN)
+        if self.from_table or not _drawable(shown):
+            return None
+        return grid(
+            [e for *_, e in shown],
+            titles=[f"{label}: {e.headline}" for _, label, e in shown],
+            subtitle=self._counts(SHOWN),
+            shared_scale=len({(e.method, e.target) for *_, e in shown}) == 1,
+        )._repr_svg_()
+
+    def _repr_html_(self) -> str | None:
+        """Return a table of the first explanations, if they came from one or have no pictures."""
+        shown = self._some(SHOWN)
+        drawable = _drawable(shown)
+        if drawable and not self.from_table:
+            return None
+        head = ("", "prediction", "training set", "explanation")
+        rows = [_shown_cells(label, e, drawable) for _, label, e in shown]
+        table = table_html(head, rows) if rows else ""
+        return f"{table}<p>{escape(self._counts(SHOWN))}</p>"
+
+
+def _drawable(shown: list[tuple[int, Any, Explanation]]) -> bool:
+    return bool(shown) and all(e.has_picture for *_, e in shown)
+
+
+def _cells(explanation: Explanation, pictures: bool) -> dict[str, Any]:
+    """Return the cells of an explanation's row in a table with a row per input."""
+    cells = table_cells(explanation.predictions) | {
+        "method": explanation.method,
+        "target": explanation.target,
+        "output": explanation.ledger.output,
+    }
+    if pictures and explanation.has_picture:
+        cells["picture"] = Picture(explanation.svg(**THUMBNAIL))
+    return cells
+
+
+def _shown_cells(label: Any, explanation: Explanation, drawable: bool) -> tuple[Any, ...]:
+    """Return the cells of an explanation's row in a notebook."""
+    near = explanation.nearness
+    predicted = "; ".join(f"{p.task}: {p.in_full}" for p in explanation.predictions)
+    text = f"{explanation.headline}. {explanation.caption}".replace("\n", "; ")
+    shown = image_html(explanation.svg(**THUMBNAIL), text) if drawable else explanation.caption
+    return label, predicted, "" if near is None else near.sentence, shown

@@ -1,0 +1,124 @@
+"""How an explained output divides into shares, and how much of it is left unexplained."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+LedgerRow = tuple[str, float | None, int]  # the name, the value, and how far it is indented
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the nodes changed, and how a method divides the explained output f_c into shares.
+
+    The first equation is `f_c = without_nodes + change`. It adds what the nodes changed to the
+    output of the graph without any nodes. No method is involved in this.
+
+    The second equation has the method's shares: `nodes + average_node + graph_token + biases + sum
+    of structure + sum of others + unexplained = output`. Its terms need not agree with those of the
+    first, because the graph token and the biases act together with the nodes. Their shares
+    therefore differ from graph to graph.
+
+    Args:
+        nodes: the summed relevance of the nodes.
+        graph_token: the share of the graph token, an extra node from which the model reads its
+            answer.
+        biases: the share of the model's constants.
+        output: the explained output f_c.
+        structure: by name, the share of each term of the structural bias. It is empty if no
+            relevance flows there, or if the method does not separate the terms.
+        remainders: by name, the relevance that the softmax, the attention products, LayerNorm and
+            the activation create or lose under the method's rules. They sum to `unexplained`, up to
+            rounding. There are figures for Gradient x Input and its LRP variants on Graphormers.
+        centrality: the part of `nodes` due to the degree embeddings (Ying 2021, eq. 5), or None if
+            relevance is not split by feature.
+        without_nodes: the output of the graph without any nodes, or None if the model has no finite
+            output there.
+        average_node: with `baseline="mean"`, the relevance that the same number of average nodes
+            would get. It is None with other baselines.
+        others: by name, the further shares of a wrapped model. These are inputs beside the nodes'
+            features (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off`
+            (values of the nodes that the model uses without their gradient).
+    """
+
+    nodes: float
+    graph_token: float
+    biases: float
+    output: float
+    structure: dict[str, float] = field(default_factory=dict, hash=False)
+    remainders: dict[str, float] = field(default_factory=dict, hash=False)
+    centrality: float | None = None
+    without_nodes: float | None = None
+    average_node: float | None = None
+    others: dict[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def change(self) -> float | None:
+        """What the nodes changed, which is the output minus `without_nodes`."""
+        return None if self.without_nodes is None else self.output - self.without_nodes
+
+    @property
+    def total(self) -> float:
+        """The sum of all shares."""
+        shares = self.nodes + (self.average_node or 0.0) + self.graph_token + self.biases
+        return shares + sum(self.structure.values()) + sum(self.others.values())
+
+    @property
+    def unexplained(self) -> float:
+        """The output minus the sum of all shares.
+
+        Under `lrp` it is only rounding. Under other rules it is the gap that the rules leave.
+        """
+        return self.output - self.total
+
+    def to_dict(self) -> dict[str, float]:
+        """Return all figures by name, without those that are None.
+
+        Names such as `unexplained: softmax` are parts of `unexplained` and not added to it, just as
+        `nodes: centrality` is a part of `nodes`.
+        """
+        figures = {
+            "without_nodes": self.without_nodes,
+            "change": self.change,
+            "nodes": self.nodes,
+            "nodes: centrality": self.centrality,
+            "average_node": self.average_node,
+            "graph_token": self.graph_token,
+            "biases": self.biases,
+            **{f"structure: {name}": value for name, value in self.structure.items()},
+            **self.others,
+            "unexplained": self.unexplained,
+            **{f"unexplained: {name}": value for name, value in self.remainders.items()},
+            "total": self.total,
+            "output": self.output,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
+
+    def __str__(self) -> str:
+        """Write a line for each figure: what the nodes changed, the output, the method's shares."""
+        lines = [("  " * depth + name, value) for name, value, depth in self._rows()]
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(
+            name if value is None else f"{name:{width}s}  {value:+z9.4f}" for name, value in lines
+        )
+
+    def _repr_html_(self) -> str:
+        """Write the figures as a table."""
+        rows = "".join(
+            f'<tr><td style="text-align: left; padding-left: {0.5 + 1.5 * depth}em">'
+            f"{escape(name)}</td><td>{'' if value is None else f'{value:+z.4f}'}</td></tr>"
+            for name, value, depth in self._rows()
+        )
+        return f"<table>{rows}</table>"
+
+    def _rows(self) -> Iterator[LedgerRow]:
+        """Yield what the nodes changed, the output, and the shares, each followed by its parts."""
+        figures = self.to_dict()
+        del figures["total"]
+        for name in ("without_nodes", "change", "output"):
+            if name in figures:
+                yield name.replace("_", " "), figures.pop(name), 0
+        yield "divided into shares:", None, 0
+        for name, value in figures.items():
+            part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
+            yield part.replace("_", " "), value, 1 + (part != name)

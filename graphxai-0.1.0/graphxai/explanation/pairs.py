@@ -1,0 +1,205 @@
+"""The relevance of the token pairs of one graph, and pictures of it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.shortest_paths import UNREACHABLE
+
+from .explanation import Explanation
+from .prediction import NotFiniteError
+from .result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+UNREACHABLE_PAIRS = "unreachable"
+TOKEN_READS, READ_TOKEN, TOKEN_ITSELF = "graph token reads", "graph token read", "graph token, self"
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Result):
+    """The relevance of every pair of the T = N + 1 tokens of one graph, with the graph token first.
+
+    Args:
+        explanation: the explanation of the nodes, by the same method and for the same target.
+        by_layer: the relevance that token i (row) read from token j (column) in each layer, summed
+            over the heads (L, T, T). If the model reads only the graph token in the end, all other
+            rows of the last layer are zero.
+        distances: the lengths of shortest paths in edges (N, N), -1 where there is none. For a
+            sequence of tokens they are |i - j|.
+        graph_token: whether the model has a graph token. If not, row and column 0 are zero.
+        num_layers: None, or the number of layers that walks pass. Then `by_layer` has one matrix
+            with the relevance that began at token j (column) and was in token i (row) after these
+            layers.
+    """
+
+    explanation: Explanation
+    by_layer: NDArray[np.floating]
+    distances: NDArray[np.integer]
+    graph_token: bool = True
+    num_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.by_layer).all():
+            raise NotFiniteError("the relevance of a pair is not a finite number.")
+
+    def __repr__(self) -> str:
+        what = self.explanation.smiles or f"{len(self.distances)} nodes"
+        walks = self.num_layers is not None
+        layers = self._where(None) if walks else f"{len(self.by_layer)} layers"
+        return f"Pairs({what}: {layers}; {self.explanation.title} for {self.explanation.target!r})"
+
+    @property
+    def matrix(self) -> NDArray[np.floating]:
+        """The relevance of pairs summed over the layers (T, T)."""
+        return self.by_layer.sum(0)
+
+    def profile(self, layer: int | None = None) -> dict[int | str, float]:
+        """Return the relevance of pairs by their shortest-path distance.
+
+        The sum is that of all pairs. Keys are 0 (a node that reads itself), 1, 2 and so on,
+        "unreachable" if there are such pairs, and three names for the pairs of a graph token, which
+        have no distance.
+
+        Args:
+            layer: the layer, counted from 0, or None for all layers.
+        """
+        relevance = self._of(layer)
+        between = relevance[1:, 1:]
+        reached = self.distances != UNREACHABLE
+        sums = np.bincount(self.distances[reached], weights=between[reached])
+        profile: dict[int | str, float] = dict(enumerate(sums.tolist()))
+        if not reached.all():
+            profile[UNREACHABLE_PAIRS] = float(between[~reached].sum())
+        if not self.graph_token:
+            return profile
+        profile[TOKEN_READS] = float(relevance[0, 1:].sum())
+        profile[READ_TOKEN] = float(relevance[1:, 0].sum())
+        profile[TOKEN_ITSELF] = float(relevance[0, 0])
+        return profile
+
+    def by_bond(self, layer: int | None = None) -> dict[str, float]:
+        """Return the relevance of bonded pairs by RDKit's name for the type of the bond.
+
+        It is empty for graphs without a molecule.
+        """
+        sums: dict[str, float] = {}
+        relevance = self._of(layer)[1:, 1:]
+        for (i, j), name in self._bonds().items():
+            sums[name] = sums.get(name, 0.0) + float(relevance[i, j] + relevance[j, i])
+        return sums
+
+    def strongest(
+        self, count: int = 12, layer: int | None = None, *, directed: bool = False
+    ) -> list[tuple[int, int, float]]:
+        """Return the pairs of different nodes with the largest |relevance|.
+
+        Args:
+            count: how many pairs to return.
+            layer: the layer, counted from 0, or None for all layers.
+            directed: whether to list each direction separately, as node i that read from node j. By
+                default i < j, and both directions are summed.
+        """
+        between = self._of(layer)[1:, 1:]
+        i, j = np.nonzero(~np.eye(len(between), dtype=bool))
+        if not directed:
+            between, (i, j) = between + between.T, np.triu_indices(len(between), k=1)
+        values = between[i, j]
+        order = np.argsort(-np.abs(values), kind="stable")[:count]
+        return [(int(i[k]), int(j[k]), float(values[k])) for k in order if values[k] != 0]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per node pair and layer.
+
+        Its columns are layer, query, key, distance, bond type and relevance.
+        """
+        import pandas as pd
+
+        n, layers = len(self.distances), len(self.by_layer)
+        layer, query, key = np.indices((layers, n, n)).reshape(3, -1)
+        bonds = np.full((n, n), "", dtype=object)
+        for (i, j), name in self._bonds().items():
+            bonds[i, j] = bonds[j, i] = name
+        columns = {
+            "layer": layer,
+            "query": query,
+            "key": key,
+            "distance": self.distances[query, key],
+            "bond": bonds[query, key],
+            "relevance": self.by_layer[layer, query + 1, key + 1],
+        }
+        return pd.DataFrame(columns)
+
+    def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
+        """Draw the graph with its `count` strongest pairs, as arrows to the node that reads.
+
+        A ring around a node shows what the graph token, if there is one, read from it. What nodes
+        read from themselves and from the graph token is not drawn. Options are those of `pairs_svg`
+        and `graph_pairs_svg`.
+
+        Raises:
+            ValueError: the input is an image, or has no edges.
+        """
+        from graphxai.visualization.pairs import graph_pairs_svg, pairs_svg
+
+        nodes, molecule, drawn = self.explanation, self.explanation.molecule, self.explanation.drawn
+        if molecule is None and drawn is None:
+            raise ValueError(
+                "pairs can only be drawn on molecules and graphs; use `profile`, `figure` or"
+                " `matrix`."
+            )
+        word = "atom" if molecule is not None else "node"
+        relevance = self._of(layer)
+        options.setdefault("title", nodes.headline)
+        about = f"{nodes.title} {self._where(layer)}"
+        if self.num_layers is None:
+            about += " · rings: read by the graph token" if self.graph_token else ""
+            about += f"; arrows: from the {word} read to its reader"
+        else:
+            about += f" · rings: in the graph token; arrows: from the {word} where it began"
+        options.setdefault("subtitle", about)
+        options.setdefault("legend", nodes.legend)
+        arrows = self.strongest(count, layer, directed=True)
+        if drawn is not None:
+            return graph_pairs_svg(drawn, relevance[0, 1:], arrows, **options)
+        assert molecule is not None
+        return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
+
+    def _repr_svg_(self) -> str | None:
+        explanation = self.explanation
+        has_picture = explanation.molecule is not None or explanation.drawn is not None
+        return super()._repr_svg_() if has_picture else None
+
+    def figure(self) -> "Figure":
+        """Draw bar charts of relevance by shortest-path distance and by bond type."""
+        from graphxai.visualization.pairs import profile_figure
+
+        nodes, every = self.explanation, range(len(self.by_layer))
+        profiles = {f"layer {layer + 1}": self.profile(layer) for layer in every}
+        how = "through attention"
+        if self.num_layers is not None:
+            profiles, how = {f"after layer {self.num_layers}": self.profile()}, "along walks"
+        title = f"{nodes.title} for {nodes.target}"
+        return profile_figure(profiles, self.by_bond(), title=title, how=how)
+
+    def _where(self, layer: int | None) -> str:
+        if self.num_layers is not None:
+            return f"along walks of {self.num_layers} layer{'s' if self.num_layers > 1 else ''}"
+        which = "all layers" if layer is None else f"layer {range(len(self.by_layer))[layer] + 1}"
+        return f"through attention, {which}"
+
+    def _of(self, layer: int | None) -> NDArray[np.floating]:
+        return self.matrix if layer is None else self.by_layer[layer]
+
+    def _bonds(self) -> dict[tuple[int, int], str]:
+        molecule = self.explanation.molecule
+        if molecule is None:
+            return {}
+        return {
+            (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()): bond.GetBondType().name.lower()
+            for bond in molecule.GetBonds()
+        }

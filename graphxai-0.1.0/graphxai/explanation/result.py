@@ -1,0 +1,67 @@
+"""Results that can be drawn in a notebook, as a PNG, or to a file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import files
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Drawing:
+    """A result with an SVG picture, which can be turned into a PNG and shown in a notebook."""
+
+    def svg(self, **options: Any) -> str:
+        """Return the picture as SVG text."""
+        raise NotImplementedError
+
+    def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
+        """Return the picture as PNG, with `zoom` pixels per SVG unit and the options of `svg`."""
+        from graphxai.visualization import svg_to_png
+
+        return svg_to_png(self.svg(**options), zoom)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture as .svg, .png or .pdf, or raise ValueError for another suffix."""
+        path = files.writable(path, files.PICTURES)
+        return files.write_pictures([self.svg(**options)], path)
+
+    def _repr_svg_(self) -> str | None:
+        from graphxai.visualization import displayed
+
+        return displayed(self.svg())
+
+
+class Result(Drawing):
+    """A drawing with a table of the numbers in it."""
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the numbers that the picture shows."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the picture (.svg, .png, .pdf) or the table (.csv), by the file's suffix."""
+        path = files.writable(path, (*files.PICTURES, ".csv"))
+        if path.suffix.lower() == ".csv":
+            return files.write_csv(self.to_frame(), path, index=False)
+        return files.write_pictures([self.svg(**options)], path)
+
+
+class Picture(str, Drawing):
+    """SVG text that a notebook displays."""
+
+    def svg(self, **options: Any) -> str:
+        """Return the text itself. Options have no effect."""
+        return str(self)
+
+    def png(self, *, zoom: float = 2.0) -> bytes:  # type: ignore[override]
+        """Return the picture as PNG, with `zoom` pixels per SVG unit."""
+        return super().png(zoom=zoom)
+
+    def save(self, path: str | Path) -> Path:  # type: ignore[override]
+        """Write the picture as .svg, .png or .pdf, or raise ValueError for another suffix."""
+        return super().save(path)
+
+    def __repr__(self) -> str:
+        return f"Picture({len(self):,} characters of SVG)"

@@ -1,0 +1,204 @@
+"""Calibrate a model on predictions for molecules that were not learned from.
+
+It gets temperatures (Guo 2017), intervals and the mean node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.contract.tasks import Task
+from graphxai.learning.conformal import (
+    Unseen,
+    calibrate_readings,
+    nearest_of_other_folds,
+    unseen_by_task,
+)
+from graphxai.learning.predicting import encode_all, task_readings
+from graphxai.learning.splitting import SplitTable
+from graphxai.learning.training import TaughtModel
+from graphxai.models.graphormer import (
+    Graphormer,
+    LoadedModel,
+    measure_mean_node,
+    members_of,
+    set_standardisation,
+)
+
+__all__ = [
+    "Calibration",
+    "calibrate_table",
+    "fit_temperature",
+    "fit_temperatures",
+    "scale_logits",
+    "task_temperature",
+    "tempered",
+]
+
+FloatArray = NDArray[np.float64]
+MIN_FOR_TEMPERATURE = 20  # labels
+LEAST = 1e-6  # the least probability that is told from 0
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How a model was calibrated, and what it then says about the molecules held out.
+
+    Attributes:
+        temperatures: by task, the number by which its logits are divided; None if there is none.
+        coverage: by task, how often intervals or sets of classes hold on the test part.
+        test_readings: by task, probabilities and values for the test part.
+    """
+
+    temperatures: dict[str, float | None]
+    coverage: dict[str, Any]
+    test_readings: list[FloatArray]
+
+
+def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
+    """Calibrate a model in place, and measure its intervals on the test part.
+
+    A model that had a teacher is calibrated on the whole training part, by what was predicted for
+    each fold without having learned from it. A validation part counts as well, if there is one.
+    Without a teacher there is nothing else. The model also stores the mean node of the training
+    part, and how the molecules that it learned from were standardised.
+    """
+    model, train, test = taught.model, split.train, split.test
+    unseen = _unseen_in_training(taught, split)
+    held_out = unseen or _unseen_in_validation(model, split)
+    temperatures = fit_temperatures(model, held_out)
+    unseen = [
+        replace(each, readings=tempered(task, each.readings, temperatures[task.name]))
+        for task, each in zip(model.config.tasks, unseen, strict=False)
+    ]
+    of_valid = _unseen_in_validation(model, split)  # with the temperatures
+    test_readings = task_readings(model, test.graphs)
+    coverage = {}
+    if held_out:
+        tested = unseen_by_task(test_readings, test.y, test.smiles, train.smiles)
+        names = [task.name for task in model.config.tasks]
+        more = dict(zip(names, of_valid, strict=False)) if unseen else {}
+        coverage = calibrate_readings(model, unseen or of_valid, tested, more)
+    set_standardisation(model, split.table.standardise)
+    for member in members_of(model):
+        measure_mean_node(member, encode_all(train.graphs, member.config))
+    return Calibration(temperatures, coverage, test_readings)
+
+
+def _unseen_in_training(taught: TaughtModel, split: SplitTable) -> list[Unseen]:
+    """Return, by task, the predictions for each fold of the training part by what never saw it.
+
+    They are what the network would have been taught. What it makes of that differs as on recombined
+    molecules that were kept back, so these differences are dealt to the predictions.
+    """
+    if not taught.unseen:
+        return []
+    similarity = nearest_of_other_folds(split.train.smiles, split.folds)
+    unseen = []
+    for task, readings, labels in zip(split.tasks, taught.unseen, split.train.y.T, strict=True):
+        if task.name in taught.learned:
+            learned, aim = (_logits(task, values) for values in taught.learned[task.name])
+            dealt = torch.arange(len(readings)) % len(learned)
+            readings = _readings(task, _logits(task, readings) + (learned - aim)[dealt])
+        unseen.append(Unseen(readings, labels, similarity))
+    return unseen
+
+
+def _unseen_in_validation(model: LoadedModel, split: SplitTable) -> list[Unseen]:
+    """Return, by task, the model's predictions for the validation part, which may be empty."""
+    valid = split.valid
+    if not valid.smiles:
+        return []
+    readings = task_readings(model, valid.graphs)
+    return unseen_by_task(readings, valid.y, valid.smiles, split.train.smiles)
+
+
+def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, float | None]:
+    """Fit a temperature per task, and fold it into each class read-out.
+
+    Args:
+        model: the model, which is changed in place.
+        unseen: by task, predictions for molecules that were not learned from; empty for none.
+    """
+    tasks, columns = model.config.tasks, model.config.columns
+    temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in tasks)
+    for task, part, each in zip(tasks, columns, unseen, strict=False):
+        labels = torch.from_numpy(each.y)
+        temperature = task_temperature(task, _logits(task, each.readings), labels)
+        temperatures[task.name] = temperature
+        if temperature is not None:
+            for member in members_of(model):
+                scale_logits(member, part, temperature)
+    return temperatures
+
+
+def tempered(task: Task, readings: FloatArray, temperature: float | None) -> FloatArray:
+    """Return a task's readings with their logits divided by a temperature."""
+    if temperature is None:
+        return readings
+    return _readings(task, _logits(task, readings) / temperature)
+
+
+def _readings(task: Task, logits: Tensor) -> FloatArray:
+    """Return the readings that belong to what `_logits` returns."""
+    if task.kind == "multiclass":
+        return logits.softmax(1).numpy()
+    return (logits[:, 0].sigmoid() if task.kind == "binary" else logits[:, 0]).numpy()
+
+
+def _logits(task: Task, readings: FloatArray) -> Tensor:
+    """Return the outputs (n, columns) that belong to a task's readings, up to a constant."""
+    if task.kind == "regression":
+        return torch.from_numpy(readings)[:, None]
+    probabilities = torch.from_numpy(readings).clip(LEAST, 1 - LEAST)
+    return probabilities.log() if task.kind == "multiclass" else probabilities.logit()[:, None]
+
+
+def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Fit the temperature of a task's outputs (n, columns) to labels y (n,) (Guo 2017).
+
+    The result is None for a regression, and for fewer than 20 labels or fewer than two classes.
+    """
+    present = ~y.isnan()
+    outputs, y = outputs[present].double(), y[present]
+    if task.kind == "regression" or len(y) < MIN_FOR_TEMPERATURE or len(y.unique()) < 2:
+        return None
+    if task.kind == "binary":
+        return fit_temperature(outputs[:, 0], y)
+    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
+    return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
+
+
+def fit_temperature(logits: Tensor, active: Tensor) -> float:
+    """Find the temperature T for which sigmoid(logits / T) fits the labels best (Guo 2017).
+
+    Logits (G,) and labels `active` (G,) are those of validation graphs. T is searched from 0.25 to
+    4 on a fine logarithmic grid.
+    """
+    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()
+    losses = [
+        float(
+            torch.nn.functional.binary_cross_entropy_with_logits(
+                logits.double() / t, active.double()
+            )
+        )
+        for t in grid
+    ]
+    return float(grid[int(torch.tensor(losses).argmin())])
+
+
+@torch.no_grad()
+def scale_logits(model: Graphormer, columns: slice, temperature: float) -> None:
+    """Divide some outputs by `temperature`, by scaling the weights of the linear head."""
+    if not isinstance(model.head, torch.nn.Linear):
+        raise ValueError("the temperature can only be folded into a linear head.")
+    model.head.weight[columns] /= temperature
+    model.head.bias[columns] /= temperature

@@ -1,0 +1,348 @@
+"""Describe a run: the model card in Markdown, and tables of scores for it and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphxai.datasets.labels import with_unit
+from graphxai.datasets.splits import Split
+from graphxai.learning.cleaned_table import CleanTable, TargetColumn
+from graphxai.learning.teachers.forests import trees_for
+from graphxai.learning.teachers.joint_labels import shares_text
+from graphxai.learning.teachers.stacking import FOLDS, SOURCES
+
+__all__ = [
+    "PREDICTORS",
+    "coverage_text",
+    "markdown_table",
+    "mean_scores",
+    "overview_rows",
+    "score_rows",
+    "score_tables",
+    "summary",
+    "table_card",
+]
+
+PREDICTORS = {
+    "graphormer": "this model",
+    "teacher": "its teacher",
+    "forest": "forest, ECFP4",
+    "descriptor_forest": "forest, + descriptors",
+    "gin": "GIN, same budget",
+    "feature_forest": "forest, mean features",
+    "neighbour_forest": "forest, node and neighbours",
+    "dummy": "dummy",
+}
+_PARENT = (
+    "**Molecules.** Each one is brought to its parent, in training and in predictions: counter-ions"
+    " and solvents are removed, and charges are neutralised where a proton can do it. A mixture of"
+    " compounds is refused. `--as-drawn` turns this off."
+)
+STANDARDISED = {
+    "as drawn": "**Molecules.** They are read as they are drawn, in training and in predictions."
+    " So a salt, or a protonated form, is another molecule than the free base.",
+    "parent": f"{_PARENT} Tautomers are read as they are drawn.",
+    "tautomers": f"{_PARENT} Of the parent, RDKit's canonical tautomer is taken.",
+}
+MANY = 3  # targets; more are listed in one table
+
+
+def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
+    """Return the model card.
+
+    Args:
+        table: the table that was learned.
+        parts: how it was split.
+        metadata: what is stored with the model, see `writing.write_run`.
+        command: how the run was started; "" if that is not known.
+    """
+    names = ", ".join(target.heading for target in table.targets)
+    kinds = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
+    uses = "train, calibrate and test" if parts.valid else "train and test"
+    sizes = " / ".join(f"{len(part):,}" for part in kinds)
+    checks = [
+        f"* {finding.check}{f' ({finding.target})' if finding.target else ''}:"
+        f" {finding.count:,} ({finding.done})"
+        for finding in table.findings
+    ]
+    init_weights = metadata["init_weights"]
+    text = [
+        f"# {names}",
+        "A Graphormer (4 layers, width 128, 8 heads) trained with graphxai on a table.",
+        f"**Data.** `{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
+        f" {len(table.graphs):,} different molecules with labels.",
+        "\n".join(f"* {target}" for target in table.targets),
+        "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
+        f"**Split.** {sizes} molecules to {uses}, {_split_text(parts)}. The row"
+        " numbers are in `config.json`.",
+        STANDARDISED[table.standardise],
+        f"**Training.** {metadata['epochs']} epochs "
+        + (f"from the weights `{init_weights}`" if init_weights else "from scratch")
+        + f", seed {metadata['seed']}. {_teaching_text(metadata)}The weights of the last epoch were"
+        " kept. The test molecules were not used for any choice."
+        f" {_temperature_text(metadata['temperature'])}",
+        f"    {command}" if command else "",
+        _teacher_text(metadata["teacher"]),
+        *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
+        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest:"
+        f" {_trees_text(table)} trees on 2,048-bit ECFP4, and"
+        " on these with 313 RDKit descriptors. Dummy: predicts the training"
+        " mean, or the class frequencies. Minus: this model minus the other; if the interval"
+        " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
+        *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
+        _uncertainty_text(metadata["coverage"], table.targets, metadata["teacher"] is not None),
+        _curve_text(metadata["learning_curve"]),
+        "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
+        " training structures, and `held_out.csv` the others: if they are confidential, delete"
+        " both before you share the model (how near a molecule is to them is then unknown).",
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _trees_text(table: CleanTable) -> str:
+    """Say how many trees the forests have, which depends on the kind of the target."""
+    count = len(table.targets)
+    kinds = dict.fromkeys(target.kind for target in table.targets)
+    each = [
+        (trees_for("regression" if kind == "regression" else "binary", count), kind)
+        for kind in kinds
+    ]
+    return " or ".join(f"{n}" + (f" ({kind})" if len(each) > 1 else "") for n, kind in each)
+
+
+def _split_text(parts: Split) -> str:
+    """Say how the test molecules were chosen."""
+    return {
+        "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
+        "clusters": "by clusters of similar molecules: those of test molecules were never trained"
+        " on",
+        "time": "by time: test molecules are the newest",
+        "column": "as the table says",
+    }.get(
+        parts.kind,
+        f"at random with seed {parts.seed}: test molecules may resemble training molecules",
+    )
+
+
+def _teaching_text(metadata: dict[str, Any]) -> str:
+    """Say what was learned from a teacher, or return "" if there was none."""
+    shares = metadata["teacher_share"]
+    if not shares:
+        return ""
+    return (
+        f"So {FOLDS} networks were fitted, each without one fold of the training molecules. The"
+        " network then learned from the weighted mean of a teacher and these. Its labels were"
+        " the measured ones, moved towards the teacher's predictions, and that mean for"
+        f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
+        " teacher's share was chosen by what was predicted for each fold without having learned"
+        f" from it: {shares_text(shares)}. The teacher and the new molecules are based only on the"
+        " training molecules. "
+    )
+
+
+def _teacher_text(teacher: dict[str, Any] | None) -> str:
+    """Say what the teacher is made of and what its sources scored, or return "" without one."""
+    if teacher is None:
+        return ""
+    rows = [["target", "score", *SOURCES.values(), "stack"]]
+    for name, target_scores in teacher.items():
+        cells = [
+            "–" if score is None else f"{score:.3f}" + (f" (weight {weight:.2f})" if weight else "")
+            for score, weight in (
+                (target_scores["scores"].get(source), (target_scores["weights"] or {}).get(source))
+                for source in (*SOURCES, "stack")
+            )
+        ]
+        rows.append([name, target_scores["metric"], *cells])
+    minimol = any("minimol" in (each["weights"] or {}) for each in teacher.values())
+    return (
+        "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
+        f" {FOLDS} folds of the training molecules: each molecule was predicted without"
+        f" the molecules of its fold (forests with a quarter of their trees).\n\n"
+        + markdown_table(rows)
+        + (
+            "\n\nMiniMol was pre-trained by its authors on public measurements (LargeMix), which"
+            " may include this table's."
+            if minimol
+            else ""
+        )
+    )
+
+
+def _temperature_text(temperatures: dict[str, float | None]) -> str:
+    """Say by which temperatures logits are divided."""
+    fitted = [f"{name} {value:.2f}" for name, value in temperatures.items() if value is not None]
+    if not fitted:
+        return "Nothing was calibrated."
+    return (
+        "Class logits are divided by a temperature fitted on molecules that were not learned from:"
+        f" {', '.join(fitted)}."
+    )
+
+
+def _uncertainty_text(
+    coverage: dict[str, Any], targets: Sequence[TargetColumn], cross_fitted: bool
+) -> str:
+    """Say how often intervals and sets of classes held, or return "" if there are none.
+
+    If the model is cross-fitted, they were made from the training molecules.
+    """
+    if not coverage:
+        return ""
+    made_from = "the calibration molecules"
+    if cross_fitted:
+        made_from = "the training molecules, as they were predicted without their fold"
+        if any(len(task_coverage["made_from"]) > 1 for task_coverage in coverage.values()):
+            made_from += ", and the calibration molecules"
+    return (
+        "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
+        f" made from {made_from}. On the test molecules:\n\n"
+        + coverage_text(coverage, {target.name: target.unit for target in targets})
+    )
+
+
+def _curve_text(points: Sequence[dict[str, Any]]) -> str:
+    """Return the learning curve of every target, or "" if there is none."""
+    if not points:
+        return ""
+    shown = ("graphormer", "forest", "descriptor_forest")
+    rows = [["target", "training molecules", "score", *(PREDICTORS[key] for key in shown)]]
+    for name in points[0]["targets"]:
+        for point in points:
+            scores = point["targets"][name]
+            if scores["n"]:
+                metric = next(iter(scores["scores"]["graphormer"]))
+                cells = [_cell(scores["scores"][key][metric]) for key in shown]
+                rows.append([name, f"{point['n']:,}", metric, *cells])
+    return "**Learning curve.** All points use the same test molecules.\n\n" + markdown_table(rows)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, whose first row is its header."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> str:
+    """Say how often intervals and sets of classes held, a line per task.
+
+    Args:
+        coverage: by task, what `conformal.coverage` returns.
+        units: by task, unit of the values.
+    """
+    lines = []
+    for name, task_coverage in coverage.items():
+        outcome = "intervals" if "width" in task_coverage else "sets of classes"
+        parts = [
+            f"{name}: {_percent(task_coverage['level'])} {outcome} held"
+            f" {_percent(task_coverage['held'])} of {task_coverage['n']:,}"
+        ]
+        if "width" in task_coverage:
+            unit = f" {units[name]}" if units.get(name) else ""
+            width = task_coverage["width"]
+            parts.append("most have no end" if width is None else f"median width {width:.2f}{unit}")
+        else:
+            by_class = task_coverage["held_by_class"].items()
+            parts += [f"{c} {_percent(share)} of {n:,}" for c, (share, n) in by_class]
+            parts.append(f"{_percent(task_coverage['single'])} have a single class")
+        if "far" in task_coverage:
+            share, n = task_coverage["far"]
+            parts.append(f"far from the training set {_percent(share)} of {n:,}")
+        lines.append("* " + "; ".join(parts))
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * share:.0f} %"
+
+
+def score_tables(scores: dict[str, Any]) -> list[list[list[str]]]:
+    """Return a table of scores for each target, or a single table if there are more than three."""
+    if len(scores) > MANY:
+        return [overview_rows(scores)]
+    return [score_rows(name, target_scores) for name, target_scores in scores.items()]
+
+
+def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
+    """Return a table of one target: a header, a row per predictor, differences from the forests."""
+    if not scores["n"]:
+        return [[name], ["no labels among the test molecules, or none to train on"]]
+    metrics = list(scores["scores"]["graphormer"])
+    positives = f", {scores['positives']} positive" if "positives" in scores else ""
+    heading = with_unit(name, scores.get("unit", ""))
+    rows = [[f"{heading}, n = {scores['n']}{positives}", *metrics]]
+    rows += [
+        [PREDICTORS[key], *(_cell(values[metric]) for metric in metrics)]
+        for key, values in scores["scores"].items()
+    ]
+    return rows + [
+        [f"minus {PREDICTORS[key]}", *(_cell(difference[metric], "+") for metric in metrics)]
+        for key, difference in scores["differences"].items()
+        if key != "dummy"
+    ]
+
+
+def summary(scores: dict[str, Any]) -> str:
+    """Return the leading score in words, for a list of models.
+
+    With several targets, it is the mean over the targets of each kind.
+    """
+    (name, *others) = scores
+    return ", ".join(
+        f"{_mean_of(count) if others else name}: {metric} {values['graphormer']:.3f}"
+        for metric, count, values in mean_scores(scores)
+    )
+
+
+def _mean_of(count: int) -> str:
+    """Name the mean over a number of targets."""
+    return f"mean of {count} target{'s' if count > 1 else ''}"
+
+
+def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
+    """Return the mean leading score of each predictor over the targets of a kind.
+
+    Targets for which a predictor has no score do not count.
+
+    Returns:
+        The metric, the number of targets and the means by predictor, for each kind of target.
+    """
+    kinds: dict[str, list[dict[str, float]]] = {}
+    for target_scores in scores.values():
+        leading = {name: next(iter(each.items())) for name, each in target_scores["scores"].items()}
+        values = {name: value[0] for name, (_, value) in leading.items()}
+        if values and None not in values.values():
+            kinds.setdefault(next(iter(leading.values()))[0], []).append(values)
+    return [
+        (metric, len(each), {n: sum(v[n] for v in each) / len(each) for n in common})
+        for metric, each in kinds.items()
+        if (common := [name for name in PREDICTORS if all(name in v for v in each)])
+    ]
+
+
+def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
+    """Return a table of many targets: the means first, then the leading score of each target."""
+    shown = [name for name in PREDICTORS if any(name in s["scores"] for s in scores.values())]
+    rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
+    for metric, count, values in mean_scores(scores):
+        cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
+        rows.append([_mean_of(count), "", metric, *cells])
+    for name, target_scores in scores.items():
+        by_predictor = target_scores["scores"]
+        metric = next(iter(by_predictor.get("graphormer", {"": None})))
+        cells = [_cell(by_predictor[p][metric]) if p in by_predictor else "–" for p in shown]
+        heading = with_unit(name, target_scores.get("unit", ""))
+        rows.append([heading, f"{target_scores['n']:,}", metric, *cells])
+    return rows
+
+
+def _cell(value: Sequence[float | None], sign: str = "") -> str:
+    """Format a score with its interval, or a dash if it is undefined."""
+    middle, low, high = value
+    if middle is None:
+        return "–"
+    if low is None or high is None:
+        return f"{middle:{sign}.3f}"
+    return f"{middle:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"

@@ -1,0 +1,309 @@
+"""Check a table of molecules before anything is trained on it.
+
+Every row has one fate: kept as a molecule, merged with an identical one, or left out with a
+reason. Rows that are merely suspicious are kept and reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
+from graphxai.datasets.molecules import MAX_ATOMS
+from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
+from graphxai.datasets.tables.table import open_table
+from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
+from graphxai.learning.merging import MoleculeLabels, merge_rows
+from graphxai.learning.suspicions import suspicions
+
+__all__ = ["clean_table", "matching_columns"]
+
+FloatArray = NDArray[np.float64]
+
+MIN_MOLECULES = 20
+STANDARDISED = {
+    "as drawn": "",
+    "parent": "counter-ions and solvents removed, charges neutralised",
+    "tautomers": "counter-ions and solvents removed, charges neutralised, one tautomer taken",
+}
+
+
+def clean_table(
+    path: str | Path,
+    smiles_column: str | None,
+    target_columns: Sequence[str],
+    *,
+    kinds: Mapping[str, LabelsKind] | None = None,
+    units: Mapping[str, str] | None = None,
+    max_atoms: int = MAX_ATOMS,
+    standardise: Standardisation = "parent",
+    progress: Callable[[int], None] = lambda rows: None,
+) -> CleanTable:
+    """Read a table row by row into distinct molecules with labels.
+
+    Molecules with the same canonical SMILES are merged. They get the median of their values, or
+    their class if all agree and no label otherwise.
+
+    Args:
+        path: the file.
+        smiles_column: column with structures; None for one with a usual name, or the only one whose
+            cells can be read as SMILES.
+        target_columns: columns to learn.
+        kinds: kind of a column, by name; it is inferred for the others.
+        units: unit of a column, by name; without one, the header of a regression
+            `freesolv (kcal/mol)` is read as name and unit.
+        max_atoms: larger molecules are left out.
+        standardise: learn from the "parent" of each molecule, without counter-ions and neutral;
+            from its canonical tautomer too ("tautomers"); or from the molecule "as drawn". See
+            `datasets.standardise`.
+        progress: called with the number of rows read since the last call.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a column is missing or has no labels; every column has a single class or
+            value; a unit is given for classes; fewer than 20 molecules.
+    """
+    path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
+    table = open_table(path, smiles_column)
+    smiles_column = table.structures.name
+    _check_columns(smiles_column, target_columns, {**kinds, **units})
+    raw = read_rows(table, target_columns, max_atoms, progress, standardise)
+    _check_rows(path, raw)
+    columns = [
+        read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
+        for k, name in enumerate(target_columns)
+    ]
+    merged, merge_findings = merge_rows(raw, columns)
+    _require_values(path, raw, columns, merged.values)
+    of_targets, targets, column_findings = _learnable(path, columns, merged)
+    targets = _with_units(targets, units)
+    molecules, labels, lost = _labelled_molecules(path, raw, of_targets)
+    _give_labels(molecules, labels)
+    findings = [
+        *_row_findings(raw, standardise),
+        *merge_findings,
+        *column_findings,
+        lost,
+        *suspicions(molecules, targets, labels.values, standardise),
+    ]
+    return CleanTable(
+        table,
+        _digest(path),
+        raw.read,
+        targets,
+        tuple(molecule.graph for molecule in molecules),
+        tuple(molecule.canonical for molecule in molecules),
+        Findings(finding for finding in findings if finding.count),
+        standardise,
+    )
+
+
+def matching_columns(
+    path: str | Path,
+    smiles_column: str | None,
+    patterns: Sequence[str],
+    exclude: Sequence[str] = (),
+) -> list[str]:
+    """Find the columns of a table that patterns name: exact names, "NR-*", or "all".
+
+    The patterns are those of `fnmatch`. They and "all" skip the SMILES, the columns in `exclude`,
+    and columns without labels, such as those with compound names. The order is the file's.
+
+    Raises:
+        ValueError: a pattern matches no column.
+    """
+    table = open_table(path, smiles_column)
+    header, structures = table.columns, table.structures.name
+    columns: list[str] = []
+    for pattern in patterns:
+        if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
+            columns.append(pattern)  # if there is no such column, `clean_table` refuses it
+            continue
+        names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
+        names = [name for name in names if name not in (structures, *exclude, *columns)]
+        cells: dict[str, list[str]] = {name: [] for name in names}
+        for record in table.records(names):
+            for name in names:
+                cells[name].append(record.cells[name])
+        usable = [name for name in names if _has_labels(name, cells[name])]
+        if not usable:
+            raise ValueError(
+                f"{pattern!r} matches no column with labels; the columns are"
+                f" {', '.join(repr(name) for name in header)}."
+            )
+        columns += usable
+    return columns
+
+
+def _has_labels(name: str, cells: Sequence[str]) -> bool:
+    """Return whether a column has at least two different labels."""
+    try:
+        labels = read_labels(name, cells)
+    except ValueError:
+        return False
+    return len(np.unique(labels.values[~np.isnan(labels.values)])) > 1
+
+
+def _check_columns(
+    smiles_column: str, target_columns: Sequence[str], kinds: Mapping[str, str]
+) -> None:
+    """Refuse columns that contradict each other."""
+    if not target_columns:
+        raise ValueError("give at least one column to learn.")
+    if smiles_column in target_columns:
+        raise ValueError(f"column {smiles_column!r} cannot be both the SMILES and a target.")
+    for name in target_columns:
+        if list(target_columns).count(name) > 1:
+            raise ValueError(f"target column {name!r} is given twice.")
+    for name in kinds:
+        if name not in target_columns:
+            raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
+
+
+def _check_rows(path: Path, raw: TableRows) -> None:
+    """Refuse a table without a usable row."""
+    if not raw.read:
+        raise ValueError(f"{path} has no rows below its header.")
+    if not raw.molecules:
+        check, rows = next(iter(raw.left_out.items()))
+        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
+
+
+def _require_values(
+    path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
+) -> None:
+    """Refuse a table with one column of labels if all its numbers are the same."""
+    if len(columns) > 1 or columns[0].kind != "regression" or not columns[0].unusable:
+        return
+    labels, distinct = columns[0], np.unique(values[~np.isnan(values)])
+    if len(distinct) < 2:
+        cell = raw.cells[labels.unusable[0]][0]
+        raise ValueError(
+            f"{path}: nothing can be learned from {labels.name!r}: its only value is"
+            f" {distinct[0]:g}, and {len(labels.unusable):,} cells are not numbers, such as"
+            f" {cell!r}."
+        )
+
+
+def _learnable(
+    path: Path, columns: Sequence[Labels], merged: MoleculeLabels
+) -> tuple[MoleculeLabels, tuple[TargetColumn, ...], list[Finding]]:
+    """Choose the columns with more than one class or value.
+
+    Returns:
+        The labels of these columns, the targets, and findings about the other columns.
+    """
+    chosen: list[int] = []
+    targets: list[TargetColumn] = []
+    kept: list[FloatArray] = []
+    findings: list[Finding] = []
+    bounded = merged.bounded.sum(axis=0).tolist()
+    for position, (labels, column) in enumerate(zip(columns, merged.values.T, strict=True)):
+        distinct, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+        if len(distinct) < 2:
+            findings.append(
+                Finding("one class or value only", int(counts.sum()), "not learned", labels.name)
+            )
+            continue
+        target = TargetColumn(
+            labels.name, labels.kind, (), labels.note, int(counts.sum()), bounded=bounded[position]
+        )
+        if labels.kind == "regression":
+            target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
+        else:  # a class is gone if all its molecules had contradictory labels
+            names = tuple(labels.classes[int(value)] for value in distinct)
+            target = replace(target, classes=names, counts=tuple(counts.tolist()))
+            column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
+        targets.append(target)
+        kept.append(column)
+        chosen.append(position)
+    if not targets:
+        text = ", ".join(repr(labels.name) for labels in columns)
+        raise ValueError(
+            f"{path}: nothing can be learned from {text}: all molecules have the same class or"
+            " value (or contradictory ones)."
+        )
+    labels_of_targets = MoleculeLabels(np.stack(kept, axis=1), merged.bounds[:, chosen])
+    return labels_of_targets, tuple(targets), findings
+
+
+def _labelled_molecules(
+    path: Path, raw: TableRows, labels: MoleculeLabels
+) -> tuple[list[TableMolecule], MoleculeLabels, Finding]:
+    """Leave out the molecules without a label.
+
+    Returns:
+        The other molecules, their labels, and the finding about those left out.
+
+    Raises:
+        ValueError: there are too few molecules.
+    """
+    molecules = list(compress(raw.molecules, labels.labelled))
+    if len(molecules) < MIN_MOLECULES:
+        raise ValueError(
+            f"{path} has {len(molecules)} different molecules with a label; at least "
+            f"{MIN_MOLECULES} are needed to train, calibrate and test (hundreds for a useful "
+            "model)."
+        )
+    lost = tuple(
+        raw.row(molecule.rows[0], "no usable label is left")
+        for molecule in compress(raw.molecules, ~labels.labelled)
+    )
+    finding = Finding("no usable label left", len(lost), "left out", "", lost)
+    return molecules, labels.of(labels.labelled), finding
+
+
+def _give_labels(molecules: Sequence[TableMolecule], labels: MoleculeLabels) -> None:
+    """Put the labels on the graphs of their molecules, and the bounds if there are any."""
+    has_bounds = bool(labels.bounded.any())
+    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+        if has_bounds:
+            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
+
+
+def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]:
+    """Return the findings about rows: those left out, and those whose molecule was changed."""
+    changed = tuple(raw.standardised)
+    return [
+        *(
+            Finding(check, len(rows), "left out", "", tuple(rows))
+            for check, rows in raw.left_out.items()
+        ),
+        Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
+    ]
+
+
+def _with_units(
+    targets: Sequence[TargetColumn], units: Mapping[str, str]
+) -> tuple[TargetColumn, ...]:
+    """Set the units that were given, or else those in the headers if names stay unique."""
+    with_unit = []
+    for target in targets:
+        name, unit = name_and_unit(target.name)
+        alike = [other for other in targets if name_and_unit(other.name)[0] == name]
+        given = units.get(target.name)
+        if given and target.kind != "regression":
+            raise ValueError(f"{target.name!r} has classes: a unit is for numbers.")
+        if given not in (None, unit):
+            target = replace(target, unit=given or "")
+        elif target.kind == "regression" and len(alike) == 1:
+            target = replace(target, name=name, unit=unit)
+        with_unit.append(target)
+    return tuple(with_unit)
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

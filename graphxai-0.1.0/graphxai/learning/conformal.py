@@ -1,0 +1,359 @@
+"""Measure a model's errors on molecules it did not learn from, to make intervals that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem, rdBase
+from torch_geometric.data import Data
+
+from graphxai.contract.intervals import LEVEL, VALUES, Conformal
+from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
+from graphxai.datasets.splits import Split
+from graphxai.datasets.training_set import EDGE, FAR
+from graphxai.learning.informativeness import guess_width
+from graphxai.learning.predicting import task_readings
+from graphxai.models.graphormer import LoadedModel
+
+__all__ = [
+    "Unseen",
+    "best_slope",
+    "calibrate",
+    "calibrate_readings",
+    "conformal_scores",
+    "coverage",
+    "errors_by_nearness",
+    "nearest_of_other_folds",
+    "nearest_similarities",
+    "pooled",
+    "unseen_by_task",
+]
+
+FloatArray = NDArray[np.float64]
+SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
+LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
+LESS = 0.98  # factor by which it must make sets smaller
+LARGEST = 1000  # molecules per task, or class, whose scores are stored
+FEW = 20  # far molecules, below which their coverage says nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """Predictions for molecules that were not learned from.
+
+    Attributes:
+        readings: as from `predicting.readings`, NaN where nothing was predicted.
+        y: labels (n,), NaN where one is missing.
+        similarity: to the nearest molecule learned from (n,); None for other graphs.
+    """
+
+    readings: FloatArray
+    y: FloatArray
+    similarity: FloatArray | None
+
+
+def calibrate(
+    model: LoadedModel, graphs: Sequence[Data], y: FloatArray, parts: Split
+) -> dict[str, Any]:
+    """Set `model.conformal` from the validation part, and measure its coverage on the test part.
+
+    Args:
+        model: the model.
+        graphs: encoded graphs. Molecules have their `smiles`, which say how near they are to the
+            training part.
+        y: labels (n, tasks), NaN where one is missing.
+        parts: split of the graphs.
+
+    Returns:
+        What `calibrate_readings` returns.
+    """
+    if not parts.valid:
+        return {}
+    molecules = parts.train and getattr(graphs[parts.train[0]], "smiles", None) is not None
+    training = [graphs[k].smiles for k in parts.train] if molecules else []
+    valid, test = (
+        unseen_by_task(
+            task_readings(model, [graphs[k] for k in part]),
+            y[list(part)],
+            [graphs[k].smiles for k in part] if molecules else None,
+            training,
+        )
+        for part in (parts.valid, parts.test)
+    )
+    return calibrate_readings(model, valid, test)
+
+
+def calibrate_readings(
+    model: LoadedModel,
+    valid: Sequence[Unseen],
+    test: Sequence[Unseen],
+    more: Mapping[str, Unseen] | None = None,
+) -> dict[str, Any]:
+    """Set `model.conformal` from its predictions for unseen graphs, and measure its coverage.
+
+    A temperature fitted on the validation part does no harm: it keeps the order of all margins.
+
+    Args:
+        model: the model.
+        valid: its predictions for the validation part, by task.
+        test: its predictions for the test part, by task.
+        more: further predictions, by name of a task, whose errors count like those in `valid`.
+
+    Returns:
+        What `coverage` returns for each task with scores and test labels; `errors`, see
+        `errors_by_nearness`; `guess`, see `guess_width`; and `made_from`, the number of scores from
+        `valid` and from `more`.
+    """
+    report: dict[str, Any] = {}
+    for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
+        sources = [held_out, *([more[task.name]] if more and task.name in more else [])]
+        slope = best_slope(task, held_out)
+        scores = [conformal_scores(task, u.readings, u.y, u.similarity, slope) for u in sources]
+        conformal = pooled(scores)
+        if conformal is None:
+            continue
+        model.conformal[task.name] = conformal
+        if not np.isnan(tested.y).all():
+            task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            task_coverage["errors"] = errors_by_nearness(task, held_out)
+            task_coverage["guess"] = guess_width(task, held_out.y)
+            task_coverage["made_from"] = [0 if scored is None else scored.n for scored in scores]
+            report[task.name] = task_coverage
+    return report
+
+
+def unseen_by_task(
+    readings: Sequence[FloatArray],
+    y: FloatArray,
+    smiles: Sequence[str] | None,
+    training: Sequence[str],
+) -> list[Unseen]:
+    """Join what a model predicts for a part with its labels, for each task.
+
+    Args:
+        readings: by task, as from `predicting.readings`.
+        y: labels of the part (n, tasks), NaN where one is missing.
+        smiles: the molecules of the part (n,); None for other graphs.
+        training: the training molecules.
+    """
+    similarity = None if smiles is None else nearest_similarities(smiles, training)
+    return [
+        Unseen(values, labels, similarity) for values, labels in zip(readings, y.T, strict=True)
+    ]
+
+
+def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
+    """Return the ECFP4 Tanimoto similarity of each molecule to the nearest training one, (n,)."""
+    if not smiles:
+        return np.empty(0)
+    with rdBase.BlockLogs():
+        bits, training_bits = (
+            packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) for each in (smiles, training)
+        )
+    return np.array([tanimoto(molecule, training_bits).max() for molecule in bits])
+
+
+def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:
+    """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
+    nearest = np.zeros(len(smiles))
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(smiles)), fold)
+        if len(others):
+            fold_smiles = [smiles[k] for k in fold]
+            nearest[fold] = nearest_similarities(fold_smiles, [smiles[k] for k in others])
+    return nearest
+
+
+def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
+    """Return how fast difficulty grows away from what was learned, as the errors show.
+
+    For values it is the slope with the largest likelihood of the absolute errors, under a Laplace
+    distribution whose width is proportional to the difficulty. For classes it is the one with the
+    smallest sets at this level. It is 0 where similarity to what was learned does not go with the
+    errors, so that all intervals have the same width.
+    """
+    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    if unseen.similarity is None or not labelled.any():
+        return 0.0
+    read, y = unseen.readings[labelled], unseen.y[labelled]
+    best, smallest = 0.0, np.inf
+    factor = np.exp(-LEAST_GAIN / len(y)) if task.kind == "regression" else LESS
+    for slope in SLOPES:
+        difficulty = 1 + slope * (1 - unseen.similarity[labelled])
+        if task.kind == "regression":
+            # exp(-log-likelihood / n), up to a constant
+            size = np.exp(np.log(difficulty).mean()) * (np.abs(y - read) / difficulty).mean()
+        else:
+            margins = _all_margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
+            limits = [
+                np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
+                for code in range(len(task.classes))
+            ]
+            size = (margins <= limits).sum(1).mean()
+        if size < factor * smallest:
+            best, smallest = slope, float(size)
+    return best
+
+
+def errors_by_nearness(task: Task, unseen: Unseen) -> dict[str, list[float]]:
+    """Return how wrong predictions were for molecules near, at the edge, and far.
+
+    The error of a value is its distance from the label; that of a class is 1 if another class is
+    likelier than the measured one, and 0 otherwise.
+
+    Returns:
+        By "near", "edge" and "far" (see `Nearness`), the mean error, its standard error, and the
+        number of molecules. Groups of fewer than two molecules are left out.
+    """
+    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    if unseen.similarity is None or not labelled.any():
+        return {}
+    read, y = unseen.readings[labelled], unseen.y[labelled]
+    if task.kind == "regression":
+        errors = np.abs(y - read)
+    else:
+        errors = (_by_class(task, read).argmax(1) != y).astype(np.float64)
+    similarity = unseen.similarity[labelled]
+    groups = {
+        "near": similarity >= EDGE,
+        "edge": (similarity >= FAR) & (similarity < EDGE),
+        "far": similarity < FAR,
+    }
+    return {
+        word: [float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5), len(each)]
+        for word, group in groups.items()
+        if len(each := errors[group]) > 1
+    }
+
+
+def conformal_scores(
+    task: Task,
+    read: FloatArray,
+    y: FloatArray,
+    similarity: FloatArray | None,
+    slope: float = 1.0,
+    seed: int = 0,
+) -> Conformal | None:
+    """Return a task's scores on molecules it did not learn from, or None without any label.
+
+    If there are more than 1,000 labels, 1,000 are drawn at random. For classes, 1,000 are drawn
+    from each class, or a rare one would keep too few. Molecules without a reading do not count.
+
+    Args:
+        task: the task.
+        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
+        y: the labels (n,), NaN where one is missing.
+        similarity: to the nearest training compound (n,); None for other graphs.
+        slope: how fast difficulty grows away from the training set, see `best_slope`.
+        seed: seed of the labels that are drawn.
+    """
+    labelled = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
+    if not len(labelled):
+        return None
+    by_class = [labelled[y[labelled] == code] for code in range(len(task.classes))]
+    groups = by_class if task.classes else [labelled]
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate(
+        [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
+    )
+    slope = 0.0 if similarity is None else slope
+    unscored = Conformal({}, slope)
+    difficulty = np.array(
+        [unscored.difficulty(None if similarity is None else similarity[k]) for k in drawn]
+    )
+    if task.kind == "regression":
+        scores = {VALUES: np.abs(y[drawn] - read[drawn]) / difficulty}
+    else:
+        labels = y[drawn].astype(int)
+        margins = _margins(_by_class(task, read[drawn]), labels) / difficulty
+        scores = {name: margins[labels == code] for code, name in enumerate(task.classes)}
+    return Conformal({key: np.sort(values).tolist() for key, values in scores.items()}, slope)
+
+
+def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
+    """Join the scores of a task from several sources, or return None if no source has any."""
+    scored = [source for source in sources if source is not None]
+    if not scored:
+        return None
+    scores = {
+        key: sorted(score for source in scored for score in source.scores[key])
+        for key in scored[0].scores
+    }
+    return Conformal(scores, scored[0].slope)
+
+
+def coverage(
+    task: Task,
+    conformal: Conformal,
+    read: FloatArray,
+    y: FloatArray,
+    similarity: FloatArray | None,
+    level: float = LEVEL,
+) -> dict[str, Any]:
+    """Return how often a task's intervals or sets of classes hold the measured labels.
+
+    Args:
+        task: the task.
+        conformal: its scores.
+        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
+        y: the labels (n,), NaN where one is missing.
+        similarity: to the nearest training compound (n,); None for other graphs.
+        level: share of molecules whose label should be held.
+
+    Returns:
+        JSON values. All tasks have `level`, the number of labels `n`, and `held`, the share of
+        them that is held. A regression has `width`, the median width, which is None if infinite.
+        Classes have `single`, the share of sets with one class, and `held_by_class`. If 20 or more
+        molecules are far from the training set, `far` has their share held and their number.
+    """
+    labelled = np.flatnonzero(~np.isnan(y))
+    near = [None if similarity is None else float(similarity[k]) for k in labelled]
+    report: dict[str, Any] = {"level": level, "n": len(labelled)}
+    if task.kind == "regression":
+        pairs = zip(read[labelled].tolist(), near, strict=True)
+        ends = np.array([conformal.interval(value, s, level) for value, s in pairs])
+        held = (ends[:, 0] <= y[labelled]) & (y[labelled] <= ends[:, 1])
+        width = float(np.median(ends[:, 1] - ends[:, 0]))
+        report["width"] = width if np.isfinite(width) else None
+    else:
+        rows = zip(_by_class(task, read[labelled]).tolist(), near, strict=True)
+        sets = [
+            conformal.classes(dict(zip(task.classes, p, strict=True)), s, level) for p, s in rows
+        ]
+        measured = [task.classes[int(label)] for label in y[labelled]]
+        held = np.array([name in chosen for name, chosen in zip(measured, sets, strict=True)])
+        report["single"] = float(np.mean([len(chosen) == 1 for chosen in sets]))
+        report["held_by_class"] = {
+            name: [float(held[in_class].mean()), int(in_class.sum())]
+            for name in task.classes
+            if (in_class := np.array([label == name for label in measured])).any()
+        }
+    report["held"] = float(held.mean())
+    far = np.array([s is not None and s < FAR for s in near])
+    if far.sum() >= FEW:
+        report["far"] = [float(held[far].mean()), int(far.sum())]
+    return report
+
+
+def _by_class(task: Task, read: FloatArray) -> FloatArray:
+    """Return the probability of every class, (n, classes)."""
+    return np.stack([1 - read, read], axis=1) if task.kind == "binary" else read
+
+
+def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
+    """Return the logit of the best other class minus that of the class measured, (n,)."""
+    return _all_margins(probabilities)[np.arange(len(labels)), labels]
+
+
+def _all_margins(probabilities: FloatArray) -> FloatArray:
+    """Return, for each class, the logit of the best other class minus its own, (n, classes)."""
+    logits = np.log(np.maximum(probabilities, 1e-300))
+    margins = np.empty_like(logits)
+    for code in range(logits.shape[1]):
+        margins[:, code] = np.delete(logits, code, axis=1).max(1) - logits[:, code]
+    return margins

@@ -1,0 +1,171 @@
+"""Train a Graphormer on any data set with Lightning.
+
+Lightning (extra `train`) is imported when training starts, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphxai.learning.interruption import resumable_in
+from graphxai.learning.objectives import scores
+from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.run_settings import RunSettings
+from graphxai.learning.settings import TrainingSettings
+from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
+from graphxai.runtime.writing import write_whole
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = [
+    "FitResult",
+    "evaluate",
+    "fit",
+    "initialise",
+    "require_hardware",
+    "require_lightning",
+]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The result of a training run.
+
+    Attributes:
+        model: the trained model.
+        epoch: the epoch whose weights it has.
+        scores: by task, its score on the validation graphs.
+        loss: its loss on the validation graphs.
+    """
+
+    model: Graphormer
+    epoch: int
+    scores: dict[str, float] = field(default_factory=dict)
+    loss: float = float("nan")
+
+
+def fit(
+    model: Graphormer,
+    train: Sequence[Data],
+    valid: Sequence[Data],
+    settings: TrainingSettings,
+    out: str | Path,
+    *,
+    resume: bool = True,
+) -> FitResult:
+    """Train `model` in place on graphs with labels `y` (1, tasks), NaN where one is missing.
+
+    The folder `out` gets `metrics.csv`, `settings.json` and `state/`. Calling `fit` again with the
+    same arguments continues an interrupted run and reads back a finished one. With `resume=False`,
+    a folder that contains a run is never touched. The graphs are encoded if they are not yet.
+    Without validation graphs the last weights are kept.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        KeyboardInterrupt: the run was interrupted; the message says how to continue it.
+        ValueError: no training graphs; the accelerator is not there; or `out` already contains a
+            run and `resume` is False, or that run has different settings.
+    """
+    require_hardware(settings)
+    from graphxai.learning.lightning import run
+
+    if not train:
+        raise ValueError("there are no graphs to train on.")
+    out = Path(out)
+    if (out / "state").exists() and not resume:
+        raise ValueError(
+            f"{out} already contains a run: resume it (resume=True, --resume) or choose another "
+            "folder."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    _check_same_run(out / "settings.json", model.config, settings)
+    model.train()
+    with resumable_in(out):
+        kept = run(
+            model, encode_all(train, model.config), encode_all(valid, model.config), settings, out
+        )
+    if kept.weights is not None:
+        fill(model, read_weights(kept.weights)[0], kept.weights)
+    model.eval()
+    return FitResult(model, kept.epoch, kept.scores, kept.loss)
+
+
+def require_lightning() -> None:
+    """Raise an ImportError that says what to install if Lightning is missing."""
+    try:
+        importlib.import_module("lightning.pytorch")
+    except ImportError as error:
+        raise ImportError(
+            "training needs Lightning: install it with `pip install 'graphxai[train]'`."
+        ) from error
+
+
+def require_hardware(settings: RunSettings | TrainingSettings) -> None:
+    """Check that Lightning can train on the hardware that was chosen.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        ValueError: the machine has no such accelerator or fewer devices, or Lightning does not know
+            the precision.
+    """
+    require_lightning()
+    from graphxai.learning.lightning import check_hardware
+
+    precision = settings.precision or TrainingSettings.precision
+    check_hardware(settings.accelerator, settings.devices, precision)
+
+
+def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> Graphormer:
+    """Copy the weights of `source` into `model`, those of the head only if `head` is true.
+
+    Raises:
+        ValueError: a size differs; the message names the parameter.
+    """
+    parameters = model.state_dict()
+    for name, value in source.state_dict().items():
+        if name.startswith("head.") and not head:
+            continue
+        if name not in parameters or parameters[name].shape != value.shape:
+            shape = tuple(parameters[name].shape) if name in parameters else "none"
+            raise ValueError(
+                f"the two models differ in {name!r}: {tuple(value.shape)} and {shape}. Give the "
+                "new model the pre-trained model's configuration."
+            )
+        parameters[name].copy_(value)
+    return model
+
+
+def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
+    """Score each task on graphs with labels, see `scores`."""
+    y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
+    return scores(model.config.tasks, predict(model, graphs), y)
+
+
+def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
+    """Write the settings of a new run, or refuse to continue an old one under other settings."""
+    may_differ = {"accelerator", "devices", "strategy", "num_workers", "progress"}
+    identity: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
+    text = json.dumps(identity, indent=1, default=str) + "\n"
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        now = json.loads(text)
+        differ = [
+            name
+            for name, value in now["training"].items()
+            if name not in may_differ and before["training"].get(name) != value
+        ]
+        differ += ["the model"] if before["model"] != now["model"] else []
+        if differ:
+            raise ValueError(
+                f"{path.parent} contains a run with different settings ({', '.join(differ)}): "
+                "choose another folder, or delete it to start over."
+            )
+    write_whole(path, text)

@@ -1,0 +1,1 @@
+"""Training on anybody's graphs: a PyG data set in, a checkpoint out."""

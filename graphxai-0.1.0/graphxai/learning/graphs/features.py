@@ -1,0 +1,174 @@
+"""How a network reads the features of somebody's graphs: as categories, or as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+
+__all__ = ["input_fields", "mean_features", "node_features", "plain"]
+
+MOST_CATEGORIES = 10_000  # of all node features together
+MOST_EDGE_CATEGORIES = 1_000  # combinations of all edge features
+KEPT = ("x", "edge_index", "edge_attr", "y", "smiles")
+
+
+def plain(graph: Data) -> Data:
+    """Return a graph with only features, edges, labels and SMILES, and vectors as columns."""
+    copy = Data(**{name: graph[name] for name in KEPT if graph.get(name) is not None})
+    for name in ("x", "edge_attr"):
+        if (values := copy.get(name)) is not None and values.dim() == 1:
+            copy[name] = values[:, None]
+    if copy.x is None:
+        copy.num_nodes = graph.num_nodes
+    return copy
+
+
+def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of a `GraphormerConfig` for the features of graphs.
+
+    Integer features are categories, which are counted over all graphs. Other features are numbers,
+    which are standardised on the training graphs. Without `x`, all nodes look alike. If nine
+    columns of `x` and three of `edge_attr` fit OGB's codes, the graphs are taken for molecules.
+
+    Args:
+        graphs: graphs as from `plain`.
+        train: positions of the training graphs.
+
+    Raises:
+        ValueError: graphs differ in the columns or the type of their features.
+    """
+    fields: dict[str, Any] = {}
+    if (rows := _joined(graphs, "x")) is None:
+        fields["node_cardinalities"] = (1,)
+    elif (sizes := _categories(rows)) is not None and sum(sizes) <= MOST_CATEGORIES:
+        fields["node_cardinalities"] = sizes
+    else:
+        fields |= _numbers("node", graphs, train, "x")
+    if (rows := _joined(graphs, "edge_attr")) is None:
+        return fields
+    sizes = _categories(rows)
+    if sizes is not None and math.prod(sizes) <= MOST_EDGE_CATEGORIES:
+        fields["edge_cardinalities"] = sizes
+        if _are_ogb_codes(graphs, fields):
+            fields["node_cardinalities"] = ATOM_CARDINALITIES
+            fields["edge_cardinalities"] = BOND_CARDINALITIES
+            fields["node_feature_names"] = ATOM_FEATURE_NAMES
+    else:
+        fields |= _numbers("edge", graphs, train, "edge_attr")
+    return fields
+
+
+def mean_features(graphs: Sequence[Data], fields: dict[str, Any]) -> Tensor:
+    """Return the mean features of graphs, and their numbers of nodes and edges, (n, features).
+
+    A category has the share of each of its values in place of a mean.
+    """
+    rows = []
+    for graph in graphs:
+        nodes, edges = int(graph.num_nodes or 0), int(graph.edge_index.shape[1])
+        parts = [torch.tensor([nodes, edges, edges / max(nodes, 1)], dtype=torch.float64)]
+        parts += _means(graph.x, fields.get("node_cardinalities", ()))
+        if fields.get("edge_cardinalities") or fields.get("num_edge_features"):
+            parts += _means(graph.edge_attr, fields.get("edge_cardinalities", ()))
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def node_features(graph: Data, fields: dict[str, Any]) -> Tensor:
+    """Return each node's features, its degree, and the mean features of its neighbours, (N, F).
+
+    Of a category, the mean is the share of each of its values.
+    """
+    nodes = int(graph.num_nodes or 0)
+    sizes = fields.get("node_cardinalities", ())
+    x = graph.x.double()
+    if sizes:
+        columns = zip(graph.x.T.long(), sizes, strict=True)
+        x = torch.cat([torch.nn.functional.one_hot(c, size) for c, size in columns], 1).double()
+    source, target = graph.edge_index
+    degree = torch.bincount(target, minlength=nodes).double()[:, None]
+    summed = torch.zeros_like(x).index_add_(0, target, x[source])
+    return torch.cat([x, degree, summed / degree.clamp(min=1)], dim=1)
+
+
+def _means(values: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+    """Return the mean of numbers (rows, F), or the shares of the categories in each column."""
+    if values is None:
+        return []
+    count = max(len(values), 1)
+    if not sizes:
+        return [values.double().sum(0) / count]
+    return [
+        torch.bincount(column.long(), minlength=size).double() / count
+        for column, size in zip(values.T, sizes, strict=True)
+    ]
+
+
+def _joined(graphs: Sequence[Data], name: str) -> Tensor | None:
+    """Return a feature of all graphs, (rows, F), or None if no graph has it."""
+    parts = [graph.get(name) for graph in graphs]
+    if all(part is None for part in parts):
+        return None
+    for k, part in enumerate(parts):
+        if not isinstance(part, Tensor) or part.dim() != 2 or part.is_complex():
+            shape = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            raise ValueError(f"graph {k}: {name} must be numbers in rows and columns, not {shape}.")
+        first = parts[0]
+        if part.shape[1] != first.shape[1] or part.dtype != first.dtype:
+            raise ValueError(
+                f"graph {k}: {name} has {part.shape[1]} columns of {part.dtype}, the first graph"
+                f" {first.shape[1]} of {first.dtype}."
+            )
+    return torch.cat(parts)
+
+
+def _categories(rows: Tensor) -> tuple[int, ...] | None:
+    """Return the number of values of each column, or None if the columns hold no categories."""
+    if rows.is_floating_point() or rows.dtype == torch.bool or not len(rows):
+        return None
+    if int(rows.min()) < 0:
+        return None
+    return tuple((rows.amax(0) + 1).tolist())
+
+
+def _numbers(kind: str, graphs: Sequence[Data], train: Sequence[int], name: str) -> dict[str, Any]:
+    """Return the fields for continuous features; a feature that does not vary is left as it is."""
+    rows = torch.cat([graphs[k][name] for k in train]).double()  # (rows, F)
+    mean, deviation = rows.mean(0), rows.std(0, correction=0)
+    varies = deviation > 1e-12 * rows.abs().amax(0)
+    return {
+        f"num_{kind}_features": rows.shape[1],
+        f"{kind}_offsets": tuple(mean.where(varies, torch.zeros_like(mean)).tolist()),
+        f"{kind}_scales": tuple(deviation.where(varies, torch.ones_like(mean)).tolist()),
+    }
+
+
+def _are_ogb_codes(graphs: Sequence[Data], fields: dict[str, Any]) -> bool:
+    """Return whether the features are OGB's codes of molecules.
+
+    If the first graph has a SMILES, its features must be the codes of that molecule.
+    """
+    for name, sizes in (
+        ("node_cardinalities", ATOM_CARDINALITIES),
+        ("edge_cardinalities", BOND_CARDINALITIES),
+    ):
+        values = fields.get(name, ())
+        if len(values) != len(sizes) or any(a > b for a, b in zip(values, sizes, strict=True)):
+            return False
+    smiles = graphs[0].get("smiles")
+    if not isinstance(smiles, str):
+        return True
+    from graphxai.datasets.molecules import MoleculeError, molecule_graph
+
+    try:
+        expected = molecule_graph(smiles).x
+    except MoleculeError:
+        return False
+    return expected.shape == graphs[0].x.shape and bool((expected == graphs[0].x).all())

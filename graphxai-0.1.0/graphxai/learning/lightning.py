@@ -1,0 +1,345 @@
+"""What `fit` needs of Lightning: the module, the callbacks and the trainer."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+from torch_geometric.data import Data
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.learning.objectives import Objective, scores
+from graphxai.learning.predicting import make_loaders
+from graphxai.learning.settings import TrainingSettings
+from graphxai.models.graphormer import Graphormer, save_checkpoint
+from graphxai.runtime.progress import Progress, logged
+from graphxai.runtime.writing import atomic_write
+
+ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
+
+
+@dataclass
+class BestEpoch:
+    """The epoch whose weights are kept.
+
+    Attributes:
+        weights: checkpoint folder with the weights; None for the model's current ones.
+        epoch: number of the epoch.
+        value: what decided: the score, or minus the loss.
+        loss: loss on the validation graphs.
+        scores: by task, the score on the validation graphs.
+    """
+
+    weights: Path | None = None
+    epoch: int = -1
+    value: float = -math.inf
+    loss: float = math.nan
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+class GraphormerModule(pl.LightningModule):
+    """A Graphormer with its objective, optimiser and averaged weights."""
+
+    def __init__(self, model: Graphormer, settings: TrainingSettings, out: Path) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.folder = out / "state"
+        self.objective = Objective(
+            model.config.tasks, settings.task_weights, settings.label_smoothing
+        )
+        self.hard_objective = Objective(model.config.tasks, settings.task_weights)
+        self.averaged = (
+            None
+            if settings.ema_decay is None
+            else AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
+        )
+        # Several devices would wait for a gradient of the average, which has none. (The average
+        # could also require no gradient, but then its embeddings would be rounded differently.)
+        averaged = () if self.averaged is None else self.averaged.state_dict()
+        self._ddp_params_and_buffers_to_ignore = [f"averaged.{name}" for name in averaged]
+        self.kept = BestEpoch()
+        self.stale = 0
+        self._seen: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def current_model(self) -> Graphormer:
+        """The weights that would be kept now."""
+        if self.averaged is None:
+            return self.model
+        return cast(Graphormer, self.averaged.module)
+
+    def training_step(self, batch: GraphBatch, index: int) -> Tensor:
+        """Return the loss of a batch."""
+        assert batch.y is not None
+        loss = self.objective(self.model.labelled_outputs(batch), batch.y, batch.bounds)
+        epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
+        self.log("train/loss", loss, batch_size=len(batch), **epoch_options)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: GraphBatch, batch_idx: int) -> None:
+        """Average the weights after each step."""
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the outputs of the last validation, and switch dropout off."""
+        self._seen = []
+        self.current_model.eval()
+
+    def validation_step(self, batch: GraphBatch, index: int) -> None:
+        """Collect the outputs of a batch."""
+        assert batch.y is not None
+        outputs = self.current_model.labelled_outputs(batch)
+        self._seen.append((outputs.float().cpu(), batch.y.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Score the validation graphs, and keep the weights if they are the best so far."""
+        outputs = torch.cat([o for o, _ in self._seen])
+        y = torch.cat([labels for _, labels in self._seen])
+        loss = float(self.hard_objective(outputs, y))
+        by_task = scores(self.model.config.tasks, outputs, y)
+        chosen = self.settings.monitor_task
+        judged = [v for name, v in by_task.items() if chosen in (None, name)]
+        score = sum(judged) / len(judged) if judged else math.nan
+        self.log("valid/loss", loss, prog_bar=True, rank_zero_only=True)
+        self.log("valid/score", score, prog_bar=True, rank_zero_only=True)
+        if len(by_task) <= 32:
+            for name, each in by_task.items():
+                self.log(f"valid/{name}", each, rank_zero_only=True)
+        value = -loss if self.settings.monitor == "loss" or math.isnan(score) else score
+        if self.trainer.sanity_checking:
+            return
+        if value > self.kept.value or not self.settings.keep_best:
+            self.stale = 0
+            self.kept = BestEpoch(self.folder / "best", self.current_epoch, value, loss, by_task)
+            if self.trainer.is_global_zero:
+                save_checkpoint(self.current_model, self.folder / "best")
+        else:
+            self.stale += 1
+        patience = self.settings.patience
+        if patience is not None and self.stale >= patience:
+            self.trainer.should_stop = True
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW and its schedule: a warm-up, then a cosine.
+
+        Only matrices decay, not biases, LayerNorm or tables of embeddings. A row of the table of
+        environments is in few batches, so its learning rate is higher.
+        """
+        s = self.settings
+        head = s.learning_rate if s.head_learning_rate is None else s.head_learning_rate
+        groups: dict[tuple[bool, float], list[Tensor]] = {}
+        for name, parameter in self.model.named_parameters():
+            matrix = name.endswith("weight") and parameter.dim() == 2
+            rate = head if name.startswith("head.") else s.learning_rate
+            if name.endswith(".environments"):
+                rate = ENVIRONMENT_RATE * s.learning_rate
+            groups.setdefault((matrix, rate), []).append(parameter)
+        optimizer = torch.optim.AdamW(
+            [
+                {
+                    "params": parameters,
+                    "weight_decay": s.weight_decay if matrix else 0.0,
+                    "lr": rate,
+                }
+                for (matrix, rate), parameters in groups.items()
+            ],
+            betas=(0.9, 0.98),
+            # On a CPU a fused step takes a third of the time. Mixed precision cannot clip with it.
+            fused=s.precision == "32-true" and self.device.type == "cpu",
+        )
+        total = max(1, int(self.trainer.estimated_stepping_batches))
+        rising = max(1, round(s.warmup * total))
+
+        def factor(step: int) -> float:
+            if step < rising:
+                return (step + 1) / rising
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / (total - rising + 1))))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store what a resumed run needs to know about the best epoch so far."""
+        best = self.kept
+        state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
+        checkpoint["graphxai"] = {
+            "kept": state,
+            "stale": self.stale,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore what `on_save_checkpoint` stored."""
+        exists, *rest = checkpoint["graphxai"]["kept"]
+        self.kept = BestEpoch(self.folder / "best" if exists else None, *rest)
+        self.stale = checkpoint["graphxai"]["stale"]
+
+
+class LoggedBatches(Callback):
+    """Write a line every 30 seconds that says how many batches are done."""
+
+    def __init__(self) -> None:
+        self.advance: Progress | None = None
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Count the batch. Lightning knows the total only when training runs."""
+        if trainer.is_global_zero:
+            if self.advance is None:
+                self.advance = logged("training, batches", int(trainer.estimated_stepping_batches))
+                self.advance(trainer.global_step - 1)
+            self.advance(1)
+
+
+def _progress(shown: bool) -> list[Callback]:
+    """Return the callback that shows progress: a bar on a terminal, lines elsewhere, or none."""
+    if not shown:
+        return []
+    return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
+
+
+def run(
+    model: Graphormer,
+    train: list[Data],
+    valid: list[Data],
+    settings: TrainingSettings,
+    out: Path,
+) -> BestEpoch:
+    """Train on encoded graphs, continuing from `out/state/last.ckpt` if it exists."""
+    pl.seed_everything(settings.seed, workers=True, verbose=False)
+    _quiet()
+    module = GraphormerModule(model, settings, out)
+    state = out / "state"
+    last = state / "last.ckpt"
+    trainer = _trainer(settings, out)
+    loaders = make_loaders(train, valid, settings, module)
+    earlier = _read_metrics(out)  # Lightning overwrites the file
+    try:
+        trainer.fit(
+            module,
+            *loaders,
+            # Lightning's state, which this run wrote, is read without unpickling objects.
+            ckpt_path=str(last) if last.exists() else None,
+            weights_only=True,
+        )
+    finally:
+        _end_if_terminated(trainer, out)
+    _join_metrics(out, earlier)
+    if module.kept.weights is None:
+        save_checkpoint(module.current_model, state / "best")
+        module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
+    return module.kept
+
+
+def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
+    """Return Lightning's trainer, which writes `metrics.csv` and its state into `out`."""
+    return pl.Trainer(
+        max_epochs=settings.epochs,
+        accelerator=settings.accelerator,
+        devices=settings.devices,  # type: ignore[arg-type]
+        strategy=settings.strategy,
+        precision=settings.precision,  # type: ignore[arg-type]
+        gradient_clip_val=settings.gradient_clip or None,
+        logger=CSVLogger(str(out), name="", version=""),
+        callbacks=[
+            ModelCheckpoint(
+                dirpath=out / "state",
+                filename="last",
+                save_top_k=1,
+                save_on_train_epoch_end=True,  # after the validation of the epoch
+                enable_version_counter=False,
+            ),
+            *_progress(settings.progress),
+        ],
+        enable_progress_bar=settings.progress and sys.stderr.isatty(),
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        log_every_n_steps=1,
+    )
+
+
+def _end_if_terminated(trainer: pl.Trainer, out: Path) -> None:
+    """End the process with an error status if SIGTERM arrived while it trained.
+
+    Lightning alone would end it with status 0 and without a word, as if the training were complete.
+    """
+    if trainer.received_sigterm:
+        raise SystemExit(f"training was terminated; continue the run in {out} with resume=True.")
+
+
+def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:
+    """Raise ValueError if Lightning cannot train on this hardware with this precision."""
+    _quiet()
+    bare = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    hardware: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
+    try:
+        pl.Trainer(**hardware, precision=precision, **dict.fromkeys(bare, False))  # type: ignore[arg-type]
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"cannot train with accelerator {accelerator!r}, devices {devices!r} and precision"
+            f" {precision!r}: {error}"
+        ) from error
+
+
+def _read_metrics(out: Path) -> list[dict[str, str]]:
+    """Read the metrics of the epochs so far, if there are any."""
+    path = out / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
+    """Join the metrics of the epochs before and after an interruption."""
+    if not earlier:
+        return
+    later = _read_metrics(out)
+    first = min((int(row["epoch"]) for row in later), default=sys.maxsize)
+    rows = [row for row in earlier if int(row["epoch"]) < first] + later
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic_write(out / "metrics.csv") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _moving_average(decay: float) -> Any:
+    """Return the update of an exponential moving average whose memory grows up to `decay`."""
+
+    @torch.no_grad()
+    def update(averaged: list[Tensor], current: list[Tensor], count: Tensor | int) -> None:
+        n = int(count)
+        keep = min(decay, (1 + n) / (10 + n))
+        torch._foreach_lerp_(averaged, current, 1 - keep)
+
+    return update
+
+
+def _quiet() -> None:
+    """Hide Lightning's greetings and its advice about workers, but not our warnings."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for words in (
+        ".*does not have many workers.*",
+        ".*exists and is not empty.*",
+        ".*eval mode.*",
+        ".*no `val_dataloader`.*",
+        ".*LeafSpec.*",
+        ".*sync_dist=True.*",  # every device validates all graphs
+    ):
+        warnings.filterwarnings("ignore", words)

@@ -1,0 +1,118 @@
+"""Merge the rows of a table that have the same molecule into one label for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.datasets.labels import Labels
+from graphxai.datasets.molecules import RejectedRow
+from graphxai.datasets.table_rows import TableRows
+from graphxai.learning.bounds import merged_bounds, unbounded
+from graphxai.learning.cleaned_table import Finding
+
+__all__ = ["MoleculeLabels", "merge_rows"]
+
+FloatArray = NDArray[np.float64]
+UNSEEN = "differs from the first row only in isotopes or labels of atoms"
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeLabels:
+    """The labels of molecules, one for each column.
+
+    Attributes:
+        values: the labels (molecules, columns), NaN where one is missing.
+        bounds: the lowest and highest possible values (molecules, columns, 2), see
+            `learning.bounds`.
+    """
+
+    values: FloatArray
+    bounds: FloatArray
+
+    @property
+    def bounded(self) -> NDArray[np.bool_]:
+        """Whether a bound is known (molecules, columns)."""
+        return np.asarray(np.isfinite(self.bounds).any(axis=2))
+
+    @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether a molecule has a label or a bound in any column (molecules,)."""
+        return np.asarray((~np.isnan(self.values) | self.bounded).any(axis=1))
+
+    def of(self, molecules: NDArray[np.bool_]) -> MoleculeLabels:
+        """Return the labels of some molecules, given by a mask (molecules,)."""
+        return MoleculeLabels(self.values[molecules], self.bounds[molecules])
+
+
+def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabels, list[Finding]]:
+    """Merge the rows of each molecule into one label per column, and say what was merged.
+
+    The label is the median of the molecule's values, or its class if all its rows agree.
+
+    Args:
+        raw: the rows of the table.
+        columns: the labels of all rows, by column.
+    """
+    values = np.full((len(raw.molecules), len(columns)), np.nan)
+    bounds = unbounded(len(raw.molecules), len(columns))
+    duplicates = tuple(
+        raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
+        for molecule in raw.molecules
+        for k in molecule.rows[1:]
+    )
+    alike = tuple(raw.row(k, UNSEEN) for k in raw.alike)
+    findings = [
+        Finding("duplicate molecules", len(duplicates), "merged", "", duplicates),
+        Finding("differences that no model sees", len(alike), "merged", "", alike),
+    ]
+    for column, labels in enumerate(columns):
+        values[:, column], merged = _merged_values(raw, labels)
+        bounds[:, column], bounded = merged_bounds(raw, column, labels, values[:, column])
+        findings += [_not_understood(raw, column, labels), merged, bounded]
+    return MoleculeLabels(values, bounds), findings
+
+
+def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]:
+    """Return a column's label of each molecule (molecules,), and the finding about differences."""
+    values = np.full(len(raw.molecules), np.nan)
+    regression = labels.kind == "regression"
+    differing: list[RejectedRow] = []
+    largest = 0.0
+    for m, molecule in enumerate(raw.molecules):
+        measured = labels.values[molecule.rows]
+        measured = measured[~np.isnan(measured)]
+        if not measured.size:
+            continue
+        spread = float(np.ptp(measured))
+        if regression or spread == 0:
+            values[m] = np.median(measured)
+        if spread > 0:
+            largest = max(largest, spread)
+            text = _listed(labels, measured)
+            differing += [raw.row(k, text) for k in molecule.rows]
+    check = f"duplicates with different {'values' if regression else 'classes'}"
+    done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
+    return values, Finding(check, len(differing), done, labels.name, tuple(differing))
+
+
+def _not_understood(raw: TableRows, column: int, labels: Labels) -> Finding:
+    """Return the finding about the cells of a column that are neither labels nor bounds."""
+    noun = "number" if labels.kind == "regression" else "class"
+    bounds = {bound.position for bound in labels.bounds}
+    unusable = tuple(
+        raw.row(k, f"{raw.cells[k][column]!r} is not a {noun}")
+        for k in labels.unusable
+        if k not in bounds
+    )
+    return Finding("label not understood", len(unusable), "label not used", labels.name, unusable)
+
+
+def _listed(labels: Labels, measured: FloatArray) -> str:
+    """List the differing labels (rows,) of a molecule, for the reason of a finding."""
+    if labels.kind == "regression":
+        return "values " + ", ".join(f"{value:g}" for value in measured)
+    return "classes " + ", ".join(labels.classes[int(value)] for value in measured)

@@ -1,0 +1,151 @@
+"""The training loss (multi-task, missing labels masked) and the scores of a model's outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphxai.contract.tasks import Task
+from graphxai.learning.metrics import accuracy, r2, roc_auc
+
+SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
+
+__all__ = ["Objective", "censored_loss", "score_task", "scores"]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of the tasks of one kind, among the labels and among the outputs."""
+
+    labels: list[int]
+    outputs: list[slice]
+
+
+class Objective:
+    """The loss over all tasks of a model; labels that are NaN are ignored.
+
+    A binary task has the cross-entropy of a sigmoid, and its labels may be any probability. A
+    multi-class task has the cross-entropy of a softmax, and a regression the squared error in
+    standardised units. A regression of which only a bound is known, such as ">10", has the censored
+    likelihood of a normal error (Tobin 1958) in its place. The result is the mean over the labels
+    present, weighted by task.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        if weights is not None and len(weights) != len(tasks):
+            raise ValueError(f"{len(weights)} task weights for {len(tasks)} tasks.")
+        self.weights = torch.tensor([1.0] * len(tasks) if weights is None else list(weights))
+        self.smoothing = label_smoothing
+        self.offset = torch.tensor([task.offset for task in tasks])
+        self.scale = torch.tensor([task.scale for task in tasks])
+        self.kinds = {
+            kind: _columns(tasks, kind) for kind in ("binary", "regression", "multiclass")
+        }
+
+    def __call__(self, outputs: Tensor, y: Tensor, bounds: Tensor | None = None) -> Tensor:
+        """Return the loss of outputs (B, num_outputs) for labels y (B, tasks).
+
+        It is 0 if all labels are NaN and there are no bounds (B, tasks, 2), see `GraphBatch`.
+        """
+        outputs = outputs.float()
+        present = ~y.isnan()
+        if bounds is not None:
+            bounded = bounds.isfinite().any(-1) & ~present  # (B, tasks)
+            present = present | bounded
+        weights = self.weights.to(y.device) * present  # (B, tasks)
+        target = y.nan_to_num()
+        losses = torch.zeros_like(target)
+        if (binary := self.kinds["binary"]).labels:
+            soft = target[:, binary.labels] * (1 - self.smoothing) + 0.5 * self.smoothing
+            logits = outputs[:, [part.start for part in binary.outputs]]
+            losses[:, binary.labels] = F.binary_cross_entropy_with_logits(
+                logits, soft, reduction="none"
+            )
+        if (regression := self.kinds["regression"]).labels:
+            k = regression.labels
+            standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
+            values = outputs[:, [part.start for part in regression.outputs]]
+            losses[:, k] = F.mse_loss(values, standard, reduction="none")
+            if bounds is not None:
+                scale, offset = self.scale.to(y.device)[k], self.offset.to(y.device)[k]
+                limits = (bounds[:, k] - offset[:, None]) / scale[:, None]  # (B, k, 2)
+                losses[:, k] = torch.where(
+                    bounded[:, k], censored_loss(values, limits), losses[:, k]
+                )
+        multiclass = self.kinds["multiclass"]
+        for column, part in zip(multiclass.labels, multiclass.outputs, strict=True):
+            losses[:, column] = F.cross_entropy(
+                outputs[:, part],
+                target[:, column].long(),
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
+        return (losses * weights).sum() / weights.sum().clamp(min=1e-12)
+
+
+def censored_loss(values: Tensor, bounds: Tensor) -> Tensor:
+    """Return -2 s^2 log P for values (...) whose truth lies between bounds (..., 2).
+
+    P is the probability that a normal error of standard deviation s = `SPREAD` brings the value
+    between the bounds (Tobin 1958). The factor makes it comparable with the squared error: far
+    outside, it is the squared distance from the nearer bound.
+    """
+    # An infinite bound has no gradient; from 30 s within a finite one, the probability is 1.
+    low, high = ((bounds[..., k] - values) / SPREAD for k in (0, 1))
+    below = torch.special.log_ndtr(low.clamp(min=-30).neg())  # log P(truth > low)
+    above = torch.special.log_ndtr(high.clamp(max=30))  # log P(truth < high)
+    both = below + above  # the product bounds the probability of an interval
+    return -2 * SPREAD**2 * both
+
+
+def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float]:
+    """Score outputs (G, num_outputs) for labels y (G, tasks), by task name.
+
+    A binary task has the ROC-AUC, a multi-class task the accuracy, and a regression R squared, so
+    higher is better. A task without labels, or with a single class, is left out.
+    """
+    by_task = {}
+    start = 0
+    for k, task in enumerate(tasks):
+        columns = outputs[:, start : start + task.num_outputs]
+        start += task.num_outputs
+        present = ~y[:, k].isnan()
+        value = score_task(task, columns[present], y[present, k])
+        if value is not None:
+            by_task[task.name] = value
+    return by_task
+
+
+def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Score one task's outputs (G, columns) for labels y (G,), or return None if undefined."""
+    if not len(y):
+        return None
+    truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
+    if task.kind == "multiclass":
+        return accuracy(outputs.numpy(), truth)
+    if task.kind == "binary":
+        value = roc_auc(outputs[:, 0].numpy(), truth)
+    else:
+        value = r2((task.offset + task.scale * outputs[:, 0]).numpy(), truth)
+    return None if math.isnan(value) else value
+
+
+def _columns(tasks: Sequence[Task], kind: str) -> _Columns:
+    """Find the columns of the tasks of a kind."""
+    labels, outputs, start = [], [], 0
+    for k, task in enumerate(tasks):
+        if task.kind == kind:
+            labels.append(k)
+            outputs.append(slice(start, start + task.num_outputs))
+        start += task.num_outputs
+    return _Columns(labels, outputs)

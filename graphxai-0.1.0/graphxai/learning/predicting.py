@@ -1,0 +1,199 @@
+"""Put graphs through a model: encode them, sort them into batches, predict, read the outputs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import require_graphs
+from graphxai.learning.settings import TrainingSettings
+from graphxai.models.graphormer import (
+    NODE_LABELS,
+    GraphormerConfig,
+    LoadedModel,
+    StructureEncoding,
+    collate,
+)
+from graphxai.runtime.progress import in_chunks
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = [
+    "SizeBuckets",
+    "encode_all",
+    "encoded_molecules",
+    "make_loader",
+    "make_loaders",
+    "predict",
+    "readings",
+    "task_outputs",
+    "task_readings",
+]
+
+FloatArray = NDArray[np.float64]
+BATCH = 64  # graphs
+POOL = 32  # batches
+
+
+def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
+    """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
+    encode = StructureEncoding.from_config(config)
+    return [encode(graph.clone()) for graph in graphs]
+
+
+def encoded_molecules(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    """Return the encoded graphs of molecules, for a model with this configuration."""
+    graphs: list[Data] = []
+    for part in in_chunks(smiles, "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return graphs
+
+
+class SizeBuckets(Sampler[list[int]]):
+    """Batches of graphs of similar size, so that padding is small, in a new order every epoch.
+
+    The graphs are shuffled and cut into pools of `POOL` batches. Each pool is sorted by size and
+    cut into batches, and the batches are shuffled. The order depends only on the seed and the
+    epoch, so a resumed run sees the same batches as an uninterrupted one. With several processes,
+    each takes an equal number of batches.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        epoch: Callable[[], int] = lambda: 0,
+        share: Callable[[], tuple[int, int]] = lambda: (0, 1),
+    ) -> None:
+        self.sizes = list(sizes)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.pool = POOL if shuffle else max(1, len(self.sizes))
+        self.epoch = epoch
+        self.share = share
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rank, world = self.share()
+        batches = self._batches()  # a resumed run knows its epoch when it draws the first batch
+        batches += batches[: len(self) * world - len(batches)]
+        yield from batches[rank::world]
+
+    def __len__(self) -> int:
+        world = self.share()[1]
+        span = self.pool * self.batch_size
+        full, rest = divmod(len(self.sizes), span)
+        total = full * self.pool + -(-rest // self.batch_size)
+        return -(-total // world)
+
+    def _batches(self) -> list[list[int]]:
+        """Return the batches of this epoch, for all processes."""
+        chance = random.Random(f"{self.seed}/{self.epoch()}")
+        order = list(range(len(self.sizes)))
+        if self.shuffle:
+            chance.shuffle(order)
+        batches = []
+        span = self.pool * self.batch_size
+        for first in range(0, len(order), span):
+            pool = sorted(order[first : first + span], key=self.sizes.__getitem__)
+            batches += [pool[k : k + self.batch_size] for k in range(0, len(pool), self.batch_size)]
+        if self.shuffle:
+            chance.shuffle(batches)
+        return batches
+
+
+@torch.no_grad()
+def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
+    """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order.
+
+    A model of nodes answers for the nodes that have a label, in the order of graphs and nodes.
+    """
+    encoded = encode_all(graphs, model.config)
+    sizes = [int(graph.num_nodes or 0) for graph in encoded]
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    parts: dict[int, Tensor] = {}  # (rows, num_outputs) of each graph
+    for numbers in SizeBuckets(sizes, BATCH, shuffle=False):
+        batch = collate([encoded[k] for k in numbers]).to(device)
+        outputs = model.labelled_outputs(batch).float().cpu()
+        rows = [sizes[k] for k in numbers] if model.config.level == "node" else 1
+        parts |= dict(zip(numbers, outputs.split(rows), strict=True))
+    model.train(training)
+    joined = [torch.empty(0, model.config.num_outputs), *(parts[k] for k in range(len(encoded)))]
+    if model.config.level == "node":
+        labels = torch.cat([graph[NODE_LABELS] for graph in encoded])
+        return torch.cat(joined)[~labels.isnan().all(1)]
+    return torch.cat(joined)
+
+
+def readings(task: Task, outputs: Tensor) -> FloatArray:
+    """Turn a task's outputs (n, columns) into probabilities or values, which `measure` takes."""
+    if task.kind == "multiclass":
+        return outputs.double().softmax(1).numpy()
+    if task.kind == "binary":
+        return outputs[:, 0].double().sigmoid().numpy()
+    return (task.offset + task.scale * outputs[:, 0].double()).numpy()
+
+
+def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:
+    """Return a model's outputs for graphs, (n, columns) per task."""
+    outputs = predict(model, graphs)
+    return [outputs[:, columns] for columns in model.config.columns]
+
+
+def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:
+    """Return a model's probabilities and values for graphs, by task."""
+    each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
+    return [readings(task, outputs) for task, outputs in each]
+
+
+def make_loader(
+    graphs: list[Data], sampler: SizeBuckets, num_workers: int = 0
+) -> DataLoader[GraphBatch]:
+    """Make a loader of `GraphBatch` over encoded graphs."""
+    return DataLoader(
+        graphs,  # type: ignore[arg-type]
+        batch_sampler=sampler,
+        collate_fn=collate,
+        num_workers=num_workers,
+    )
+
+
+def make_loaders(
+    train: list[Data], valid: list[Data], settings: TrainingSettings, module: Any
+) -> tuple[Any, Any]:
+    """Make the loaders of training and validation graphs for a Lightning module."""
+
+    def sampler(graphs: list[Data], *, shuffle: bool) -> SizeBuckets:
+        return SizeBuckets(
+            [int(graph.num_nodes or 0) for graph in graphs],
+            settings.batch_size,
+            seed=settings.seed,
+            shuffle=shuffle,
+            epoch=lambda: module.current_epoch,
+            share=lambda: (
+                (module.trainer.global_rank, module.trainer.world_size) if shuffle else (0, 1)
+            ),
+        )
+
+    workers = settings.num_workers
+    return (
+        make_loader(train, sampler(train, shuffle=True), workers),
+        make_loader(valid, sampler(valid, shuffle=False), workers) if valid else None,
+    )

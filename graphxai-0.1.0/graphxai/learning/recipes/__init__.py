@@ -1,0 +1,1 @@
+"""Recipes that train the bundled models, and models of your own tables."""

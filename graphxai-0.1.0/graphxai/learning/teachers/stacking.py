@@ -1,0 +1,270 @@
+"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import ecfp4, structure_counts
+from graphxai.datasets.labels import with_unit
+from graphxai.learning.conformal import Unseen
+from graphxai.learning.teachers.forests import Forest, forest_inputs
+from graphxai.learning.teachers.gaussian_process import (
+    Kernel,
+    Process,
+    process_readings,
+    similarity,
+)
+from graphxai.learning.teachers.minimol import minimol_fingerprints
+from graphxai.runtime.progress import Progress
+
+__all__ = [
+    "FOLDS",
+    "MIN_LABELS",
+    "SOURCES",
+    "ForestSource",
+    "MoleculeFeatures",
+    "ProcessSource",
+    "Teacher",
+    "kernel_of",
+    "squared_distances",
+]
+
+FloatArray = NDArray[np.float64]
+SOURCES = {
+    "forest": "forest on ECFP4",
+    "descriptor_forest": "forest on ECFP4 + descriptors",
+    "process": "Tanimoto process",
+    "minimol": "process on MiniMol fingerprints",
+}
+FOLDS = 4  # of scaffolds, for choosing the weights
+MIN_LABELS = 20  # of a task that has a teacher
+CHUNK = 500  # molecules whose features are computed at a time
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeFeatures:
+    """The features of molecules that the sources read, each computed when it is first needed."""
+
+    smiles: tuple[str, ...]
+
+    @cached_property
+    def forest(self) -> NDArray[np.float32]:
+        """ECFP4 fingerprints, (n, 2048)."""
+        return ecfp4(self.smiles)
+
+    @cached_property
+    def descriptor_forest(self) -> NDArray[np.float32]:
+        """ECFP4 fingerprints beside descriptors, (n, 2361)."""
+        return forest_inputs(self.smiles)
+
+    @cached_property
+    def process(self) -> tuple[NDArray[np.uint16], ...]:
+        """Five kinds of counts, (n, 4096) each, see `structure_counts`."""
+        return structure_counts(self.smiles)
+
+    @cached_property
+    def minimol(self) -> tuple[NDArray[np.float32], ...]:
+        """MiniMol fingerprints, (n, 512)."""
+        return (minimol_fingerprints(self.smiles),)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestSource:
+    """Forests on one kind of features, for several tasks.
+
+    Attributes:
+        source: the features, a key of `SOURCES`.
+        forests: by position of their task.
+        left_out: by position of the task, for each training molecule the prediction (n,) of the
+            trees that did not see it.
+    """
+
+    source: str
+    forests: Mapping[int, Forest]
+    left_out: Mapping[int, FloatArray]
+
+    def predict(
+        self, features: MoleculeFeatures, tasks: Collection[int] | None = None
+    ) -> dict[int, FloatArray]:
+        """Predict molecules for all tasks or some of them, by position of the task."""
+        chosen = [k for k in self.forests if tasks is None or k in tasks]
+        return {k: self.forests[k].predict(getattr(features, self.source)) for k in chosen}
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessSource:
+    """A Gaussian process on one kind of fingerprints, for several tasks.
+
+    Attributes:
+        source: the fingerprints, a key of `SOURCES`.
+        tasks: by position, in the order of the process's columns.
+        process: the process.
+        carriers: fingerprints (m, F) of the molecules that carry it.
+        width: length scale of the kernel on MiniMol's fingerprints.
+    """
+
+    source: str
+    tasks: Mapping[int, Task]
+    process: Process
+    carriers: tuple[NDArray[Any], ...]
+    width: float = 1.0
+
+    def predict(
+        self, features: MoleculeFeatures, tasks: Collection[int] | None = None
+    ) -> dict[int, FloatArray]:
+        """Predict molecules for all tasks of the process, by position of the task."""
+        kernel = kernel_of(self.source, getattr(features, self.source), self.carriers, self.width)
+        return process_readings(self.tasks, self.process.predict(kernel))
+
+    @property
+    def left_out(self) -> dict[int, FloatArray]:
+        """Leave-one-out predictions for the training molecules, NaN for a multi-class task."""
+        readings = process_readings(self.tasks, self.process.left_out)
+        return {k: v if v.ndim == 1 else np.full(len(v), np.nan) for k, v in readings.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """The weighted mean of several sources, for every task of a table.
+
+    Attributes:
+        tasks: the tasks.
+        sources: forests and processes fitted to all training molecules, by name.
+        weights: for each task, the weights of its sources, which sum to 1; None for a task with too
+            few labels.
+        out_of_fold: for each task, the leading score of every source, and of their mean ("stack"),
+            for molecules whose scaffolds were left out.
+        metrics: for each task, the name of that score.
+        unseen: by task, the mean's predictions for the training molecules without their scaffolds,
+            and how near each molecule is to those that were not left out.
+    """
+
+    tasks: tuple[Task, ...]
+    sources: Mapping[str, ForestSource | ProcessSource]
+    weights: tuple[dict[str, float] | None, ...]
+    out_of_fold: tuple[dict[str, float], ...]
+    metrics: tuple[str, ...]
+    unseen: Mapping[str, Unseen] = field(default_factory=dict)
+
+    def predict(self, features: MoleculeFeatures) -> list[FloatArray | None]:
+        """Predict molecules for each task. The result is None for a task without weights."""
+        used: dict[str, set[int]] = {}
+        for k, weights in enumerate(self.weights):
+            for name in weights or ():
+                used.setdefault(name, set()).add(k)
+        each = {name: self.sources[name].predict(features, tasks) for name, tasks in used.items()}
+        return [
+            None if weights is None else sum(w * each[name][k] for name, w in weights.items())  # type: ignore[misc]
+            for k, weights in enumerate(self.weights)
+        ]
+
+    def predict_in_chunks(
+        self, smiles: Sequence[str], progress: Progress
+    ) -> list[FloatArray | None]:
+        """Predict many molecules, some hundreds at a time, and report the number of each chunk."""
+        chunks = []
+        for start in range(0, len(smiles), CHUNK):
+            chunk = tuple(smiles[start : start + CHUNK])
+            chunks.append(self.predict(MoleculeFeatures(chunk)))
+            progress(len(chunk))
+        by_task = [
+            [readings for readings in task if readings is not None]
+            for task in zip(*chunks, strict=True)
+        ]
+        return [np.concatenate(readings) if readings else None for readings in by_task]
+
+    def left_out(self, task: int) -> FloatArray | None:
+        """Predict each training molecule of a task without its label, (n,).
+
+        It is NaN where a source has no such prediction, and None for a task without weights.
+        """
+        weights = self.weights[task]
+        if weights is None:
+            return None
+        return sum(w * self.sources[name].left_out[task] for name, w in weights.items())  # type: ignore[return-value]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The names of the columns that `columns` returns."""
+        return tuple(
+            heading
+            for task, weights in zip(self.tasks, self.weights, strict=True)
+            if weights is not None
+            for heading in _headings(task)
+        )
+
+    def columns(self, smiles: Sequence[str]) -> dict[str, FloatArray]:
+        """Predict molecules (m,), in named columns (m,): a value, or a probability per class."""
+        by_task = zip(self.tasks, self.predict(MoleculeFeatures(tuple(smiles))), strict=True)
+        parts = [
+            np.stack([1 - readings, readings], axis=1)
+            if task.kind == "binary"
+            else readings.reshape(len(readings), -1)
+            for task, readings in by_task
+            if readings is not None
+        ]
+        return dict(zip(self.headings, np.concatenate(parts, axis=1).T, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return weights and scores by task, as plain values for JSON."""
+        each = zip(self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True)
+        return {
+            task.name: {
+                "metric": metric,
+                "weights": weights,
+                "scores": {n: None if np.isnan(score) else score for n, score in scores.items()},
+            }
+            for task, weights, scores, metric in each
+        }
+
+    def describe(self) -> list[str]:
+        """Say in one line per task what its teacher is made of, and what each source scored."""
+        lines = []
+        for task, weights, scores, metric in zip(
+            self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True
+        ):
+            if weights is None:
+                lines.append(f"teacher of {task.name}: none (too few labels)")
+                continue
+            taken = " + ".join(f"{weight:.2f} {SOURCES[name]}" for name, weight in weights.items())
+            each = ", ".join(
+                f"{SOURCES[name]} {score:.3f}" for name, score in scores.items() if name in SOURCES
+            )
+            lines.append(
+                f"teacher of {task.name}: {taken}; {metric} on unseen scaffolds"
+                f" {scores['stack']:.3f} ({each})"
+            )
+        return lines
+
+
+def _headings(task: Task) -> list[str]:
+    """Return the headings of the teacher's predictions for a task."""
+    if task.kind == "regression":
+        return [with_unit(f"{task.name}: teacher", task.unit)]
+    return [f"{task.name}: teacher: {name}" for name in task.classes]
+
+
+def kernel_of(
+    source: str,
+    fingerprints: tuple[NDArray[Any], ...],
+    carriers: tuple[NDArray[Any], ...],
+    width: float,
+) -> Kernel:
+    """Return the similarity (n, m) of molecules to carriers, from their fingerprints."""
+    if source == "process":
+        return similarity(fingerprints, carriers)
+    squares = squared_distances(fingerprints[0], carriers[0])
+    return np.exp(-squares / (2 * width**2)).astype(np.float32)
+
+
+def squared_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the squared distances (n, m) of rows a (n, F) to rows b (m, F)."""
+    squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+    return np.maximum(squares, 0)

@@ -1,0 +1,106 @@
+"""Rules that users add: how an operation of PyTorch passes relevance back.
+
+The rules of `conservative` come with the package. An `OperationRule` declares another one for a
+single operation. Once it is named in `conservative.Rules(custom=...)`, it acts wherever a model
+runs that operation. This holds for the layers of a bundled Graphormer, which call the functions of
+`conservative`, and for the recorded pass of a wrapped model.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+# Functions of PyTorch that run under other names, and the basic operations behind them.
+_BASIC = {
+    "softmax": ("_softmax", "_safe_softmax"),
+    "layer_norm": ("native_layer_norm",),
+    "group_norm": ("native_group_norm",),
+    "rms_norm": ("_fused_rms_norm", "rms_norm"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class BoundOperation:
+    """An operation as a function of the signal alone. Its other arguments are the model's.
+
+    Args:
+        function: computes the operation from the signal, `settings` and `options`.
+        settings: the operation's further arguments in PyTorch's order, such as the axis of a
+            softmax. The bias of a norm is None here, because it is added after the rule.
+        options: the arguments that are given by name.
+    """
+
+    function: Callable[..., Any]
+    settings: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the operation for a signal x, and return the first of its results."""
+        result = self.function(x, *self.settings, **self.options)
+        first: Tensor = result[0] if isinstance(result, tuple | list) else result
+        return first
+
+
+Compute: TypeAlias = Callable[[Tensor, BoundOperation], Tensor]
+
+
+@dataclass(frozen=True)
+class OperationRule:
+    """A rule for one operation of PyTorch, which keeps its values but changes its gradient.
+
+    Args:
+        operation: PyTorch's name of an operation on one signal, which is its first argument. It may
+            be a function of each entry such as "gelu", "softplus" or "sqrt", a reduction such as
+            "std", or one of "softmax", "layer_norm", "group_norm" and "rms_norm".
+        compute: takes the signal and the operation as a function of the signal, and returns what
+            the operation returns. Whatever it detaches is a constant in the backward pass.
+        conserves: whether the rule conserves relevance: the signal times its gradient sums to what
+            arrives at the result. This holds if the result is the signal times constants. Otherwise
+            the ledger lists the difference.
+
+    Raises:
+        ValueError: `operation` is no operation of PyTorch, or takes several signals.
+    """
+
+    operation: str
+    compute: Compute
+    conserves: bool = False
+
+    def __post_init__(self) -> None:
+        if self.operation not in _BASIC and not _takes_one_tensor(self.operation):
+            raise ValueError(
+                f"a rule cannot act on {self.operation!r}: name a basic operation of PyTorch on one"
+                f" signal, such as 'gelu', 'softplus' or 'sqrt', or one of {', '.join(_BASIC)}."
+            )
+
+    @property
+    def acts_on(self) -> str:
+        """What the rule acts on."""
+        return self.operation
+
+    @property
+    def basic_operations(self) -> tuple[str, ...]:
+        """The names under which PyTorch runs the operation."""
+        return _BASIC.get(self.operation, (self.operation,))
+
+    def covers(self, operation: str) -> bool:
+        """Return whether the rule is for an operation, given its public or basic name."""
+        return operation == self.operation or operation in self.basic_operations
+
+
+def _takes_one_tensor(operation: str) -> bool:
+    """Return whether PyTorch has a basic operation of this name on a single tensor."""
+    packet = getattr(torch.ops.aten, operation, None)
+    if operation.startswith("_") or packet is None:
+        return False
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        kinds = [str(argument.type) for argument in overload._schema.arguments]
+        if kinds[:1] == ["Tensor"] and not any("Tensor" in kind for kind in kinds[1:]):
+            composite = torch._C.DispatchKey.CompositeImplicitAutograd
+            if not overload.has_kernel_for_dispatch_key(composite):
+                return True
+    return False

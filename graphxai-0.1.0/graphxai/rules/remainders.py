@@ -1,0 +1,140 @@
+"""How much relevance each operation of a Graphormer creates or loses.
+
+Let y = g(x) be an operation, and dy = d f_c / d y. The relevance `sum y dy` arrives at it, and the
+gradient passes `sum x dx` on. The difference is its remainder. From the output back to the tokens
+these differences telescope, so what a ledger leaves unexplained is the sum of the remainders,
+
+    f_c - (nodes + graph token + biases + structure) = sum over operations of (y dy - x dx).
+
+Linear maps, additions, and whatever a rule of `conservative` holds constant have none. With the
+logits `s = q k^T + b`, attention `A = softmax(s)` and `ds = A (dA - sum_k A_k dA_k)`:
+
+| operation | arrives | is passed on | remainder |
+|---|---|---|---|
+| softmax | A dA | s ds = ds log A, because ds sums to zero in each row | A dA - ds log A |
+| product A v | A dA | A dA to each factor | -A dA |
+| product q k^T | (s - b) ds | (s - b) ds to each factor | b ds - ds log A |
+| LayerNorm, activation | y dy | x dx | y dy - x dx |
+
+The rule `products` gives each factor half, which leaves no remainder. A softmax under a custom rule
+is on the tape with its logits, so that `s ds` is computed as it stands.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from .conservative import LossyOperation, Rules, Tape
+
+Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # of f_c, by tensor or edge
+
+
+def gradients_of(
+    f: Tensor, leaves: Sequence[Tensor | GradientEdge], differentiable: bool = False
+) -> Gradients:
+    """Return the gradients of f (B,) at tensors, or at the tensors that graph edges lead to.
+
+    A gradient is zero if f does not depend on the tensor.
+
+    Args:
+        differentiable: whether the gradients have gradients in turn.
+    """
+    wrt: Any = leaves  # PyTorch accepts tensors and edges in one list
+    gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True, create_graph=differentiable)
+    return {
+        leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
+        if gradient is None
+        else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    }
+
+
+def _end_of(edge: GradientEdge) -> Tensor:
+    """Return the tensor that an edge of the autograd graph leads to."""
+    node: Any = edge.node
+    tensor: Tensor = node.variable
+    return tensor
+
+
+def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:
+    """List the tensors of a pass for which `remainders` needs the gradients."""
+    ends = [end for operation in tape.operations for end in (operation.input, operation.output)]
+    return ends if rules.attention else [*tape.attention, *ends]
+
+
+def remainders(
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
+) -> dict[str, Tensor]:
+    """Compute the remainders (B,) by operation, summed over layers.
+
+    They follow from the table at the top of this file. The result is empty if no operation leaves
+    a remainder.
+
+    Args:
+        tape: recorded with `operations=True` under `rules`.
+        rules: the rules in force.
+        gradients: the gradients of the tensors that `tensors_passed` lists.
+        structure: the share (B,) of the structural bias, `b ds`, or None without such a bias.
+    """
+    left = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
+    for operation in tape.operations:
+        if operation.name != "softmax":
+            arriving, passed_on = _flow_through(operation, gradients)
+            before = left.get(operation.name)
+            remainder = arriving - passed_on
+            left[operation.name] = remainder if before is None else before + remainder
+    return left
+
+
+def _of_attention(
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
+) -> dict[str, Tensor]:
+    """Compute the remainders (B,) of the softmax and the products, over all layers and heads."""
+    flows = [
+        _flow_through(operation, gradients)
+        for operation in tape.operations
+        if operation.name == "softmax"
+    ]
+    for attention in () if flows else tape.attention:
+        to_logits, arriving = through_softmax(attention.detach(), gradients[attention])
+        flows.append((arriving, passed_to_logits(attention.detach(), to_logits)))
+    arriving, passed_on = torch.stack([torch.stack(flow) for flow in flows]).sum(0)  # (B,) each
+    left = {"softmax": arriving - passed_on}
+    if not rules.products:
+        left["products"] = (-arriving if structure is None else structure - arriving) - passed_on
+    return left
+
+
+def _flow_through(operation: LossyOperation, gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Compute the relevance (B,) that arrives at an operation, and what the operation passes on."""
+    x, y = operation.input, operation.output
+    passed_on = x.detach() * gradients[x]
+    if operation.name == "softmax":
+        passed_on = passed_on.masked_fill(x.isinf(), 0.0)  # the keys of padding
+    return _total(y.detach() * gradients[y]), _total(passed_on)
+
+
+def through_softmax(attention: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Pass the gradient dA at attention A back through the softmax.
+
+    Returns:
+        The gradient `ds` (B, H, Q, T) at the logits, which is zero where A is zero, and `sum A dA`
+        (B,).
+    """
+    share = attention * gradient
+    to_logits = torch.addcmul(share, attention, share.sum(-1, keepdim=True), value=-1)
+    return to_logits, _total(share)
+
+
+def passed_to_logits(attention: Tensor, to_logits: Tensor) -> Tensor:
+    """Compute `sum ds log A` (B,) from attention A and the gradient ds at its logits."""
+    logs = attention.clamp(min=torch.finfo(attention.dtype).tiny).log_()
+    return _total(logs.mul_(to_logits))
+
+
+def _total(x: Tensor) -> Tensor:
+    """Sum over all axes except the first, which gives (B,)."""
+    return x.flatten(1).sum(-1)

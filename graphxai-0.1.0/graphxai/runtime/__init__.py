@@ -1,0 +1,1 @@
+"""Serve every room with processes, threads, files, downloads, progress bars and devices."""

@@ -1,0 +1,86 @@
+"""Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+PATIENCE = 2.0  # seconds before a bar appears
+INTERVAL = 30.0  # seconds between lines in a log file
+Progress = Callable[[int], None]
+_Item = TypeVar("_Item")
+
+
+def no_progress(items: int) -> None:
+    """Do nothing. This is the progress function for work that nobody watches."""
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterator[Progress]:
+    """Yield a function to call with the number of items done since the last call.
+
+    The bar appears after two seconds and disappears at the end.
+
+    Args:
+        show: whether to draw the bar. If it is None, the bar is drawn on a terminal. A log file
+            gets a line every 30 seconds instead.
+    """
+    if show is False:
+        yield no_progress
+        return
+    if show is None and not sys.stderr.isatty():
+        yield logged(title, total)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(title, total=total)
+    begun = time.monotonic()
+
+    def advance(items: int) -> None:
+        bar.advance(task, items)
+        if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def logged(title: str, total: int) -> Progress:
+    """Return a function that writes to stderr how far the work is, at most every 30 seconds."""
+    begun = last = time.monotonic()
+    done = 0
+
+    def advance(items: int) -> None:
+        nonlocal done, last
+        done += items
+        now = time.monotonic()
+        if now - last >= INTERVAL:
+            last = now
+            text = f"{title}: {done:,} of {total:,} after {now - begun:.0f} s"
+            print(text, file=sys.stderr, flush=True)
+
+    return advance
+
+
+def in_chunks(
+    items: Sequence[_Item], title: str, *, size: int = 500, show: bool | None = None
+) -> Iterator[Sequence[_Item]]:
+    """Yield the items, `size` at a time, with a progress bar. `show` is as for `progress_bar`."""
+    with progress_bar(title, len(items), show=show) as advance:
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            yield part
+            advance(len(part))

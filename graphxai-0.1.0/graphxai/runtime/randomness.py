@@ -1,0 +1,81 @@
+"""Give all passes of an explanation the same random numbers, for example where dropout is on.
+
+Once a pass has drawn random numbers, all further passes of that explanation start from the same
+state of PyTorch's generator, so that they all run the same network.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.runtime.scope import Blocks
+
+ON_BY_DEFAULT = {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d"}
+IN_TRAINING = ON_BY_DEFAULT | {
+    "alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
+    "feature_dropout", "feature_dropout_", "rrelu", "rrelu_",
+}  # fmt: skip
+ALWAYS = {
+    "bernoulli", "bernoulli_", "multinomial", "normal", "normal_", "uniform_", "rand", "randn",
+    "rand_like", "randn_like", "randint", "randint_like", "randperm", "exponential_", "poisson",
+    "gumbel_softmax", "random_", "cauchy_", "log_normal_", "geometric_",
+}  # fmt: skip
+# The positions of the probability of dropout among the arguments.
+ATTENTION = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
+
+
+@dataclass(eq=False)
+class Draws:
+    """The state of the generator at which the passes of an explanation start.
+
+    Args:
+        state: state of PyTorch's generator; None before the first pass.
+        seen: whether a pass has drawn random numbers.
+    """
+
+    state: Tensor | None = None
+    seen: bool = False
+
+    def begin(self) -> None:
+        """Put the generator into the state at which passes start."""
+        if self.state is None:
+            self.state = torch.get_rng_state()
+        elif self.seen:
+            torch.set_rng_state(self.state)
+
+
+_draws: Blocks[Draws | None] = Blocks("graphxai_draws", None)
+
+
+def current_draws() -> Draws | None:
+    """Return the draws of the explanation that runs in this thread, or None outside of one."""
+    return _draws.get()
+
+
+@contextmanager
+def one_draw() -> Iterator[Draws]:
+    """Treat all passes within the block as those of one explanation."""
+    with _draws.block(Draws()) as draws:
+        assert draws is not None
+        yield draws
+
+
+def draws_numbers(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether a call of one of the operations `DRAWING` gives a random result."""
+    if name in ATTENTION:
+        position = ATTENTION[name]
+        p = args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+        return bool(p) and kwargs.get("training", True) is not False
+    if name in ALWAYS:
+        return True
+    is_rrelu = name.startswith("rrelu")
+    by_name = kwargs.get("training", kwargs.get("train", name in ON_BY_DEFAULT))
+    position = 3 if is_rrelu else 2
+    training = args[position] if len(args) > position else by_name
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    return bool(training) and (is_rrelu or bool(p))

@@ -1,0 +1,206 @@
+"""A process that calls one function on what it is sent, and is replaced when it dies.
+
+Every process has a pipe of its own, to which nobody else can write. In the pools of
+`concurrent.futures` and loky others can. If a process there is killed while it sends, half a
+message stays in the pipe, and the pool waits for the rest forever, even with only one process.
+
+Neither this file nor what it imports needs torch, so that a process which featurises starts in a
+fraction of a second.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from .pickling import as_bytes, sendable_error
+
+__all__ = ["Answer", "LostItem", "PieceResult", "WorkerProcess"]
+
+_main_module = threading.Lock()  # held while the script's module is hidden
+
+
+class LostItem(NamedTuple):
+    """The result of an item that ended its process twice while it ran there alone."""
+
+    reason: str
+
+
+class PieceResult(NamedTuple):
+    """The items of a piece, their positions in it, and the function's result or a `LostItem`."""
+
+    items: Sequence[Any]
+    positions: Sequence[int]
+    result: Any
+
+
+class Answer(NamedTuple):
+    """What a process sends back: a result or an error, and the warnings issued on the way."""
+
+    result: Any
+    error: Exception | None
+    warnings: list[tuple[Any, type[Warning], str, int]]
+
+
+class _ProcessEndedError(Exception):
+    """A process ended before it answered. The message says how it ended."""
+
+
+class WorkerProcess:
+    """A process that calls one function. A new one takes its place when it dies."""
+
+    def __init__(self, function: bytes) -> None:
+        self.function = function
+        self.process: BaseProcess | None = None
+        self.ended = False
+        self.changing = threading.Lock()
+
+    def call_on_piece(self, piece: Sequence[Any]) -> list[PieceResult]:
+        """Return the answer for a piece, or for its items if the piece ends the process.
+
+        The items are then done one by one, to find those that end the process. The remaining items
+        are done again together.
+        """
+        positions: Sequence[int] = range(len(piece))
+        with suppress(_ProcessEndedError):
+            return [PieceResult(piece, positions, self._call(piece))]
+        singles = [PieceResult([piece[k]], [k], self._call_alone([piece[k]])) for k in positions]
+        lost = [single for single in singles if isinstance(single.result, LostItem)]
+        positions = [k for k in positions if not isinstance(singles[k].result, LostItem)]
+        rest = [piece[k] for k in positions]
+        if not rest:
+            return lost
+        with suppress(_ProcessEndedError):
+            return [PieceResult(rest, positions, self._call(rest)), *lost]
+        return singles
+
+    def end(self) -> None:
+        """End the process at once. It writes no files that could be cut off."""
+        with self.changing:
+            self.ended = True
+            if self.process is not None:
+                self.process.kill()
+                self.process.join()
+
+    def _call_alone(self, item: Sequence[Any]) -> Answer | LostItem:
+        """Return the answer for one item. It may end its process once, by chance, but not twice."""
+        with suppress(_ProcessEndedError):
+            return self._call(item)
+        try:
+            return self._call(item)
+        except _ProcessEndedError as ended:
+            return LostItem(
+                f"it ended its process twice ({ended}): the molecule is too large for the memory,"
+                " or one of the libraries fails on it"
+            )
+
+    def _call(self, piece: Sequence[Any]) -> Answer:
+        """Return the answer of the process, or raise _ProcessEndedError if it ends before."""
+        message = as_bytes(piece)
+        process, pipe = self._running()
+        try:
+            pipe.send_bytes(message)
+            received = pipe.recv_bytes()
+        except (EOFError, OSError):  # the other end of the pipe is closed
+            process.join()
+            pipe.close()
+            self.process = None
+            raise _ProcessEndedError(_how_it_ended(process.exitcode)) from None
+        answer: Answer = pickle.loads(received)
+        return answer
+
+    def _running(self) -> tuple[BaseProcess, Connection]:
+        """Return the process and this end of its pipe. Start a process if none is running."""
+        with self.changing:
+            if self.ended:
+                raise RuntimeError("the processes have ended.")
+            if self.process is None:
+                context = _context()
+                self.pipe, other_end = context.Pipe()
+                process = context.Process(
+                    target=_serve, args=(other_end, self.function), daemon=True
+                )
+                with _main_module_hidden():
+                    process.start()
+                other_end.close()  # otherwise nobody would notice when the process ends
+                self.process = process
+            return self.process, self.pipe
+
+
+def _context() -> Any:
+    """Return how processes start. A fork of a process with threads, such as torch's, may hang."""
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep a process that starts inside this block from importing the running script.
+
+    Python makes every process import the script, for functions that it may define. These processes
+    need none of them. Most scripts import torch, which takes seconds and hundreds of MB in each
+    process, and a script without the guard `if __name__ == "__main__"` would start more processes
+    in each.
+    """
+    with _main_module:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _how_it_ended(code: int | None) -> str:
+    """Say how a process ended: the name of a signal, or the exit code."""
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _serve(pipe: Connection, function: bytes) -> None:
+    """Answer messages until the pipe is closed. A process does nothing else."""
+    # Ctrl-C reaches every process of a terminal. The parent ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it if the function imports torch
+    call: Callable[[Any], Any] | None = None
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result, failure = None, None
+            try:
+                call = call or pickle.loads(function)
+                result = call(pickle.loads(message))
+            except Exception as error:
+                failure = sendable_error(error)
+        issued = [(w.message, w.category, w.filename, w.lineno) for w in caught]
+        try:
+            answer = as_bytes(Answer(result, failure, issued))
+        except ValueError as error:
+            answer = as_bytes(Answer(None, error, []))
+        pipe.send_bytes(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent, which may be killed while this process is at work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

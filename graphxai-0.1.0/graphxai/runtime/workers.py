@@ -1,0 +1,208 @@
+"""Call one function on many pieces of work, in as many processes as there are free cores.
+
+Results come in the order of the pieces, whatever the number of processes. A process that dies is
+replaced and its piece is done again. An item that ends its process even when it is alone there
+gives a `LostItem` as its result. The function is sent once to every process, as bytes that only
+this program has written.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from itertools import chain, islice
+from queue import LifoQueue
+from typing import Any, NamedTuple, TypeVar
+
+from .cores import free_cores
+from .pickling import as_bytes
+from .worker_process import Answer, LostItem, PieceResult, WorkerProcess
+
+__all__ = [
+    "LostItem",
+    "PieceResult",
+    "checked_workers",
+    "in_workers",
+    "map_in_processes",
+]
+
+STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
+HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits
+_AHEAD = 3  # pieces per process: one in work, one ready, one being returned
+
+Item = TypeVar("Item")
+
+
+def checked_workers(workers: int) -> int:
+    """Return the number of processes, or raise an error that says what is allowed."""
+    try:
+        count = operator.index(workers)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(
+            f"workers must be 1 (no extra process) or a number of processes, not {workers!r}: the"
+            " number of free cores is a good choice."
+        )
+    return count
+
+
+def map_in_processes(
+    function: Callable[[Sequence[Item]], Any],
+    pieces: Iterable[Sequence[Item]],
+    workers: int | None,
+    total: int,
+) -> Generator[list[PieceResult], None, None]:
+    """Call a function on each piece of work, and yield the results of each piece in order.
+
+    A piece gives one result. It gives several if it ended its process, and none if it is empty. A
+    daemon of multiprocessing, which may not start processes, works alone with a warning.
+
+    Args:
+        function: called with a piece; returns anything.
+        pieces: sequences of items.
+        workers: the number of processes; 1 works in this process. None takes the cores that others
+            leave idle, if that is faster: the first piece is done here, and processes start if the
+            rest, at its speed, would take them less time, `STARTING` included.
+        total: the number of items in all pieces, roughly.
+
+    Raises:
+        ValueError: `workers` is below 1, or the function cannot be sent to a process.
+    """
+    if workers is not None:
+        checked_workers(workers)
+    source = iter(pieces)
+    first = next(source, [])
+    count = 1 if len(first) >= total else _allowed(workers)
+    if count is None:
+        start = time.perf_counter()
+        result = function(first)
+        remaining = (time.perf_counter() - start) * (total / max(len(first), 1) - 1)  # seconds
+        yield [PieceResult(first, range(len(first)), result)]
+        count = free_cores() if remaining >= STARTING else 1
+        if remaining * (1 - 1 / count) < STARTING or not _can_be_sent(function):
+            count = 1
+    elif first:
+        source = chain([first], source)
+    if count > 1:
+        with closing(in_workers(function, source, count)) as results:
+            yield from results
+        return
+    for piece in source:
+        yield [PieceResult(piece, range(len(piece)), function(piece))]
+
+
+def _allowed(workers: int | None) -> int | None:
+    """Return how many processes may work, None for as many as are useful.
+
+    A process that may start none works alone.
+    """
+    if workers == 1 or not multiprocessing.current_process().daemon:
+        return workers
+    if workers is not None:
+        warnings.warn(
+            "this process is a daemon of multiprocessing, which may not start others: it works"
+            " alone; give workers=1 to avoid this warning.",
+            stacklevel=3,
+        )
+    return 1
+
+
+def _can_be_sent(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be sent to other processes, and warn if it cannot."""
+    try:
+        as_bytes(function)
+    except ValueError as error:
+        warnings.warn(f"one process does all the work: {error}", stacklevel=3)
+        return False
+    return True
+
+
+def in_workers(
+    function: Callable[[Sequence[Item]], Any],
+    pieces: Iterable[Sequence[Item]],
+    workers: int,
+) -> Generator[list[PieceResult], None, None]:
+    """Call a function on each piece in other processes, and yield as `map_in_processes` does.
+
+    The pieces are read only far enough ahead to keep the processes busy. The processes end with the
+    generator. An error that the function raises is raised here, and its warnings are issued here.
+    The processes import neither the script nor the notebook that is running, so it needs no guard
+    ``if __name__ == "__main__":``.
+
+    Raises:
+        ValueError: the function cannot be sent to a process. The message says what to do.
+    """
+    sent = as_bytes(function)
+    processes = [WorkerProcess(sent) for _ in range(workers)]
+    idle: LifoQueue[WorkerProcess] = LifoQueue()
+    for process in processes:
+        idle.put(process)
+
+    def work(piece: Sequence[Item]) -> list[PieceResult]:
+        if not piece:
+            return []
+        process = idle.get()
+        try:
+            return process.call_on_piece(piece)
+        finally:
+            idle.put(process)
+
+    source = _with_failure(pieces)
+    pending: deque[Future[list[PieceResult]] | _SourceFailure] = deque()
+    threads = ThreadPoolExecutor(workers)
+    try:
+        while True:
+            for piece in islice(source, workers * _AHEAD - len(pending)):
+                pending.append(
+                    piece if isinstance(piece, _SourceFailure) else threads.submit(work, piece)
+                )
+            if not pending:
+                return
+            done = pending.popleft()
+            if isinstance(done, _SourceFailure):
+                raise done.error
+            while not done.done():
+                wait([done], timeout=HEARD)
+            yield [part._replace(result=_opened(part.result)) for part in done.result()]
+    finally:
+        for process in processes:
+            process.end()
+        threads.shutdown(cancel_futures=True)
+
+
+class _SourceFailure(NamedTuple):
+    """What the source of the pieces raised in place of a piece."""
+
+    error: Exception
+
+
+def _with_failure(pieces: Iterable[Sequence[Item]]) -> Iterator[Sequence[Item] | _SourceFailure]:
+    """Yield the pieces, and at the end what the source raised, if it raised an error.
+
+    The source is read ahead, so its error must wait until all results before it are out.
+    """
+    try:
+        yield from pieces
+    except Exception as error:
+        yield _SourceFailure(error)
+
+
+_issued_warnings: dict[Any, Any] = {}  # as Python keeps them for each module
+
+
+def _opened(answer: Answer | LostItem) -> Any:
+    """Return the result in an answer. Issue its warnings first, and raise its error."""
+    if isinstance(answer, LostItem):
+        return answer
+    for message, category, file, line in answer.warnings:
+        warnings.warn_explicit(message, category, file, line, registry=_issued_warnings)
+    if answer.error is not None:
+        raise answer.error
+    return answer.result

@@ -1,0 +1,165 @@
+"""Answer the requests of the page by name, for servers and notebooks alike."""
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from graphxai.chemistry.goal import Goal
+from graphxai.chemistry.profile_text import joins_goals
+from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import standardisation_of
+
+from .models import OfferedModels
+from .molecules import card, changes_at, contrasted, predicted, suggestions
+from .overview import joint_suggestions, overview
+from .tables import KINDS, exported, measured_in, rows_of
+
+LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
+LARGEST = 4_000_000  # how many characters any other request may have
+LONGEST = 120.0  # how long a search may take, in seconds
+MOST_MOLECULES = 64  # how many molecules are predicted in one request at most
+EXPECTED = (ValueError, ImportError, NotImplementedError)  # errors that a request may cause
+
+
+class Body:
+    """The fields of a request. Reading a field of another type raises ValueError."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+    def text(self, name: str, default: str = "", most: int = 2000) -> str:
+        """Return a text of at most `most` characters."""
+        value = self.fields.get(name, default)
+        if not isinstance(value, str) or len(value) > most:
+            raise ValueError(f"{name} must be text of at most {most:,} characters.")
+        return value.encode("utf-8", "replace").decode()  # half a surrogate pair is not text
+
+    def numbers(self, name: str) -> list[int]:
+        """Return a list of at most 200 whole numbers."""
+        values = self.items(name, 200)
+        if not all(type(value) is int for value in values):
+            raise ValueError(f"{name} must be whole numbers.")
+        return values
+
+    def items(self, name: str, most: int) -> list[Any]:
+        """Return a list of at most `most` values."""
+        values = self.fields.get(name, [])
+        if not isinstance(values, list) or len(values) > most:
+            raise ValueError(f"{name} must be a list of at most {most} values.")
+        return values
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of at most `MOST_MOLECULES` texts."""
+        return [Body({name: text}).text(name) for text in self.items(name, MOST_MOLECULES)]
+
+    def table(self) -> tuple[str, str]:
+        """Return the key and the column of the open table, both "" if there is none."""
+        fields = self.fields.get("table")
+        table = Body(fields if isinstance(fields, dict) else {})
+        return table.text("key"), table.text("column")
+
+    def target(self) -> Target:
+        """Return the output to explain, from the fields `task` and, for a class, `label`."""
+        return Target(self.text("label") or None, self.text("task") or None)
+
+
+Answer = Callable[[OfferedModels, Body], Any]
+
+
+def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a search for changes, for at most `LONGEST` seconds.
+
+    What the user wishes is a goal for the chosen task, or joins goals for several properties.
+    """
+    end = time.monotonic() + LONGEST
+    n = max(1, min(24, (body.numbers("n") or [12])[0]))
+    smiles, locked, sure = body.text("smiles"), body.numbers("locked"), body.fields.get("sure")
+    if joins_goals(body.text("towards")) and not _is_goal(models, body):
+        wish = body.text("wish")
+        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True)
+    else:
+        model, towards, target = models[body.text("model")], body.text("towards"), body.target()
+        tasks = tuple(Goal.of(towards, model).columns(model))
+        measured = partial(measured_in, *body.table(), tasks, standardisation_of(model))
+        steps = suggestions(model, smiles, towards, target, locked, n, sure is True, measured)
+    for step in steps:
+        yield step
+        if time.monotonic() > end:
+            return
+
+
+def _is_goal(models: OfferedModels, body: Body) -> bool:
+    """Return whether the chosen model has the goal as a single one, such as a class with commas."""
+    try:
+        Goal.of(body.text("towards"), models[body.text("model")])
+    except ValueError:
+        return False
+    return True
+
+
+def reason(error: Exception) -> str:
+    """Return on one line what went wrong."""
+    text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
+    return text[:500] or type(error).__name__
+
+
+def _card(models: OfferedModels, body: Body) -> Any:
+    like = body.fields.get("like")
+    return card(
+        models[body.text("model")],
+        body.text("smiles"),
+        body.text("method", "lrp"),
+        body.target(),
+        like if isinstance(like, dict) else None,
+    )
+
+
+def _changes(models: OfferedModels, body: Body) -> Any:
+    model, smiles = models[body.text("model")], body.text("smiles")
+    return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
+
+
+def _predicted(models: OfferedModels, body: Body) -> Any:
+    return predicted(models[body.text("model")], body.texts("smiles"), body.target())
+
+
+def _overview(models: OfferedModels, body: Body) -> Any:
+    return overview(models.panel, body.texts("smiles"), body.text("goal"))
+
+
+def _contrast(models: OfferedModels, body: Body) -> Any:
+    pair = body.text("a"), body.text("b")
+    return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
+
+
+def _read(models: OfferedModels, body: Body) -> Any:
+    try:
+        content = base64.b64decode(body.text("content", most=2 * LARGEST_FILE), validate=True)
+    except ValueError:
+        raise ValueError("content must be a file in base64.") from None
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"the file is larger than {LARGEST_FILE // 10**6} MB: open a part of it.")
+    return rows_of(body.text("name"), content, body.text("column"))
+
+
+def _export(models: OfferedModels, body: Body) -> Any:
+    rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
+    basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
+    kind, model = body.text("kind"), models[body.text("model")]
+    method = body.text("method", "lrp")
+    text = exported(kind, model, method, body.target(), basket, *body.table())
+    return {"text": text, "type": KINDS[kind]}
+
+
+ANSWERS: dict[str, Answer] = {
+    "about": lambda models, body: models.about(body.text("model")),
+    "card": _card,
+    "changes": _changes,
+    "predict": _predicted,
+    "overview": _overview,
+    "contrast": _contrast,
+    "read": _read,
+    "export": _export,
+}

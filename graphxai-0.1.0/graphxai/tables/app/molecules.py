@@ -1,0 +1,330 @@
+"""Return what the page shows of molecules as JSON: explanations, changes, contrasts, searches."""
+
+import math
+import warnings
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from rdkit import Chem
+
+from graphxai.api import explain, predict
+from graphxai.chemistry.contrast import contrast
+from graphxai.chemistry.counterfactuals import Counterfactuals, search
+from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
+from graphxai.chemistry.fragments import fragments
+from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.transformations import Change, transformed
+from graphxai.contract.target import Target
+from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.evaluation.trust.trust import trust
+from graphxai.explainers import get_explainer
+from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.glossary import about_output, about_terms
+from graphxai.explanation.prediction import Prediction
+from graphxai.tables.report.drawing import UNIT, drawing
+from graphxai.tables.report.records import record, rounded
+from graphxai.visualization.contrast import aligned
+from graphxai.visualization.layout import laid_out
+from graphxai.visualization.resonance import averaged
+from graphxai.visualization.text import minus_signs
+
+from .overview import picture
+from .reading import PREDICTIONS, read
+
+MOST_CHANGES = 60  # how many changes are shown at a place
+BOND = 1.5  # the length of a bond in 2D coordinates
+
+
+def parent(model: Model, smiles: str) -> str:
+    """The SMILES of the molecule that a model reads, whose atoms are in the order of its card.
+
+    Errors are as for `read`. ValueError is also raised for a mixture.
+    """
+    read(smiles)
+    return _parent(smiles, standardisation_of(model))
+
+
+@lru_cache(maxsize=512)
+def _parent(smiles: str, standardise: Standardisation) -> str:
+    return str(molecule_graph(smiles, standardise=standardise).smiles)
+
+
+def card(
+    model: Model, smiles: str, method: str, target: Target, like: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Explain one molecule as in a report, with picture, predictions, ledger and trust.
+
+    The `origin` in the result says which atom of the earlier molecule each atom was, or -1 for a
+    new atom.
+
+    Args:
+        model: the model.
+        smiles: the molecule.
+        method: the name of the method.
+        target: the output to explain.
+        like: the molecule that was shown before, so that this one is drawn in the same way. It has
+            `smiles`, coordinates `x` and `y`, and `origin`, as in an earlier card. Coordinates and
+            origin are worked out if they are left out.
+    """
+    read(smiles)
+    explanation = explain(model, smiles, get_explainer(method), target=target, progress=False)
+    mol = explanation.atoms()
+    drawn, origin = _drawn_like(model, mol, like)
+    shown = averaged(explanation.relevance, explanation.equivalent)
+    trusted = trust(model, explanation)
+    content = record("", 0, explanation, fragments(explanation, "brics"), trusted)
+    score = trusted.model
+    return content | {
+        "draw": drawing(drawn, keep=True),
+        "origin": origin,
+        "shown": rounded(shown),
+        "limit": rounded([float(np.abs(shown).max(initial=0.0)) or 1.0])[0],
+        "now": _brief(explanation.prediction, _label(explanation.wanted)),
+        "method": explanation.title,
+        "additive": explanation.additive,
+        "unsigned": explanation.unsigned,
+        "caption": explanation.caption,
+        "words": [about_output(explanation), about_terms(explanation)],
+        "score": score.sentence if score is not None and score.level != "good" else "",
+    }
+
+
+def changes_at(
+    model: Model, smiles: str, target: Target, place: Sequence[int], locked: Collection[int]
+) -> dict[str, Any]:
+    """Find possible changes at an atom, or at both atoms of a bond, each with its prediction.
+
+    The changes are transformations that alter all atoms of the place. At a bond they are also
+    exchanged BRICS fragments. The largest changes of the prediction come first. Where a change
+    makes a stereocentre, each isomer is predicted, and the one whose prediction changes least
+    stands for the change.
+
+    Args:
+        model: the model.
+        smiles: the molecule.
+        target: the output to explain.
+        place: the number of an atom, or of both atoms of a bond.
+        locked: the atoms that must stay.
+    """
+    written = parent(model, smiles)
+    mol = read(written)
+    if not {*place, *locked} <= set(range(mol.GetNumAtoms())) or not 1 <= len(place) <= 2:
+        raise ValueError("place must be the number of an atom, or of both atoms of a bond.")
+    kept = frozenset(locked)
+    changes = list(_transformed(written, kept))
+    if len(place) == 2:
+        seen = {change.smiles for change in changes}
+        more = _exchanged(written, kept, training_set_of(model))
+        changes += [change for change in more if change.smiles not in seen]
+    here = [change for change in changes if change.atoms >= set(place)]
+    drawn = [change.isomers or (change.smiles,) for change in here]
+    (now, *after) = predicted(model, [smiles, *chain.from_iterable(drawn)], target)
+    outcomes = iter(after)
+    options = []
+    for change, isomers in zip(here, drawn, strict=True):
+        each = [(written, then) for written in isomers if (then := next(outcomes)) is not None]
+        if now is not None and len(each) == len(isomers):
+            options.append(_option(change, each, now["value"]))
+    options.sort(key=lambda option: (-abs(option["delta"]), option["name"], option["smiles"]))
+    return {"options": options[:MOST_CHANGES], "more": max(0, len(options) - MOST_CHANGES)}
+
+
+def _option(
+    change: Change, isomers: Sequence[tuple[str, dict[str, Any]]], before: float
+) -> dict[str, Any]:
+    """Return what the page shows of a change, from its isomers with their predictions."""
+    smiles, then = min(isomers, key=lambda pair: abs(pair[1]["value"] - before))
+    several = len(isomers) > 1
+    return {
+        "smiles": smiles,
+        "name": change.name,
+        "source": change.source,
+        "atoms": sorted(change.atoms),
+        "origin": [] if several else list(change.origin),
+        "isomers": "; ".join(f"{s} {p['text']}" for s, p in isomers) if several else "",
+        "delta": rounded([then["value"] - before])[0],
+        **then,
+    }
+
+
+def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[str, Any] | None]:
+    """Predict each molecule in brief, or return None for one that cannot be read."""
+    if not smiles:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the warnings only say which were left out
+        predictions = predict(model, list(smiles), progress=False)
+    task = target.task_in(model.config).name
+    label = _label(target) or next(
+        (of_molecule[task].label for of_molecule in predictions if of_molecule is not None), None
+    )
+    return [
+        None if of_molecule is None else _brief(of_molecule[task], label)
+        for of_molecule in predictions
+    ]
+
+
+def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
+    """Contrast molecule a with molecule b, as a picture in a data URL and an account in words."""
+    read(a), read(b)
+    result = contrast(model, a, b, method, target=target, timeout=1)
+    code = b64encode(result.svg().encode()).decode()
+    account = result.account.to_dict()
+    return {
+        "picture": f"data:image/svg+xml;base64,{code}",
+        "headline": result.headline,
+        "caption": result.caption,
+        "account": dict(zip(account, rounded(list(account.values())), strict=True)),
+    }
+
+
+def suggestions(
+    model: Model,
+    smiles: str,
+    towards: str,
+    target: Target,
+    locked: Sequence[int],
+    n: int,
+    sure: bool = False,
+    measured: Callable[[], Measurements | None] = lambda: None,
+) -> Iterator[dict[str, Any]]:
+    """After each batch of predictions, yield the best counterfactuals of a molecule so far.
+
+    Args:
+        model: the model.
+        smiles: the molecule.
+        towards: what the model should predict, as in `graphxai.counterfactuals`.
+        target: a class or value of the goal's task. If it is a class, the value of each prediction
+            is the probability of that class.
+        locked: the atoms that must stay.
+        n: how many counterfactuals to show.
+        sure: whether the model must be sure of its prediction.
+        measured: reads what was measured. This takes seconds for a long table. So it is called
+            after the search, and the last step says what it read.
+    """
+    read(smiles)
+    options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
+    for results in search(model, smiles, towards, n, **options):
+        label = _label(target) or results.explanation.prediction.label
+        yield _suggested(results, label)
+    if (table := measured()) is not None:
+        start = Chem.MolToSmiles(results.explanation.atoms())
+        with_measured = [
+            replace(change, measured=table.about(start, change.smiles)) for change in results
+        ]
+        last = _suggested(
+            replace(results, ranked=tuple(with_measured)) if table.values else results, label
+        )
+        note = (
+            f". {table.note.rstrip('.')}" if table.note else ""
+        )  # the page adds the final full stop
+        yield last | {"summary": last["summary"] + note}
+
+
+def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
+    return {
+        "summary": results.summary,
+        "predicted": results.predicted,
+        "most": PREDICTIONS,
+        "found": [
+            {
+                "smiles": change.smiles,
+                "name": change.changes,
+                "source": change.source,
+                "reached": change.reached,
+                "sure": change.sure,
+                "similarity": rounded([change.similarity], 2)[0],
+                "near": change.prediction.nearness.sentence if change.prediction.nearness else "",
+                "accessibility": change.accessibility and rounded([change.accessibility], 2)[0],
+                "alerts": list(change.alerts),
+                "isomers": change.isomers_text,
+                "within": minus_signs(change.change_range or change.prediction.range),
+                "measured": minus_signs(change.measured.sentence) if change.measured else "",
+                "draw": picture(change.smiles),
+                **_brief(change.prediction, label),
+            }
+            for change in results
+        ],
+    }
+
+
+def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
+    """Return a prediction in words, with its value or the probability of the class `label`."""
+    value = prediction.value
+    if value is None:
+        value = prediction.probabilities[label or str(prediction.label)]
+    return {
+        "text": minus_signs(str(prediction)),
+        "range": prediction.range,  # empty if the model has no intervals
+        "value": rounded([value])[0],
+    }
+
+
+def _label(target: Target) -> str | None:
+    return target.choice if isinstance(target.choice, str) else None
+
+
+@lru_cache(maxsize=32)
+def _transformed(smiles: str, keep: frozenset[int]) -> tuple[Change, ...]:
+    return tuple(transformed(read(smiles), keep))
+
+
+@lru_cache(maxsize=32)
+def _exchanged(
+    smiles: str, keep: frozenset[int], training: TrainingSet | None
+) -> tuple[Change, ...]:
+    mol = read(smiles)
+    return tuple(exchanged(mol, fragments_for(mol, training), keep))
+
+
+def _drawn_like(
+    model: Model, mol: Chem.Mol, like: Mapping[str, Any] | None
+) -> tuple[Chem.Mol, list[int]]:
+    """Lay the molecule out like the earlier molecule, if possible (see `card`)."""
+    new = [-1] * mol.GetNumAtoms()
+    if like is None:
+        return laid_out(mol), new
+    before = read(parent(model, str(like.get("smiles", ""))))
+    reference = _placed(before, like.get("x"), like.get("y"))
+    origin = like.get("origin")
+    if not (isinstance(origin, list) and _is_origin(origin, mol, before)):
+        try:
+            mapping = common_part(before, mol, timeout=1).mapping
+        except NoCommonPartError:
+            return laid_out(mol), new
+        origin = new
+        for was, atom in mapping.tolist():
+            origin[atom] = was
+    pairs = np.array([(was, atom) for atom, was in enumerate(origin) if was >= 0])
+    return (aligned(mol, reference, pairs) if len(pairs) > 1 else laid_out(mol)), origin
+
+
+def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
+    old = [was for was in origin if was != -1]
+    atoms = range(before.GetNumAtoms())
+    whole = all(type(was) is int and was in atoms for was in old)
+    return whole and len(set(old)) == len(old) and len(origin) == mol.GetNumAtoms()
+
+
+def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
+    """Place the molecule at the given coordinates, or lay it out again if they do not fit."""
+    copy = laid_out(mol)
+    size = mol.GetNumAtoms()
+    if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):
+        return copy
+    conformer = copy.GetConformer()
+    for atom, (right, down) in enumerate(zip(x, y, strict=True)):
+        conformer.SetAtomPosition(atom, (right / UNIT * BOND, -down / UNIT * BOND, 0.0))
+    return copy
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e6

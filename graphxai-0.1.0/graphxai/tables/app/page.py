@@ -1,0 +1,26 @@
+"""Put the server's page and the notebook's view together from their files."""
+
+import re
+from importlib.resources import files
+
+# The script of the view. The order matters, because each file uses constants of those before it.
+VIEW_SCRIPTS = (
+    *("state.js", "choices.js", "molecule.js", "properties.js", "history.js"),
+    *("search.js", "table.js", "basket.js", "controls.js"),
+)
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file in this folder, or of draw.js in the folder of the report."""
+    folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def view_script() -> str:
+    """Return the script of the view, which expects `root` and `host` to be defined before it."""
+    return "".join(map(text_of, VIEW_SCRIPTS))
+
+
+def filled(name: str, **parts: str) -> str:
+    """Return the text of a file after filling its {{PLACES}}."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text_of(name))

@@ -1,0 +1,190 @@
+"""Serve the page, one computation at a time, within limits of size and time.
+
+A request is a POST of JSON to /api/NAME, with the token in a header. A search answers line by line.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError:
+    raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
+
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.html import security_policy
+
+from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
+from .browser import opened_in_browser
+from .connections import ARRIVAL, TimedConnection
+from .guard import Guard
+from .models import OfferedModels
+from .page import filled, text_of, view_script
+
+PATIENCE = 30.0  # how long a request waits for its turn, in seconds
+LOGGER = logging.getLogger(__name__)
+
+
+def application(models: OfferedModels, token: str, port: int) -> Guard:
+    """Return the page and the answers to its requests as an ASGI application."""
+    turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
+
+    async def page(request: Request) -> Response:
+        text, policy = _page()
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    async def answer(request: Request) -> Response:
+        work = ANSWERS.get(request.path_params["name"])
+        if work is None:
+            raise HTTPException(404)
+        try:
+            most = 2 * LARGEST_FILE if request.path_params["name"] == "read" else LARGEST
+            result = await _in_turn(turn, request, work, models, await _body(request, most))
+        except HTTPException:
+            raise
+        except Exception as error:  # RDKit raises errors of any type
+            return _failed(error)
+        return JSONResponse(result)
+
+    async def suggest(request: Request) -> Response:
+        try:
+            steps = suggested(models, await _body(request))
+            first = await _in_turn(turn, request, next, steps)
+        except HTTPException:
+            raise
+        except Exception as error:
+            return _failed(error)
+        lines = lines_of(turn, request, first, steps)
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+    routes = [
+        Route("/", page),
+        Route("/api/suggest", suggest, methods=["POST"]),
+        Route("/api/{name}", answer, methods=["POST"]),
+    ]
+    handlers: Any = {HTTPException: _refused}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+
+def serve(
+    models: "Sequence[Model | str | Path]",
+    port: int = 0,
+    *,
+    open_browser: bool = True,
+    log: Callable[[str], None] = print,
+) -> None:
+    """Serve the page on 127.0.0.1 until interrupted.
+
+    Args:
+        models: models, names or folders.
+        port: the port, or 0 for any free port.
+        open_browser: whether to open the page in the browser.
+        log: is called with the address, which includes the token, before the browser opens it.
+    """
+    offered, token = OfferedModels(models), secrets.token_urlsafe(24)
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        port = listener.getsockname()[1]
+        address = f"http://127.0.0.1:{port}/?token={token}"
+        config = uvicorn.Config(
+            application(offered, token, port),
+            access_log=False,  # which would hold the token
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            http=TimedConnection,
+            server_header=False,
+            limit_concurrency=100,
+            timeout_keep_alive=20,
+            timeout_graceful_shutdown=2,
+        )
+        log(address)
+        with opened_in_browser(address) if open_browser else nullcontext():
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+async def _body(request: Request, most: int = LARGEST) -> Body:
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise HTTPException(415, "send JSON.")
+    content = bytearray()
+    try:
+        async with asyncio.timeout(ARRIVAL):
+            async for part in request.stream():
+                content += part
+                if len(content) > most:
+                    raise HTTPException(413, f"more than {most // 10**6} MB: send less.")
+    except TimeoutError:
+        raise HTTPException(408, "the request did not arrive in time.") from None
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise HTTPException(400, "the request is not a JSON object.")
+    return Body(fields)
+
+
+async def _in_turn(
+    turn: asyncio.Lock, request: Request, work: Callable[..., Any], *args: Any
+) -> Any:
+    """Call a function in a thread when it is its turn, and return its result."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await turn.acquire()
+    except TimeoutError:
+        raise HTTPException(503, "the server is busy; try again.") from None
+    try:
+        if await request.is_disconnected():  # nobody is waiting any more
+            raise HTTPException(499, "the client has gone.")
+        return await run_in_threadpool(work, *args)
+    finally:
+        turn.release()
+
+
+async def lines_of(
+    turn: asyncio.Lock, request: Request, first: Any, steps: Iterator[Any]
+) -> AsyncIterator[str]:
+    """Yield each step of a search as a line of JSON, and let other requests in between."""
+    step = first
+    try:
+        while step is not None:
+            yield json.dumps(step, allow_nan=False) + "\n"
+            step = await _in_turn(turn, request, next, steps, None)
+    except HTTPException as error:
+        yield json.dumps({"error": error.detail}) + "\n"
+    except Exception as error:
+        yield json.dumps({"error": reason(error)}) + "\n"
+
+
+def _failed(error: Exception) -> JSONResponse:
+    """Turn an error into an answer in words, and log it if no input caused it."""
+    if isinstance(error, EXPECTED):
+        return JSONResponse({"error": reason(error)}, 400)
+    LOGGER.error("a request failed", exc_info=error)
+    return JSONResponse({"error": reason(error)}, 500)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+def _page() -> tuple[str, str]:
+    """Return the page and its content security policy, which only allows this style and script."""
+    style = text_of("app.css")
+    script = text_of("draw.js") + text_of("page.js") + view_script()
+    rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
+    policy = security_policy(style, script, rest=f"{rest}; require-trusted-types-for 'script'")
+    return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy

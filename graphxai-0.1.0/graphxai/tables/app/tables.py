@@ -1,0 +1,230 @@
+"""Read tables dropped on the page, and write the basket of the page to files."""
+
+import hashlib
+import tempfile
+import warnings
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from graphxai.chemistry.measurements import Measurements, NoNumbersError
+from graphxai.contract.target import Target
+from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.tables.columns import NAMES
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.datasets.tables.opening import SUFFIXES, TableError
+from graphxai.datasets.tables.table import Table, open_table
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.files import one_line
+from graphxai.tables.batches import ExplainBatch
+from graphxai.tables.files import CsvFormat
+from graphxai.tables.report import report
+from graphxai.tables.rows import RowSource, other_cells
+from graphxai.tables.settings import LARGEST_TABLE
+
+from .reading import MAX_CHARACTERS
+
+MAX_BASKET = 60
+MAX_COLUMNS = 100  # how many columns a user can choose from
+KEPT_FILES = 4  # how many files are kept for later requests
+KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """A file that was dropped on the page, with the name that it has there."""
+
+    name: str
+    content: bytes
+
+
+_files: OrderedDict[str, UploadedFile] = OrderedDict()
+
+
+def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
+    """Read the molecules of a file of any format that `datasets.tables` reads.
+
+    Returns:
+        A dict with `rows`, each of which has a name, a SMILES and the reason why it cannot be read,
+        or "". `more` says how many rows there are beyond the limit, and `choice` which column was
+        chosen and why. Later requests name the file by its `key`. If no column can be chosen, there
+        are no rows but `columns` to choose from, and `choice` says why.
+
+    Args:
+        name: the name of the file. Its suffix decides the format if the content does not.
+        column: the column with the structures, by default found by its name or content.
+    """
+    file = UploadedFile(name[-200:], content)
+    key = hashlib.sha256(content).hexdigest()
+    _files[key] = file
+    _files.move_to_end(key)
+    while len(_files) > KEPT_FILES:
+        _files.popitem(last=False)
+    with _opened(file, column) as table:
+        try:
+            structures = table.structures.name
+        except TableError as error:
+            if not table.columns:
+                raise
+            columns, why = list(table.columns[:MAX_COLUMNS]), _with_shown_name(error, table, file)
+            return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
+        named = _name_column(table)
+        read = [structures] if named is None else [structures, named]
+        records = table.records(read)
+        rows = [
+            [
+                "" if named is None else one_line(cells[named])[:200],
+                cells[structures][: MAX_CHARACTERS + 1],
+                problem,
+            ]
+            for _, cells, problem in islice(records, LARGEST_TABLE)
+        ]
+        more = sum(1 for _ in records)
+        return {"rows": rows, "more": more, "columns": [], "key": key, "choice": table.choice}
+
+
+@lru_cache(maxsize=4)  # finding the matched pairs takes seconds
+def measured_in(
+    key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
+) -> Measurements | None:
+    """Read what was measured in a file, from the first task that names a column with numbers.
+
+    Returns None if nothing was measured, or if the file is no longer kept. If no value was
+    understood, the note of an empty result says so.
+
+    Args:
+        key: the key that `rows_of` returned.
+        column: as for `rows_of`.
+        tasks: the names of the columns to look for. A data item of an SD file counts as a column.
+        standardise: how the model brings molecules to their parents.
+    """
+    file = _files.get(key)
+    unread: Measurements | None = None
+    if file is None:
+        return None
+    with _opened(file, column) as table, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the page shows the note
+        for task in tasks:
+            if table.columns.count(task) != 1 or task == table.structures.name:
+                continue
+            records = islice(table.records((table.structures.name, task)), LARGEST_TABLE)
+            pairs = [(row.cells[table.structures.name], row.cells[task]) for row in records]
+            with suppress(ValueError):
+                try:
+                    return Measurements.of(pairs, task, standardise)
+                except NoNumbersError as error:
+                    unread = unread or Measurements(task, {}, str(error))
+    return unread
+
+
+def exported(
+    kind: str,
+    model: Model,
+    method: str,
+    target: Target,
+    basket: Sequence[dict[str, str]],
+    key: str = "",
+    column: str = "",
+) -> str:
+    """Write the basket as the text of a file: "csv", "sdf" or "html" (a report).
+
+    A CSV file has the other columns of the open table and its dialect. Cells that a spreadsheet
+    would read as a formula get an apostrophe.
+
+    Args:
+        kind: the format of the file.
+        model: the model.
+        method: the name of the method.
+        target: the output to explain.
+        basket: the `smiles`, `name` and `changes` of each molecule.
+        key: the key of the open table, or "".
+        column: its column of structures, as for `rows_of`.
+
+    Raises:
+        ValueError: the basket is empty or too large, or no molecule can be written.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")
+    if not 1 <= len(basket) <= MAX_BASKET:
+        raise ValueError(f"a basket has 1 to {MAX_BASKET} molecules; this one has {len(basket)}.")
+    smiles = [molecule["smiles"] for molecule in basket]
+    names = [one_line(molecule["name"]) for molecule in basket]
+    if kind == "html":
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "basket.html"
+            options: dict[str, Any] = {"names": names, "target": target, "progress": False}
+            report(model, smiles, out, method, title="Chosen molecules", **options)
+            return out.read_text(encoding="utf-8")
+    numbers = range(1, len(basket) + 1)
+    batch = ExplainBatch(model, method, target, sdf=True)
+    rows = batch(smiles, numbers, names)
+    if kind == "sdf":
+        return "".join(row.get("record", "") for row in rows)
+    hidden = ("record", "picture", "row")
+    cells = [
+        {"name": row["name"], "smiles": row["smiles"], "changes": one_line(molecule["changes"])}
+        | {name: cell for name, cell in row.items() if name not in hidden}
+        for row, molecule in zip(rows, basket, strict=True)
+    ]
+    kinds = batch.columns(named=True)
+    columns = {name: kinds.get(name, str) for row in cells for name in row}
+    others, dialect = _cells_in_table(key, column, smiles, columns)
+    cells = [row | others.get(written, {}) for row, written in zip(cells, smiles, strict=True)]
+    columns |= dict.fromkeys(chain.from_iterable(others.values()), str)
+    format = CsvFormat(columns, dialect, excel_safe=True)
+    return format.header + format.lines(cells)
+
+
+def _cells_in_table(
+    key: str, column: str, smiles: Sequence[str], written: Collection[str]
+) -> tuple[dict[str, dict[str, str]], Dialect]:
+    """Look up structures in the open table.
+
+    Args:
+        key: the key of the table, or "".
+        column: its column of structures, as for `rows_of`.
+        smiles: the structures, as the table has them.
+        written: the columns of the output, from which the names of the table's columns differ.
+
+    Returns:
+        The cells of the other columns by structure and column, and the dialect of the table.
+    """
+    file = _files.get(key)
+    if file is None:
+        return {}, DEFAULT
+    with _opened(file, column) as table:
+        source = RowSource(table)
+        headings = source.headings(written)
+        rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
+        wanted = set(smiles)
+        cells = {row.smiles: other_cells(row, headings) for row in rows if row.smiles in wanted}
+        return cells, table.dialect
+
+
+@contextmanager
+def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
+    """Open a file of the page as a table. Errors call it by the name that the page shows."""
+    suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"table{''.join(suffixes[-2:])}"
+        path.write_bytes(file.content)
+        try:
+            yield open_table(path, column or None)
+        except (TableError, ImportError) as error:
+            raise type(error)(str(error).replace(str(path), file.name)) from None
+
+
+def _with_shown_name(error: TableError, table: Table, file: UploadedFile) -> str:
+    return str(error).replace(str(table.path), file.name)
+
+
+def _name_column(table: Table) -> str | None:
+    """Return the column with the names of the compounds, or None if none has a usual name."""
+    by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
+    named = (by_name[usual] for usual in NAMES if usual in by_name)
+    return next((name for name in named if name != table.structures.name), None)

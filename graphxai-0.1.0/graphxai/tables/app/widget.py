@@ -1,0 +1,130 @@
+"""The view of the app as a widget, which sends requests to the kernel instead of a server."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode
+
+try:
+    import anywidget
+    import traitlets
+except ImportError:
+    raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
+
+from graphxai.explanation.compute.models import Model
+
+from .answers import ANSWERS, EXPECTED, Body, reason, suggested
+from .models import OfferedModels
+from .page import filled, text_of, view_script
+from .reading import read
+
+# Molecules are explained one at a time, in the order requested, while the kernel stays free.
+TURNS = ThreadPoolExecutor(1, "graphxai")
+LOGGER = logging.getLogger(__name__)
+
+
+class Explorer(anywidget.AnyWidget):
+    """The view of `explore`. Its content can be read and set from Python.
+
+    Attributes:
+        link: everything on view as a text, which is also the end of an address of the app.
+    """
+
+    _esm = filled(
+        "widget.js",
+        SCRIPT=text_of("draw.js") + view_script(),
+        STYLE=json.dumps(text_of("app.css")),
+        VIEW=json.dumps(text_of("view.html")),
+    )
+    link = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, models: "Sequence[Model | str | Path]", smiles: Sequence[str]) -> None:
+        """Show models, names or folders, the first one first, and molecules as SMILES.
+
+        Raises:
+            ValueError: a model does not read molecules, or a text is not a SMILES.
+        """
+        self._models = OfferedModels(models)
+        # The requests that are not yet answered or cancelled, each with the task that answers it.
+        self._wanted: dict[str, asyncio.Task[None] | None] = {}
+        super().__init__(link=_begun("", smiles))
+        self.on_msg(self._asked)
+
+    @property
+    def smiles(self) -> str:
+        """The molecule shown, or "" for none. Setting it shows another one."""
+        fields = parse_qs(self.link)
+        at = int(fields.get("at", ["0"])[0])
+        shown: str = json.loads(fields["n"][at])[1] if "n" in fields else ""
+        return shown
+
+    @smiles.setter
+    def smiles(self, value: str) -> None:
+        self.link = _begun(self.link, [value])
+
+    @property
+    def basket(self) -> list[dict[str, str]]:
+        """The molecules in the basket, each with `smiles`, `name` and `changes`."""
+        chosen = map(json.loads, parse_qs(self.link).get("b", []))
+        return [dict(zip(("smiles", "name", "changes"), values, strict=True)) for values in chosen]
+
+    def _asked(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        """Handle a message from the view, which makes a request or cancels one."""
+        number = str(content.get("id"))
+        if content.get("cancel"):
+            self._wanted.pop(number, None)
+            return
+        self._wanted[number] = None
+        work = self._answer(number, str(content.get("name")), content.get("body"))
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a kernel without an event loop
+            asyncio.run(work)
+        else:
+            self._wanted[number] = loop.create_task(work)
+
+    async def _answer(self, number: str, name: str, fields: Any) -> None:
+        """Send what a request yields as it comes, from this thread, as kernels expect."""
+        loop = asyncio.get_running_loop()
+        try:
+            steps = _steps(self._models, name, fields)
+            while (
+                value := await loop.run_in_executor(TURNS, self._next, number, steps)
+            ) is not None:
+                self.send({"id": number, "value": value})
+            self.send({"id": number, "over": True})
+        except Exception as error:  # RDKit raises errors of any type
+            if not isinstance(error, EXPECTED):
+                LOGGER.error("a request failed", exc_info=error)
+            self.send({"id": number, "error": reason(error)})
+        finally:
+            self._wanted.pop(number, None)
+
+    def _next(self, number: str, steps: Iterator[Any]) -> Any:
+        """Return the next answer, or None after the last or if nobody is waiting any more."""
+        return next(steps, None) if number in self._wanted else None
+
+
+def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
+    """Yield the answers to a request."""
+    body = Body(fields if isinstance(fields, dict) else {})
+    if name == "suggest":
+        yield from suggested(models, body)
+    elif name in ANSWERS:
+        yield ANSWERS[name](models, body)
+    else:
+        raise ValueError(f"there is no request {name!r}.")
+
+
+def _begun(link: str, smiles: Sequence[str]) -> str:
+    """Add molecules to a link, and show the first of them."""
+    fields = [(name, value) for name, value in parse_qsl(link) if name != "at"]
+    at = sum(name == "n" for name, _ in fields)
+    for molecule in smiles:
+        read(molecule)
+        fields.append(("n", json.dumps([-1, molecule, "", []])))
+    return urlencode([*fields, ("at", at)] if smiles else fields)

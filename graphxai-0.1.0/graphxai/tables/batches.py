@@ -1,0 +1,371 @@
+"""Explain or predict a batch of molecules: SMILES with row numbers in, rows of a table out.
+
+`ExplainBatch` and `PredictBatch` know neither files nor processes. They can be pickled, so that a
+pool of processes, or an engine such as Ray, Spark or Dask, can call them anywhere. A batch is
+explained as a whole, because its results would be rounded differently if it were split.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from graphxai.contract.inputs import Input, prepare_each, prepare_for
+from graphxai.contract.intervals import LEVEL
+from graphxai.datasets.molecule_reading import MoleculeError, shortened
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
+from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.explainers import get_explainer
+from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
+from graphxai.explanation.compute.models import Model, last_written, load
+from graphxai.explanation.compute.nearness import read_nearness
+from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.files import one_line
+from graphxai.explanation.prediction import Prediction
+from graphxai.models.graphormer import Ensemble, Graphormer
+from graphxai.runtime.threads import one_thread
+from graphxai.visualization.layout import layout_note
+
+from .cells import PARENT, parent_cells, predicted_columns, prediction_cells, teacher_cells
+from .settings import Pictures
+
+PROBE = "CC"
+LEDGER = (
+    "output",
+    "without_nodes",
+    "nodes",
+    "centrality",
+    "graph_token",
+    "biases",
+    "structure",
+    "unexplained",
+)
+
+Encoded: TypeAlias = "list[tuple[int, Input]]"  # encoded rows with their numbers
+Names: TypeAlias = Sequence[str] | None
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row of a table with its explanation, and the compound's name if the table has names."""
+
+    row: int
+    explanation: Explanation
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class NamedRejectedRow(RejectedRow):
+    """A row that was left out, with the compound's name if the table has names."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class ExplainBatch:
+    """Explain batches of molecules, and make the rows of `explanations.csv`.
+
+    Attributes:
+        model: the name of a bundled model or a checkpoint folder, which every process loads once,
+            or a loaded model.
+        method: an explainer, or its name (see `graphxai.methods()`).
+        target: the output to explain, see `Target`.
+        pictures: how each row's picture looks, or None for no pictures.
+        sdf: whether each row gets a record of an SD file.
+        level: how often the predictions' intervals and sets of classes should hold.
+    """
+
+    model: "Model | str | Path"
+    method: Method = "lrp"
+    target: Any = None
+    pictures: Pictures | None = None
+    sdf: bool = False
+    level: float = LEVEL
+
+    def check(self) -> None:
+        """Raise ValueError if the model, method or target would fail on every molecule."""
+        model = loaded(self.model)
+        require_molecules(model)
+        probe, explainer = [(0, prepare_for(model, PROBE))], get_explainer(self.method)
+        list(explanations_or_errors(model, probe, explainer, target=self.target))
+
+    def columns(self, named: bool = False) -> dict[str, type]:
+        """Return the columns of a row with their types.
+
+        The type `list` stands for numbers separated by spaces.
+        """
+        return {
+            "row": int,
+            **_with_name({}, str, named),
+            "smiles": str,
+            **predicted_columns(loaded(self.model)),
+            "target": str,
+            **dict.fromkeys(_ledger_columns(loaded(self.model)), float),
+            "relevance": list,
+            "picture": str,
+            **dict.fromkeys(PARENT, str),
+        }
+
+    def __call__(
+        self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
+    ) -> list[dict[str, Any]]:
+        """Explain molecules, and return a row for each of them in the order of the numbers.
+
+        A row has the cells of `columns`, with numbers as text. `relevance` has a number for each
+        atom of `smiles`, which is 0 for the atoms of a counter-ion that was removed. `picture` is
+        the path for the picture, and a further cell, `drawing`, is its SVG or PNG. A record of an
+        SD file is in `record`. A molecule that cannot be read, explained or drawn has only `row`,
+        `smiles` and `reason`. If the table has names, every row has a `name`.
+        """
+        training = training_set_of(loaded(self.model))
+        explained = self._explained(smiles, numbers, names, training)
+        return [self._row(row, names is not None) for row in explained]
+
+    def explanations(
+        self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
+    ) -> list[ExplainedRow | NamedRejectedRow]:
+        """Explain molecules as a call does, but return the explanations instead of cells.
+
+        The explanations do not say how near their molecules are to the training set, see
+        `set_nearness`.
+        """
+        return self._explained(smiles, numbers, names, None)
+
+    def _explained(
+        self,
+        smiles: Sequence[str],
+        numbers: Sequence[int],
+        names: Names,
+        training: TrainingSet | None,
+    ) -> list[ExplainedRow | NamedRejectedRow]:
+        """Explain molecules, and tell how near they are to a training set if there is one."""
+        model, explainer = loaded(self.model), get_explainer(self.method)
+
+        def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
+            explained = explain_prepared(
+                model, rows, explainer, target=self.target, training=training
+            )
+            for row, explanation in explained:
+                read_nearness(explanation)  # now, while the molecule that was read is at hand
+                yield row, explanation
+
+        with one_thread():
+            encoded, rejected = _encoded(model, smiles, numbers)
+            explained, failed = _all_that_work(work, encoded)
+        name_of = dict(zip(numbers, names or [""] * len(numbers), strict=True))
+        rows: list[ExplainedRow | NamedRejectedRow] = [
+            *(NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in [*rejected, *failed]),
+            *(ExplainedRow(row, explanation, name_of[row]) for row, explanation in explained),
+        ]
+        return sorted(rows, key=lambda row: row.row)
+
+    def _row(self, row: ExplainedRow | NamedRejectedRow, named: bool) -> dict[str, Any]:
+        if isinstance(row, ExplainedRow):
+            try:
+                return self._cells(row, named)
+            except Exception as error:  # RDKit raises errors of any type
+                smiles, what = row.explanation.smiles or "", "cannot be written: "
+                rejected = _rejected_for(row.row, smiles, error, what)
+                row = NamedRejectedRow(**vars(rejected), name=row.name)
+        return rejected_cells(row, named)
+
+    def _cells(self, row: ExplainedRow, named: bool) -> dict[str, Any]:
+        explanation, pictures = row.explanation.at(self.level), self.pictures
+        ledger = vars(explanation.ledger) | {
+            "structure": sum(explanation.ledger.structure.values()),
+            "other_inputs": sum(explanation.ledger.others.values()),
+            "unexplained": explanation.ledger.unexplained,
+        }
+        columns = _ledger_columns(loaded(self.model))
+        as_given = explanation.as_given
+        relevance = explanation.by_atom_given(explanation.relevance)
+        cells = {
+            "row": row.row,
+            "smiles": one_line((as_given.smiles if as_given else explanation.smiles) or ""),
+            **prediction_cells(explanation.predictions),
+            "target": explanation.target,
+            **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in columns},
+            "relevance": " ".join(f"{value:.7g}" for value in relevance),
+            "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
+            **parent_cells(explanation.smiles, as_given),
+        }
+        if self.sdf:
+            cells["record"] = explanation.to_sdf(title=row.name, Row=row.row)
+        if pictures:
+            layout = layout_note(explanation.atoms())
+            cells["note"] = "; ".join(filter(None, (explanation.note, layout)))
+            draw = explanation.png if pictures.suffix == ".png" else explanation.svg
+            cells["drawing"] = draw(
+                scale=pictures.limit,
+                palette=pictures.palette,
+                atom_numbers=pictures.atom_numbers,
+            )
+        return _with_name(cells, row.name, named)
+
+
+@dataclass(frozen=True)
+class PredictBatch:
+    """Predict batches of molecules, and make the rows of a table of predictions.
+
+    Attributes:
+        model: a name, a folder or a loaded model, as for `ExplainBatch`.
+        level: how often the predictions' intervals and sets of classes should hold.
+    """
+
+    model: "Model | str | Path"
+    level: float = LEVEL
+
+    def columns(self, named: bool = False) -> dict[str, type]:
+        """Return the columns of a row with their types."""
+        columns = _with_name({"row": int}, str, named)
+        columns |= {"smiles": str} | predicted_columns(loaded(self.model))
+        return columns | dict.fromkeys(PARENT, str)
+
+    def __call__(
+        self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
+    ) -> list[dict[str, Any]]:
+        """Predict molecules, and return rows like those of `ExplainBatch`."""
+        model = loaded(self.model)
+        predicted = predicted_rows(model, smiles, numbers)
+        from_teacher = _teacher_cells_by_row(model, list(predicted.items.items()))
+        cells = {
+            row: {"row": row, "smiles": one_line(given_smiles(predicted.items[row]))}
+            | prediction_cells([p.at(self.level) for p in predictions])
+            | from_teacher.get(row, {})
+            | parent_cells(predicted.items[row].smiles, predicted.items[row].as_given)
+            for row, predictions in predicted.predictions.items()
+        }
+        cells |= {
+            row: rejected_cells(NamedRejectedRow(**vars(rejected)), False)
+            for row, rejected in predicted.rejected.items()
+        }
+        return with_names(cells, numbers, names)
+
+
+@dataclass(frozen=True)
+class PredictedRows:
+    """Molecules of a table that a model predicted, all by row number.
+
+    Attributes:
+        items: the molecules that could be read.
+        predictions: the predictions of all tasks.
+        rejected: the rows that were left out.
+    """
+
+    items: dict[int, Input]
+    predictions: dict[int, tuple[Prediction, ...]]
+    rejected: dict[int, RejectedRow]
+
+
+def predicted_rows(model: Model, smiles: Sequence[str], numbers: Sequence[int]) -> PredictedRows:
+    """Predict molecules, each of which fails alone."""
+    training = training_set_of(model)
+
+    def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
+        return predict_prepared(model, rows, training=training)
+
+    with one_thread():
+        encoded, rejected = _encoded(model, smiles, numbers)
+        predicted, failed = _all_that_work(work, encoded)
+    return PredictedRows(
+        dict(encoded), dict(predicted), {row.row: row for row in [*rejected, *failed]}
+    )
+
+
+def with_names(
+    cells: dict[int, dict[str, Any]], numbers: Sequence[int], names: Names
+) -> list[dict[str, Any]]:
+    """Return the cells of all rows in the order of their numbers, with names if there are any."""
+    pairs = zip(numbers, names or [""] * len(numbers), strict=True)
+    return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
+
+
+def loaded(model: "Model | str | Path") -> Model:
+    """Return a model, after loading it once per process if it is given by name or folder."""
+    return model if not isinstance(model, str | Path) else _load(*last_written(model))
+
+
+@lru_cache(maxsize=2)
+def _load(folder: Path, written: int) -> Model:
+    """Load the model in a folder, again if the date `written` has changed."""
+    return load(folder)
+
+
+def _ledger_columns(model: Model) -> tuple[str, ...]:
+    """Return the columns of the ledger. Wrapped models may have relevance in other inputs."""
+    return LEDGER if isinstance(model, Graphormer | Ensemble) else (*LEDGER, "other_inputs")
+
+
+def require_molecules(model: Model) -> None:
+    """Raise ValueError if the model does not read molecules."""
+    if not model.config.reads_molecules:
+        raise ValueError(
+            f"model {model.origin.name!r} reads {model.config.reads}, not molecules: for a table"
+            " of SMILES, choose a model that reads molecules, such as 'bace'."
+        )
+
+
+def given_smiles(item: Input) -> str:
+    """The SMILES of a molecule as it was given."""
+    return (item.smiles if item.as_given is None else item.as_given.smiles) or ""
+
+
+def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
+    """Return the cells of a row that was left out, with its name if the table has names."""
+    cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
+    return _with_name(cells, row.name, named)
+
+
+def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
+    """Add the cell `name` if the table has names."""
+    return cells | {"name": name} if named else cells
+
+
+def _encoded(
+    model: Model, smiles: Sequence[str], numbers: Sequence[int]
+) -> tuple[Encoded, list[RejectedRow]]:
+    """Encode molecules with their row numbers, and list the rows that cannot be read."""
+    rejected: list[RejectedRow] = []
+    encoded: Encoded = []
+    # errors of any type are caught, because one row must not stop the others
+    prepared = prepare_each(model, smiles, Exception)
+    for row, text, item in zip(numbers, smiles, prepared, strict=True):
+        if isinstance(item, MoleculeError):
+            rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(item)))
+        elif isinstance(item, Exception):
+            rejected.append(_rejected_for(row, text, item))
+        else:
+            encoded.append((row, item))
+    return encoded, rejected
+
+
+def _all_that_work(
+    work: Callable[[Encoded], Iterable[Result]], rows: Encoded
+) -> tuple[list[Result], list[RejectedRow]]:
+    """Return the results of encoded rows, and the rows that fail even when they are alone."""
+    try:
+        return list(work(rows)), []
+    except Exception as error:  # one row must not stop the others, whatever its error
+        if len(rows) == 1:
+            ((row, item),) = rows
+            return [], [_rejected_for(row, item.smiles or "", error)]
+        half = len(rows) // 2
+        first, first_failed = _all_that_work(work, rows[:half])
+        second, second_failed = _all_that_work(work, rows[half:])
+        return first + second, first_failed + second_failed
+
+
+def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
+    """Make a rejected row with the error on one line."""
+    reason = shortened(one_line(str(error)) or type(error).__name__, 300)
+    return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
+
+
+def _teacher_cells_by_row(model: Model, rows: Encoded) -> dict[int, dict[str, Any]]:
+    """Return the cells that the teacher beside a model predicts for each row, if there is one."""
+    cells = teacher_cells(model, [item for _, item in rows]) if rows else []
+    return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))

@@ -1,0 +1,218 @@
+"""Write the files of a run over a table: CSV and SD files that grow row by row, and Parquet."""
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.explanation.files import BYTE_ORDER_MARK
+from graphxai.runtime.writing import Appended, atomic_write, place_of
+
+RECORD_END = b"$$$$\n"
+ROW = re.compile(rb"^>  <Row>[^\n]*\n(\d+)$", re.MULTILINE)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # Excel may evaluate a cell that begins with these
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How records become lines of CSV.
+
+    Attributes:
+        columns: the columns with their types. Records have numbers, and lists of them, as text.
+        dialect: the dialect of the table that the records come from.
+        excel_safe: whether text that a spreadsheet would read as a formula gets an apostrophe.
+    """
+
+    columns: Mapping[str, type]
+    dialect: Dialect = DEFAULT
+    excel_safe: bool = False
+
+    @property
+    def header(self) -> str:
+        """The first line, after a byte-order mark if the dialect has one."""
+        mark = BYTE_ORDER_MARK if self.dialect.byte_order_mark else ""
+        names = dict(zip(self.columns, self.columns, strict=True))
+        return mark + self._text([guarded(names) if self.excel_safe else names])
+
+    def lines(self, records: Iterable[Mapping[str, Any]]) -> str:
+        """Write records as lines of CSV."""
+        if self.excel_safe:
+            records = map(guarded, records)
+        if self.dialect.decimal != ".":
+            records = map(self._with_decimals, records)
+        return self._text(records)
+
+    def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
+        with io.StringIO() as text:
+            writer = csv.DictWriter(
+                text,
+                list(self.columns),
+                delimiter=self.dialect.separator,
+                lineterminator="\n",
+            )
+            writer.writerows(records)
+            return text.getvalue()
+
+    def _with_decimals(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the numbers of a record with the decimal mark of the dialect."""
+        return {
+            name: self.dialect.number(cell)
+            if isinstance(cell, str) and self.columns.get(name) in (float, list)
+            else cell
+            for name, cell in record.items()
+        }
+
+
+class AppendedCsv:
+    """A CSV file open for appending.
+
+    Raises:
+        ValueError: the file has other columns, for example from another version.
+    """
+
+    def __init__(self, stack: ExitStack, path: Path, format: CsvFormat) -> None:
+        self.file = stack.enter_context(Appended(path))
+        self.format = format
+        if self.file.size == 0:
+            self.file.write(format.header)
+            return
+        with path.open(encoding="utf-8", newline="") as file:
+            before = file.readline()
+        if before != format.header:
+            raise ValueError(f"{path} has different columns from this run: choose another folder.")
+
+    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows, all of them or none, and sync the file."""
+        self.file.write(self.format.lines(records))
+        self.file.sync()
+
+
+def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Put an apostrophe before the cells that a spreadsheet would read as a formula."""
+    return {
+        name: f"'{cell}" if str(cell).startswith(FORMULA) and not _is_numbers(cell) else cell
+        for name, cell in record.items()
+    }
+
+
+def _is_numbers(cell: Any) -> bool:
+    """Return whether a cell holds nothing but numbers separated by spaces."""
+    try:
+        return all(abs(float(part)) < float("inf") for part in str(cell).split())
+    except ValueError:
+        return False
+
+
+def csv_options(dialect: Dialect) -> dict[str, Any]:
+    """Return the options of `explanation.files.write_csv` for a table in this dialect."""
+    return {
+        "sep": dialect.separator,
+        "decimal": dialect.decimal,
+        "byte_order_mark": dialect.byte_order_mark,
+    }
+
+
+def rows_in(path: Path, separator: str = ",") -> set[int]:
+    """Return the row numbers in a CSV file, after dropping an incomplete last line from it."""
+    if not path.exists():
+        return set()
+    place_of(path)
+    whole = 0
+    with path.open("r+b") as lines:
+        for line in lines:
+            whole += len(line) if line.endswith(b"\n") else 0
+        lines.truncate(whole)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            records = csv.DictReader(file, delimiter=separator)
+            return {int(record["row"]) for record in records}
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged ({error}): choose another folder.") from error
+
+
+def with_items(record: str, items: Mapping[str, str]) -> str:
+    """Add data items at the end of a record of an SD file."""
+    body, end, _ = record.rpartition("$$$$")
+    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in items.items() if text]
+    return f"{body}{''.join(lines)}{end}\n" if end else record
+
+
+def _item_name(name: str) -> str:
+    """Replace the characters in a name that would end the line of a data item."""
+    return re.sub(r"[<>\r\n]", "_", name)
+
+
+def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
+    """Open an SD file for appending, after dropping what follows the last record of its rows.
+
+    Args:
+        path: the SD file.
+        seen: the numbers of the rows that the file should hold.
+
+    Raises:
+        ValueError: the record of a row is missing.
+    """
+    missing, kept = set(seen), 0
+    if path.exists():
+        for end, row in _records(path):
+            if row in seen:
+                kept = end
+                missing.discard(row)
+    if missing:
+        raise ValueError(f"{path} has lost row {min(missing)}: choose another folder.")
+    if path.exists():
+        with path.open("r+b") as file:
+            file.truncate(kept)
+    return Appended(path)
+
+
+def _records(path: Path) -> Iterator[tuple[int, int | None]]:
+    """Yield the end of each complete record of an SD file, in bytes, and its row number."""
+    lines: list[bytes] = []
+    with path.open("rb") as file:
+        end = 0
+        for line in file:
+            end += len(line)
+            lines.append(line)
+            if line == RECORD_END:
+                match = ROW.search(b"".join(lines))
+                yield end, int(match[1]) if match else None
+                lines = []
+
+
+def csv_to_parquet(
+    table: Path, path: Path, columns: Mapping[str, type], dialect: Dialect = DEFAULT
+) -> None:
+    """Write the rows of a CSV file as Parquet, with the types of its columns.
+
+    A column of type `list` holds numbers separated by spaces.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), list: pa.string()}
+    types = {name: kinds[kind] for name, kind in columns.items()}
+    lists = [name for name, kind in columns.items() if kind is list]
+    numbers = pa.list_(pa.float32())
+    schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
+    as_typed = pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal)
+    as_cut = pa_csv.ParseOptions(delimiter=dialect.separator)
+    with (
+        atomic_write(path, "wb") as file,
+        pa_csv.open_csv(table, parse_options=as_cut, convert_options=as_typed) as rows,
+        pq.ParquetWriter(file, schema) as writer,
+    ):
+        for batch in rows:
+            read = pa.Table.from_batches([batch])
+            for name in lists:
+                texts = (t.replace(dialect.decimal, ".") for t in read[name].to_pylist())
+                values = [[float(v) for v in text.split()] for text in texts]
+                place = read.schema.get_field_index(name)
+                read = read.set_column(place, name, pa.array(values, numbers))
+            writer.write_table(read)

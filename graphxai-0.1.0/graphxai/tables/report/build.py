@@ -1,0 +1,181 @@
+"""Explain a table of molecules, and write one HTML file that shows them."""
+
+import os
+import warnings
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from graphxai.api import OneOrMoreModels
+from graphxai.chemistry.counterfactuals import Goal
+from graphxai.chemistry.profile_text import read_profile
+from graphxai.contract.intervals import require_level
+from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers import get_explainer
+from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.learning.informativeness import uninformative
+from graphxai.runtime.settings import accepts
+from graphxai.runtime.threads import workers_for
+from graphxai.runtime.writing import place_of, write_whole
+from graphxai.tables.batches import require_molecules
+from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
+
+from .cards import Cards, CardSettings, make_cards
+from .choice import in_full
+from .contents import model_card, page_data
+from .full_cards import FullCardSettings, make_full_cards, measurements_for, measurements_of
+from .measured import note_on_other_tasks
+from .molecules import ReportSource, report_source
+from .page import render
+from .properties import SeveralModels
+
+
+class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
+    """The path of a report, which a notebook shows as a link."""
+
+    def _repr_html_(self) -> str:
+        address = quote(os.path.relpath(self).replace(os.sep, "/"))
+        return f'<a href="{escape(address)}" target="_blank" rel="noopener">{escape(self.name)}</a>'
+
+
+@accepts(ReportSettings)
+def report(
+    model: OneOrMoreModels,
+    inputs: Any,
+    out: str | Path = "report.html",
+    method: Method = "lrp",
+    *,
+    settings: ReportSettings,
+    progress: bool | None = None,
+) -> ReportFile:
+    """Explain molecules and write one self-contained HTML file, which opens offline.
+
+    Some molecules get a full card, with other methods, every sign of trust, and counterfactuals.
+    They are the molecules with the strongest atoms, the least trust, activity cliffs and outliers
+    (see `choice.in_full`). `towards` is what the model should predict for counterfactuals, as in
+    `graphxai.counterfactuals`.
+
+    A list may have `names`, and a file may have a `name_column` and columns of `measured` values.
+    Rows that cannot be used are listed in the report. A warning, also on the page, counts measured
+    values that are not understood, and names tasks that were measured but not explained. The page
+    is the same for any number of `workers`, see `graphxai.explain`.
+
+    With several models, the first one explains the molecules. Each card shows all properties with
+    their intervals and how near the molecule is to each training set, the full card also what each
+    model sees, and the `goal` how desirable the molecule is (see `gx.profile`).
+
+    Args:
+        model: a model from `load`, or its name, or a list of these.
+        inputs: the file of a table, or SMILES or RDKit molecules.
+        out: the HTML file to write.
+        method: see `methods()`.
+        settings: the keywords of `ReportSettings`.
+        progress: whether to show a bar. By default it is shown only on a terminal.
+
+    Raises:
+        ValueError: no row can be used, there are too many rows, `out` is not .html, the model does
+            not offer what `towards` says, or it does not read molecules.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{out}: a report is a web page; name it .html.")
+    panel = ModelPanel.of(model)
+    first, several = panel.models[0], None
+    if is_several(model) or settings.goal:
+        several = _several(panel, settings)
+    elif settings.towards is not None:
+        Goal.of(settings.towards, first)
+    explainer = get_explainer(method)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    place_of(out)
+
+    source = report_source(inputs, first.config.tasks, settings)
+    level, training = require_level(settings.level), training_set_of(first)
+    how = CardSettings(first, training, explainer, settings.target, level, several)
+    workers = workers_for(first, settings.workers)
+    cards = make_cards(how, source, workers, progress)
+    _require_molecules(cards, source)
+    chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
+    full_settings = _full_card_settings(how, cards, settings)
+    full = make_full_cards(full_settings, cards, chosen, workers, progress)
+    notes = _notes(first, cards, source)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    title = settings.title or f"{', '.join(panel.names)}: {source.name}"
+    data = page_data(
+        first,
+        explainer,
+        cards,
+        full,
+        chosen,
+        title=title,
+        source=source.name,
+        notes=notes,
+        measured=source.measured,
+        dialect=source.dialect,
+        several=several,
+    )
+    return ReportFile(write_whole(out, render(data, title, model_card(first))))
+
+
+def _several(panel: ModelPanel, settings: ReportSettings) -> SeveralModels:
+    """Return the models of a report with several properties.
+
+    Raises ValueError if one reads no molecules, or the goal is not understood.
+    """
+    for model in panel.models:
+        require_molecules(model)
+    if settings.goal:
+        read_profile(panel, settings.goal)
+    if settings.towards is not None:
+        if settings.goal:
+            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
+        Goal.of(settings.towards, panel.models[0])
+    return SeveralModels(panel, settings.goal, require_level(settings.level))
+
+
+def _require_molecules(cards: Cards, source: ReportSource) -> None:
+    """Raise ValueError if no molecule can be explained, with the reason for the first one."""
+    if cards.molecules:
+        return
+    why = f": {cards.rejected[0].reason}" if cards.rejected else ""
+    if source.total == 1 and not source.is_file:
+        raise ValueError(f"the molecule cannot be explained{why}")
+    raise ValueError(f"no molecule in {source.name} can be explained{why}")
+
+
+def _full_card_settings(
+    how: CardSettings, cards: Cards, settings: ReportSettings
+) -> FullCardSettings:
+    """Decide how full cards are made, and find the measured values for counterfactuals."""
+    compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
+    count, towards = max(0, settings.counterfactuals), settings.towards
+    measured = measurements_for(how.model, cards.molecules, towards) if count else None
+    return FullCardSettings(how, compared, count, towards, measured)
+
+
+def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
+    """Return what the page and warnings say about odd measured values and useless intervals."""
+    explained = cards.molecules[-1].explanation.prediction.task
+    (task,) = (task for task in model.config.tasks if task.name == explained)
+    measured = None
+    if task.kind == "regression":
+        measured = measurements_of(model, cards.molecules, task.name)
+    doubt = "" if measured is None else measured.doubt(task)
+    notes = (*source.measured.notes, doubt, note_on_other_tasks(source.measured, explained))
+    guesses = uninformative(model.origin.metadata.get("coverage"))
+    return [*_note_on_size(len(cards.molecules)), *filter(None, notes), *guesses]
+
+
+def _note_on_size(molecules: int) -> list[str]:
+    """Say what a long page leaves out and how it behaves, or return [] for a short one."""
+    if molecules <= SMOOTH:
+        return []
+    return [
+        f"This page shows {molecules:,} of up to {LARGEST_TABLE:,} molecules. With more than"
+        f" {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the first"
+        f" {SMOOTH:,} alone: a limit makes it shorter."
+    ]

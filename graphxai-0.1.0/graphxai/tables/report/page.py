@@ -1,0 +1,104 @@
+"""Make one HTML file from template, style, script and data, where only our script can run.
+
+The data are a block of JSON without a single `<`. The script inserts text as nothing but text. A
+content security policy allows exactly this script and style, by their hashes, and no network.
+"""
+
+import html
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+from graphxai.explanation.html import security_policy
+
+SCRIPTS = (  # the order matters, because each file uses constants of those before it
+    *("draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
+    *("measured.js", "map.js", "detail.js", "start.js"),
+)
+FORBIDDEN = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
+
+def render(data: dict[str, Any], title: str, card: str) -> str:
+    """Make the page as HTML, from data (JSON values), a title and a model card (Markdown)."""
+    folder = files(__package__)
+    style, template = (
+        (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
+    )
+    script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    parts = {
+        "POLICY": html.escape(security_policy(style, script)),
+        "TITLE": html.escape(title),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": embedded(data),
+        "CARD": card_html(card),
+    }
+    # A single pass fills all placeholders, so that inserted text is not searched for them.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+
+
+def embedded(data: Any) -> str:
+    """Return JSON that is safe inside an HTML script: no `<`, `>`, `&` or line separators."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character, escape in FORBIDDEN.items():
+        text = text.replace(character, escape)
+    return text.encode("utf-8", "replace").decode()  # a lone surrogate is not valid UTF-8
+
+
+def card_html(markdown: str) -> str:
+    """Turn a model card into HTML with headings, paragraphs, tables, lists and code.
+
+    Everything else is escaped.
+    """
+    blocks = re.split(r"\n\s*\n", markdown.replace("\r\n", "\n").strip("\n"))
+    return "\n".join(_block(block) for block in blocks if block.strip())
+
+
+def _block(block: str) -> str:
+    lines, headings = block.split("\n"), []
+    while lines and (heading := re.match(r"(#{1,6})\s+(.*)", lines[0])):
+        level = min(len(heading[1]) + 2, 6)  # below the page's own headings
+        headings.append(f"<h{level}>{_inline(heading[2])}</h{level}>")
+        lines = lines[1:]
+    return "".join(headings) + (_body("\n".join(lines)) if any(lines) else "")
+
+
+def _body(block: str) -> str:
+    """Turn a block without headings into HTML: a table, a list, code or a paragraph."""
+    lines = block.split("\n")
+    if all(line.startswith("    ") for line in lines):
+        return f"<pre>{html.escape(block)}</pre>"
+    if len(lines) > 1 and all(line.lstrip().startswith("|") for line in lines):
+        return _table(lines)
+    if all(re.match(r"\s*[*-] ", line) or line.startswith("  ") for line in lines):
+        items = re.split(r"(?m)^\s*[*-] ", block)[1:]
+        return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+    return f"<p>{_inline(block)}</p>"
+
+
+def _table(lines: list[str]) -> str:
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    head, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", c) for c in row)]
+    return (
+        f"<table><thead>{_cells(head, 'th')}</thead><tbody>"
+        + "".join(_cells(row, "td") for row in body)
+        + "</tbody></table>"
+    )
+
+
+def _cells(row: list[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in row) + "</tr>"
+
+
+def _inline(text: str) -> str:
+    """Escape text, and turn `code` and **bold** into HTML."""
+    safe = html.escape(text.strip())
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)

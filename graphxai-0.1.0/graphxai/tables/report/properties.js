@@ -1,0 +1,51 @@
+/* Several properties: what each model predicts and sees, and how desirable that is. */
+
+const DOMAINS = { "training compound": "known", near: "good", edge: "caution", far: "warning", unknown: "unknown" };
+const WHERE = { "training compound": "training compound", near: "near training", edge: "edge of training", far: "far from training", unknown: "training unknown" };
+const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
+const isWished = () => Boolean(data.several?.goals.length);
+
+/* The properties on a card of the grid: a line for each, with a mark for how near the training set is. */
+function propertyLines(molecule) {
+  if (!data.several) return "";
+  const lines = molecule.properties.map((property, k) => {
+    const [text, , near, sentence] = property || ["not readable", "", "", ""];
+    return element("li", { title: sentence }, element("span", { class: `dot ${DOMAINS[near] || ""}` }), `${data.several.names[k]} ${text}`);
+  });
+  if (isWished()) lines.unshift(element("li", {}, element("strong", {}, `desirability ${hundredths(molecule.desirability)}`)));
+  return element("ul", { class: "properties" }, ...lines);
+}
+
+/* The table of all properties in the dialog. */
+function propertyTable(molecule) {
+  if (!data.several) return "";
+  const heads = ["Property", "Predicted", "Training set", ...(isWished() ? ["Desirability"] : [])];
+  const rows = molecule.properties.map((property, k) => {
+    const name = element("th", { scope: "row" }, data.several.names[k]);
+    if (!property) return element("tr", {}, name, element("td", { colspan: heads.length - 1 }, "not readable for this model"));
+    const [text, range, near, sentence, desirability] = property;
+    return element("tr", {}, name, element("td", {}, text, range ? ` (${range})` : ""),
+      element("td", { title: sentence }, near ? badge(DOMAINS[near], WHERE[near]) : ""),
+      ...(isWished() ? [element("td", { class: "number" }, desirability === null ? "" : hundredths(desirability))] : []));
+  });
+  const joined = isWished() ? [element("tr", { class: "sum" }, element("th", { scope: "row", colspan: 3 }, "together"), element("td", { class: "number" }, hundredths(molecule.desirability)))] : [];
+  return element("div", { class: "block" }, element("h3", {}, "All properties"), element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)))),
+    element("tbody", {}, ...rows, ...joined))),
+  ...(isWished() ? [element("details", { class: "note" }, element("summary", {}, "How desirability is counted"), element("ul", {}, ...data.several.goals.map((line) => element("li", {}, line))))] : []));
+}
+
+/* The molecule as every model sees it, each in its own colour scale. */
+function viewsOf(molecule) {
+  if (!data.several || !molecule.views.length) return "";
+  const first = { model: data.several.models[0], target: molecule.target, legend: molecule.legend, r: molecule.r, equivalent: molecule.equivalent, bonds: molecule.bonds };
+  const figures = [first, ...molecule.views].map((view) => {
+    const limit = Math.max(...view.r.map(Math.abs)) || 1;
+    const words = `${view.model}: ${view.target}`;
+    return element("figure", {}, dialogPicture({ picture: view.draw || molecule.draw, relevance: averaged(view, view.r), bonds: view.bonds, limit }, { "aria-label": `Atoms coloured by relevance for ${words}` }),
+      element("figcaption", {}, element("strong", {}, words), ` \u00b7 full colour at ${written(limit, limit, data.method)}, ${view.legend[1]}`));
+  });
+  return element("div", { class: "block" }, element("h3", {}, "What each model sees"),
+    element("p", { class: "note" }, "Models differ in their units, so each has its own colour scale."), element("div", { class: "methods" }, ...figures));
+}
+

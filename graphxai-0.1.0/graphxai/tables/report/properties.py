@@ -1,0 +1,174 @@
+"""Say for a card what several models predict of the molecule, and what each of them sees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphxai.chemistry.desirability import PropertyProfile
+from graphxai.chemistry.profile_text import read_profile
+from graphxai.contract.inputs import Input, prepare_each
+from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers import Explainer
+from graphxai.explanation.compute.explaining import explanations_or_errors
+from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.predicting import predictions_or_errors
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction
+from graphxai.tables.panel_batch import panel_cells, panel_columns
+from graphxai.visualization.text import minus_signs
+
+from .drawing import drawing
+from .molecules import ReportRow
+from .records import bonds_record, rounded
+
+
+@dataclass(frozen=True)
+class SeveralModels:
+    """The models of a report with several properties, the first of which explains the cards.
+
+    Attributes:
+        panel: the models.
+        goal: what is wished for their properties, as it was written, or "".
+        level: how often the predictions' intervals and sets of classes should hold.
+    """
+
+    panel: ModelPanel
+    goal: str
+    level: float
+
+    @property
+    def profile(self) -> PropertyProfile | None:
+        """What is wished, or None."""
+        return read_profile(self.panel, self.goal) if self.goal else None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of all properties in the table that the page exports."""
+        return list(panel_columns(self.panel, self.profile))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the page says about the models and the goals."""
+        profile = self.profile
+        goals = [] if profile is None else profile.explanation.split("\n")
+        names = [each.name for each in self.panel.properties]
+        return {"names": names, "models": list(self.panel.names), "goals": goals}
+
+
+def properties_of_cards(
+    several: SeveralModels,
+    explainer: Explainer,
+    rows: Sequence[ReportRow],
+    explained: Mapping[int, Explanation],
+) -> dict[int, dict[str, Any]]:
+    """Return, by row number, what the cards of explained molecules show of all properties.
+
+    Args:
+        several: the models.
+        explainer: the method.
+        rows: the molecules.
+        explained: the explanations by the first model.
+    """
+    wanted = [row for row in rows if row.number in explained]
+    outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
+    outcomes += [_outcomes(model, explainer, wanted) for model in several.panel.models[1:]]
+    return {row.number: _content(several, row.number, outcomes) for row in wanted}
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What one model says about a molecule; the explanation is None if the method does not fit."""
+
+    predictions: Sequence[Prediction]
+    explanation: Explanation | None
+
+
+def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> dict[int, _Outcome]:
+    """Predict and explain molecules by one model, without those that it cannot use."""
+    items = prepare_each(model, [row.value for row in rows], Exception)
+    pairs = zip(rows, items, strict=True)
+    prepared = [(row.number, item) for row, item in pairs if isinstance(item, Input)]
+    training = training_set_of(model)
+    try:
+        computed = explanations_or_errors(model, prepared, explainer, training=training)
+        return {
+            number: _Outcome(explanation.predictions, explanation)
+            for number, explanation in computed
+            if not isinstance(explanation, Exception)
+        }
+    except Exception:  # the method does not fit this model, whose predictions are still of use
+        predicted = predictions_or_errors(model, prepared, training=training)
+        return {
+            number: _Outcome(predictions, None)
+            for number, predictions in predicted
+            if not isinstance(predictions, Exception)
+        }
+
+
+def _content(
+    several: SeveralModels, number: int, outcomes: Sequence[Mapping[int, _Outcome]]
+) -> dict[str, Any]:
+    """Return what the card of one molecule shows."""
+    of_molecule = [each.get(number) for each in outcomes]
+    predictions = several.panel.merged(
+        [
+            None if each is None else {p.task: p.at(several.level) for p in each.predictions}
+            for each in of_molecule
+        ]
+    )
+    assert predictions is not None  # the first model has explained it
+    profile = several.profile
+    score = None if profile is None else profile.score(predictions)
+    parts = {} if score is None else {part.goal.of.name: part for part in score.parts}
+    shown = []
+    for each in several.panel.properties:
+        prediction, part = predictions.get(each.name), parts.get(each.name)
+        desirability = None if part is None else part.desirability
+        shown.append(None if prediction is None else _shown(prediction, desirability))
+    first = of_molecule[0]
+    views = [
+        _view(name, each.explanation, first.explanation if first else None)
+        for name, each in zip(several.panel.names, of_molecule, strict=True)
+        if each is not None and each.explanation is not None
+    ]
+    cells = panel_cells(predictions, score)
+    return {
+        "properties": shown,
+        "desirability": None if score is None else score.overall,
+        "views": views[1:],
+        "cells": [cells.get(name, "") for name in several.columns],
+    }
+
+
+def _shown(prediction: Prediction, desirability: float | None) -> list[Any]:
+    """Return a property's prediction, interval, nearness (word, sentence), desirability and value.
+
+    The value, by which a table is sorted, is that of the second class, or of the predicted one.
+    """
+    near = prediction.nearness
+    words = ["", ""] if near is None else [near.word, near.sentence]
+    shares = list(prediction.probabilities.values())
+    value = prediction.value
+    if value is None:
+        value = shares[1] if len(shares) == 2 else max(shares)
+    text = minus_signs(str(prediction)), minus_signs(prediction.range)
+    return [*text, *words, desirability, rounded([value])[0]]
+
+
+def _view(name: str, explanation: Explanation | None, first: Explanation | None) -> dict[str, Any]:
+    """Return what one model sees: the relevance of its target at each atom.
+
+    The drawing is left out if the first model reads the same molecule.
+    """
+    assert explanation is not None
+    content = {
+        "model": name,
+        "target": explanation.subject,
+        "legend": list(explanation.legend),
+        "r": rounded(explanation.relevance),
+        "equivalent": explanation.equivalent,
+        **bonds_record(explanation),
+    }
+    same = first is not None and first.smiles == explanation.smiles
+    return content if same else content | {"draw": drawing(explanation.atoms())}

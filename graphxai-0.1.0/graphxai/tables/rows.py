@@ -1,0 +1,157 @@
+"""Read the rows of a table in chunks, and give them to a function here or in other processes."""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.molecules import MAX_QUOTED
+from graphxai.datasets.tables.table import Table, open_table
+from graphxai.explanation.files import one_line
+from graphxai.runtime.workers import LostItem, map_in_processes
+
+from .batches import NamedRejectedRow
+
+CHUNK = 128  # how many rows are read, explained and written at a time
+
+
+class TableRow(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        number: the number of the row.
+        smiles: the structure.
+        name: the compound's name, or None if the table has no column for it.
+        problem: why the row cannot be read, or "".
+        others: the cells of the other columns, see `RowSource.others`.
+    """
+
+    number: int
+    smiles: str
+    name: str | None
+    problem: str = ""
+    others: tuple[str, ...] = ()
+
+
+Result: TypeAlias = tuple[TableRow, Any]
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """A table, and the columns that are read from its rows.
+
+    Attributes:
+        table: the table.
+        name_column: the column with the names of compounds, or None.
+    """
+
+    table: Table
+    name_column: str | None = None
+
+    @classmethod
+    def of(
+        cls, path: str | Path, smiles_column: str | None, name_column: str | None
+    ) -> "RowSource":
+        """Open a table, or raise ValueError if it does not have these columns."""
+        table = open_table(path, smiles_column)
+        table.structures  # noqa: B018 (raises an error that says what is missing)
+        return cls(table, None if name_column is None else table.column(name_column))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns without structures and names, which outputs repeat."""
+        taken = (self.table.structures.name, self.name_column)
+        columns = self.table.columns
+        return tuple(n for n in columns if n not in taken and columns.count(n) == 1)
+
+    def headings(self, written: Collection[str]) -> dict[str, str]:
+        """Name the other columns so that they differ from the `written` columns of an output."""
+        headings: dict[str, str] = {}
+        for name in self.others:
+            heading = name
+            while heading in written or heading in headings.values():
+                heading = f"input {heading}"
+            headings[name] = heading
+        return headings
+
+    def chunks(self, skip: Collection[int] = ()) -> Iterator[list[TableRow]]:
+        """Yield the rows, `CHUNK` at a time, except chunks with all rows in `skip`."""
+        structures, named, others = self.table.structures.name, self.name_column, self.others
+        columns = [structures, *others] if named is None else [structures, named, *others]
+        records = self.table.records(columns)
+        while chunk := list(islice(records, CHUNK)):
+            if all(record.number in skip for record in chunk):
+                continue
+            yield [
+                TableRow(
+                    number,
+                    cells[structures],
+                    None if named is None else cells[named],
+                    problem,
+                    tuple(cells[name] for name in others),
+                )
+                for number, cells, problem in chunk
+            ]
+
+
+def other_cells(row: TableRow, headings: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of a row's other columns, by their headings in an output."""
+    return dict(zip(headings.values(), map(one_line, row.others), strict=True))
+
+
+def map_rows(
+    batch: Callable[..., list[Any]],
+    chunks: Iterable[list[TableRow]],
+    rejected: Callable[[NamedRejectedRow], Any],
+    workers: int | None,
+    total: int,
+) -> Generator[list[Result], None, None]:
+    """Yield each chunk of rows, with what a batch function makes of each of them, in order.
+
+    Args:
+        batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
+        chunks: the rows, chunk by chunk.
+        rejected: makes the result of a row that cannot be read, or that made its process end.
+        workers: the number of processes, see `runtime.workers.map_in_processes`.
+        total: roughly the number of rows.
+    """
+    work = partial(_results_of, batch, rejected)
+    with closing(map_in_processes(work, chunks, workers, total)) as done:
+        for parts in done:
+            results_by_place: dict[int, Result] = {}
+            for rows, places, results in parts:
+                if isinstance(results, LostItem):
+                    results = [rejected(_without_result(rows[0], results.reason))]
+                pairs = zip(rows, results, strict=True)
+                results_by_place |= dict(zip(places, pairs, strict=True))
+            yield [results_by_place[place] for place in sorted(results_by_place)]
+
+
+def _results_of(
+    batch: Callable[..., list[Any]],
+    rejected: Callable[[NamedRejectedRow], Any],
+    rows: Sequence[TableRow],
+) -> list[Any]:
+    """Call a batch function, such as `ExplainBatch`, on the rows that could be read.
+
+    The other rows are rejected, in their places.
+    """
+    usable = [row for row in rows if not row.problem]
+    results: Iterator[Any] = iter(())
+    if usable:
+        names = None if usable[0].name is None else [one_line(row.name or "") for row in usable]
+        results = iter(batch([row.smiles for row in usable], [row.number for row in usable], names))
+    return [
+        rejected(_without_result(row, row.problem)) if row.problem else next(results)
+        for row in rows
+    ]
+
+
+def _without_result(row: TableRow, reason: str) -> NamedRejectedRow:
+    return NamedRejectedRow(
+        row.number, shortened(row.smiles, MAX_QUOTED), reason, one_line(row.name or "")
+    )

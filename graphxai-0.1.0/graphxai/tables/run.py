@@ -1,0 +1,318 @@
+"""Explain or predict every row of a table in a stream that can restart and reports bad rows.
+
+A run folder holds
+
+* `explanations.csv`, with one row per molecule;
+* `rejected.csv`, with the rows that were left out and the reason;
+* `run.json`, with the hash of the table, model, weights, method, target and pictures;
+* `pictures/`;
+* on request, `explanations.sdf`, and `explanations.parquet`, which is converted from the CSV file
+  at the end of the run.
+
+Rows are written and synced in chunks, which are numbered from the top of the table. So a run that
+was interrupted continues to the same files, byte for byte.
+
+If the table has a column of names, each file holds the names of the compounds. Both tables also
+have all other columns of the input. They are written like the input, with its separator, its
+decimal mark, and the byte-order mark by which Excel knows UTF-8.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from graphxai.contract.intervals import LEVEL
+from graphxai.datasets.molecules import RejectedRow
+from graphxai.datasets.training_set import training_set_of
+from graphxai.explainers import Explainer
+from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.runtime.progress import Progress, no_progress
+from graphxai.runtime.settings import accepts
+from graphxai.runtime.writing import folder_at
+
+from .batches import (
+    ExplainBatch,
+    ExplainedRow,
+    NamedRejectedRow,
+    PredictBatch,
+    rejected_cells,
+    require_molecules,
+)
+from .files import CsvFormat, with_items
+from .panel_batch import PredictPanelBatch
+from .rows import RowSource, TableRow, map_rows, other_cells
+from .run_folder import open_run, require_formats
+from .settings import ExplanationSettings, PredictionSettings, RowSettings
+
+IDENTIFYING = ("row", "name", "smiles")
+KEPT_REASONS = 100  # how many rejected rows `predict_table` returns
+
+
+@dataclass(frozen=True)
+class TableCounts:
+    """How many rows a run has done.
+
+    Attributes:
+        done: how many rows have a result.
+        rejected: how many rows were left out.
+        earlier: how many rows an earlier run had done.
+        nearness: how many rows have each word for their nearness to the training set.
+    """
+
+    done: int = 0
+    rejected: int = 0
+    earlier: int = 0
+    nearness: Mapping[str, int] = field(default_factory=dict)
+
+
+@accepts(ExplanationSettings)
+def explain_table(
+    model: Model,
+    path: str | Path,
+    folder: str | Path,
+    explainer: Explainer,
+    *,
+    settings: ExplanationSettings,
+    progress: Progress = no_progress,
+) -> TableCounts:
+    """Explain each molecule of a table into `folder`, with the files that the module lists.
+
+    A row that cannot be read, explained, drawn or written is rejected, and the run goes on. An SD
+    file holds each name as a title of one line. A resumed run begins after the rows that an earlier
+    run with the same settings wrote. The files are the same for any number of processes.
+
+    Args:
+        model: the model.
+        path: the table.
+        folder: the folder of the run.
+        explainer: the method.
+        settings: the keywords of `ExplanationSettings`.
+        progress: is called with the number of rows done since the last call.
+
+    Raises:
+        FileExistsError: there are results but `resume` is off, or files of another origin.
+        ValueError: the results come from a different run, or a format is unknown.
+        ImportError: Parquet is wanted, but pyarrow is not installed.
+        OSError: a file cannot be written, or another run uses the folder.
+    """
+    batch = ExplainBatch(
+        model,
+        explainer,
+        settings.target,
+        settings.pictures,
+        "sdf" in settings.formats,
+        settings.level,
+    )
+    require_molecules(model)
+    require_formats(settings.formats)
+    folder, named = folder_at(folder), settings.name_column is not None
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    description = _description(model, source, explainer, settings)
+    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
+    rejected, nearness = 0, Counter[str]()
+    with open_run(folder, description, outputs.done, outputs.rejected, settings) as files:
+        batch.check()
+        progress(len(files.finished))
+        chunks = source.chunks(files.finished)
+        lost = partial(rejected_cells, named=named)
+        total = source.table.count() - len(files.finished)
+        with closing(map_rows(batch, chunks, lost, settings.workers, total)) as results:
+            for chunk in results:
+                rows = [
+                    outputs.cells(row, result)
+                    for row, result in chunk
+                    if row.number not in files.finished
+                ]
+                files.write(rows)
+                rejected += sum("reason" in row for row in rows)
+                nearness.update(row["training_set"] for row in rows if "reason" not in row)
+                progress(len(rows))
+        if "parquet" in settings.formats:
+            files.write_parquet()
+    return TableCounts(nearness.total(), rejected, len(files.finished), nearness)
+
+
+@accepts(RowSettings)
+def explain_rows(
+    model: Model,
+    path: str | Path,
+    explainer: Explainer,
+    *,
+    settings: RowSettings,
+    skip: Collection[int] = (),
+) -> Generator[ExplainedRow | NamedRejectedRow, None, None]:
+    """Explain the rows of a table except those in `skip`, and yield them in order.
+
+    The keywords are those of `RowSettings`. Rows are explained in batches, by processes that end
+    with the generator. A row that cannot be explained is rejected. An error that concerns every
+    molecule is raised.
+    """
+    batch = ExplainBatch(model, explainer, settings.target)
+    batch.check()
+    training = training_set_of(model)
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    total = source.table.count() - len(skip)
+    results = map_rows(batch.explanations, source.chunks(skip), _itself, settings.workers, total)
+    with closing(results):
+        for _, row in chain.from_iterable(results):
+            if isinstance(row, ExplainedRow):
+                set_nearness(row.explanation, training)
+            if row.row not in skip:
+                yield row
+
+
+@accepts(PredictionSettings)
+def predict_table(
+    model: "Model | Sequence[Model]",
+    path: str | Path,
+    out: TextIO,
+    *,
+    settings: PredictionSettings,
+    goal: str = "",
+    rejected: TextIO | None = None,
+    progress: Progress = no_progress,
+) -> tuple[TableCounts, list[RejectedRow]]:
+    """Predict each molecule of a table, write CSV to `out`, and return the first rows left out.
+
+    The keywords are those of `PredictionSettings`. Several models predict one row, in which each
+    property has an interval and a nearness to the training set.
+
+    Args:
+        model: a model, or a list of models.
+        path: the table.
+        out: the file to write.
+        goal: what is wished for the properties, as `gx.profile` reads it. Each row then says how
+            desirable it is. Needs a list of models.
+        rejected: a file for the rows that were left out, with the reasons, or None.
+    """
+    batch = _predict_batch(model, goal, settings.level)
+    named = settings.name_column is not None
+    source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
+    chunks = source.chunks()
+    first = list(islice(chunks, 1))  # a damaged file raises before anything is written
+    out.write(outputs.done.header)
+    if rejected is not None:
+        rejected.write(outputs.rejected.header)
+    left_out: list[RejectedRow] = []
+    nearness, refused = Counter[str](), 0
+    lost = partial(rejected_cells, named=named)
+    total = source.table.count()
+    with closing(map_rows(batch, chain(first, chunks), lost, settings.workers, total)) as results:
+        for chunk in results:
+            rows = [outputs.cells(row, result) for row, result in chunk]
+            done = [row for row in rows if "reason" not in row]
+            failed = [row for row in rows if "reason" in row]
+            out.write(outputs.done.lines(done))
+            if rejected is not None:
+                rejected.write(outputs.rejected.lines(failed))
+            nearness.update(row.get("training_set", "") for row in done)
+            refused += len(failed)
+            for row in failed[: max(0, KEPT_REASONS - len(left_out))]:
+                left_out.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
+            progress(len(rows))
+    return TableCounts(nearness.total(), refused, nearness=nearness), left_out
+
+
+def _predict_batch(
+    model: "Model | Sequence[Model]", goal: str, level: float
+) -> PredictBatch | PredictPanelBatch:
+    """Return what predicts the rows. Raises ValueError if a model does not read molecules."""
+    models = list(model) if isinstance(model, Sequence) else [model]
+    for each in models:
+        require_molecules(each)
+    if not isinstance(model, Sequence):
+        return PredictBatch(model, level)
+    batch = PredictPanelBatch(tuple(models), goal, level)
+    batch.columns()  # raises an error if the goal is not understood
+    return batch
+
+
+@accepts(RowSettings)
+def largest_relevance(
+    model: Model,
+    path: str | Path,
+    explainer: Explainer,
+    *,
+    settings: RowSettings,
+    progress: Progress = no_progress,
+) -> float:
+    """Return the largest |relevance| of any atom in a table, for a shared colour scale."""
+    largest = 0.0
+    with closing(explain_rows(model, path, explainer, settings=settings)) as rows:
+        for row in rows:
+            if isinstance(row, ExplainedRow):
+                largest = max(largest, float(abs(row.explanation.relevance).max()))
+            progress(1)
+    return largest
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """How the rows of a table and their results are written.
+
+    Attributes:
+        headings: the names of the table's other columns in the outputs.
+        done: how rows with a result are written.
+        rejected: how rows that were left out are written.
+    """
+
+    headings: Mapping[str, str]
+    done: CsvFormat
+    rejected: CsvFormat
+
+    @classmethod
+    def of(cls, source: RowSource, columns: Mapping[str, type], excel_safe: bool) -> "_Outputs":
+        """Put the table's other columns after those that identify a row."""
+        headings = source.headings({*columns, "reason"})
+        first = {name: kind for name, kind in columns.items() if name in IDENTIFYING}
+        others = dict.fromkeys(headings.values(), str)
+        look = source.table.dialect, excel_safe
+        done = CsvFormat({**first, **others, **columns}, *look)
+        return cls(headings, done, CsvFormat({**first, **others, "reason": str}, *look))
+
+    def cells(self, row: TableRow, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the cells of a row with its result, also for its record of an SD file."""
+        others = other_cells(row, self.headings)
+        cells = others | dict(result)
+        if "record" in cells:
+            cells["record"] = with_items(cells["record"], others)
+        return cells
+
+
+def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
+    """Return the row itself. Other processes need a function with a name."""
+    return row
+
+
+def _description(
+    model: Model, source: RowSource, explainer: Explainer, settings: ExplanationSettings
+) -> dict[str, Any]:
+    """Describe a run for `run.json` by everything that must be the same to resume it."""
+    return {
+        "table": _digest(source.table.path),
+        "smiles_column": source.table.structures.name,
+        "name_column": source.name_column,
+        "model": model.origin.name,
+        "sha256": model.origin.sha256,
+        "method": explainer.name,
+        "target": None if settings.target is None else str(settings.target),
+        "pictures": None if settings.pictures is None else asdict(settings.pictures),
+        "sdf": True if "sdf" in settings.formats else None,
+        "level": None if settings.level == LEVEL else settings.level,
+        "excel_safe": settings.excel_safe or None,
+        "standardise": standardisation_of(model),
+    }
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a table."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,294 @@
+"""Draw fragments coloured by their summed relevance, in their molecule or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .color import Scale, finite, signed_alike
+from .frame import (
+    BAR_ROOM,
+    MARGIN,
+    SMALLEST_ROOM,
+    color_bar,
+    document,
+    heading,
+    too_small,
+)
+from .molecule import structure
+from .text import draw_text, escape, fit_text, number, text_width
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+Listed = tuple[str, Sequence[int], float]  # the name, the atoms, and the relevance
+
+_RADIUS, _BAND = 0.36, 0.46  # an atom's disc and the width of a bond's band, in bond lengths
+_EDGE = 1.4  # the outline around a fragment, in pixels
+_OUTLINE, _GREY = "#7a7a7a", "#555555"
+_LIST_WIDTH = 250.0  # in pixels
+_ROW = 24.0  # the height of a row of the list, in pixels
+_FREE = 22.0  # the space around a single fragment, in pixels
+_FRAGMENT_SIZE = (180.0, 120.0)  # the width and height of its picture, in pixels
+_TAG = 8.5  # the radius of the circle around a number, in pixels
+
+
+def fragments_svg(
+    mol: Mol,
+    fragments: Sequence[Listed],
+    *,
+    scale: Scale | float | None = None,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 840,
+    height: float = 480,
+    palette: str = "red-blue",
+) -> str:
+    """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
+
+    Args:
+        mol: any RDKit molecule.
+        fragments: the name, atom indices and summed relevance of each fragment. No atom is in two
+            fragments.
+        scale: the colours. By default they are fitted to the sums.
+        title, subtitle: plain text above the molecule.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels. The list takes 250 of the width.
+        palette: one of `PALETTES`, if `scale` is not given.
+
+    Raises:
+        ValueError: a sum is not finite, or the picture is too small.
+    """
+
+    def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
+        drawing, points, bond = structure(mol, room)
+        areas = [
+            _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
+            for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
+        ]
+        tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
+        return (
+            f'<g class="fragments">{"".join(areas)}</g>'
+            f'<g class="structure" pointer-events="none">{drawing}</g>{tags}'
+        )
+
+    return parts_page(
+        fragments, drawn, "Fragments coloured by relevance", scale=scale, title=title,
+        subtitle=subtitle, legend=legend, width=width, height=height, palette=palette,
+    )  # fmt: skip
+
+
+def parts_page(
+    parts: Sequence[Listed],
+    drawn: Callable[[tuple[float, float], Sequence[str], Scale], str],
+    untitled: str,
+    *,
+    scale: Scale | float | None,
+    title: str,
+    subtitle: str,
+    legend: Sequence[str],
+    width: float,
+    height: float,
+    palette: str,
+    dark_tags: bool = False,
+) -> str:
+    """Draw what has parts as SVG, beside a numbered list of the parts.
+
+    Args:
+        parts: the name, members and summed relevance of each part.
+        drawn: draws them in a room of pixels, given the colour of each part and the scale.
+        untitled: the title for screen readers if there is no other.
+        scale, title, subtitle, legend, width, height, palette: as for `fragments_svg`.
+        dark_tags: whether the numbers of the parts are in dark circles.
+    """
+    sums = finite([relevance for *_, relevance in parts])
+    scale = Scale.chosen(scale, sums, palette=palette)
+    head, top = heading(title, subtitle, width)
+    bottom = height - BAR_ROOM
+    room = (width - _LIST_WIDTH - 3 * MARGIN, bottom - top - 2 * MARGIN)
+    if min(room) < SMALLEST_ROOM:
+        least = (SMALLEST_ROOM + width - room[0], SMALLEST_ROOM + height - room[1])
+        raise too_small((width, height), least)
+    x, y = MARGIN, top + MARGIN
+    listed_at = (width - _LIST_WIDTH - MARGIN, y)
+    body = (
+        f'{head}<g transform="translate({number(x)} {number(y)})">'
+        f"{drawn(room, scale.hex(sums), scale)}</g>"
+        f"{_list(parts, scale, listed_at, bottom - y, dark_tags)}"
+        f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
+    )
+    text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in parts)
+    return document(
+        width,
+        height,
+        body,
+        title=title.strip() or untitled,
+        description=f"{subtitle.strip()}. {text}.".removeprefix(". "),
+    )
+
+
+def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None = None) -> str:
+    """Draw one fragment as a small SVG in the colour of its relevance.
+
+    Args:
+        smiles: the fragment, with `*` where it is bonded to the rest of the molecule.
+        relevance: the fragment's summed relevance.
+        scale: the colours, which the pictures of a table share. By default the colour is full.
+
+    Raises:
+        ValueError: the SMILES cannot be read or the relevance is not finite.
+    """
+    from rdkit import Chem
+
+    relaxed = Chem.SmilesParserParams()
+    relaxed.sanitize = False  # type: ignore[assignment]
+    mol = Chem.MolFromSmiles(smiles) or Chem.MolFromSmiles(smiles, relaxed)
+    if mol is None:
+        raise ValueError(f"{smiles!r} is not a fragment that RDKit can read.")
+    scale = Scale.chosen(scale, [relevance])
+    color = scale.hex(finite(relevance))[0]
+    width, height = _FRAGMENT_SIZE
+    room = (width - 2 * _FREE, height - 2 * _FREE)
+    drawing, points, bond = structure(mol, room)
+    bonded_atoms = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
+    note = f"{smiles}: {scale.text(relevance)}"
+    area = _area(mol, bonded_atoms, points, bond, color, note)
+    body = (
+        f'<g transform="translate({number(_FREE)} {number(_FREE)})">{area}'
+        f'<g class="structure" pointer-events="none">{drawing}</g></g>'
+    )
+    return document(width, height, body, title=smiles, description=note)
+
+
+def _area(
+    mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
+) -> str:
+    """Draw a fragment as discs for atoms, bands for bonds, and filled rings.
+
+    The shapes are drawn twice, first a little larger as the outline, then in their colour.
+    """
+    rings = "".join(
+        "M" + "L".join(_at(points[i]) for i in ring) + "Z"
+        for ring in mol.GetRingInfo().AtomRings()
+        if atoms.issuperset(ring)
+    )
+    lines = "".join(
+        f"M{_at(points[bond.GetBeginAtomIdx()])}L{_at(points[bond.GetEndAtomIdx()])}"
+        for bond in mol.GetBonds()
+        if bond.GetBeginAtomIdx() in atoms and bond.GetEndAtomIdx() in atoms
+    )
+
+    def shape(fill: str, edge: float) -> str:
+        radius = number(bond_px * _RADIUS + edge)
+        discs = "".join(
+            f'<circle cx="{number(points[i][0])}" cy="{number(points[i][1])}" r="{radius}"/>'
+            for i in sorted(atoms)
+        )
+        bands = (
+            f'<path d="{lines}" fill="none" stroke="{fill}"'
+            f' stroke-width="{number(bond_px * _BAND + 2 * edge)}"/>'
+            if lines
+            else ""
+        )
+        inside = f'<path d="{rings}"/>' if rings else ""
+        return f'<g fill="{fill}">{inside}{bands}{discs}</g>'
+
+    return f"<g><title>{escape(note)}</title>{shape(_OUTLINE, _EDGE)}{shape(color, 0)}</g>"
+
+
+def _at(point: NDArray[np.float64]) -> str:
+    return f"{number(point[0])} {number(point[1])}"
+
+
+def _tags(
+    mol: Mol,
+    fragments: Iterable[Sequence[int]],
+    points: NDArray[np.float64],
+    bond_px: float,
+    room: tuple[float, float],
+) -> str:
+    """Draw a numbered circle beside each fragment, where the drawing leaves the most room."""
+    middles = [
+        (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
+        for bond in mol.GetBonds()
+    ]
+    taken = [*points, *middles]
+    rings = [set(ring) for ring in mol.GetRingInfo().AtomRings()] if mol.GetNumAtoms() else []
+    parts = []
+    for place, atoms in enumerate(fragments, start=1):
+        centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(atoms)]
+        at = free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
+        taken.append(at)
+        parts.append(numbered_tag(place, float(at[0]), float(at[1])))
+    return "".join(parts)
+
+
+def free_place(
+    fragment_points: NDArray[np.float64],
+    centres: list[NDArray[np.float64]],
+    taken: NDArray[np.float64],
+    bond_px: float,
+    room: tuple[float, float],
+) -> NDArray[np.float64]:
+    """Return the place farthest from all that is drawn, in a ring's centre or around an atom."""
+    angles = np.arange(16) * np.pi / 8
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
+    around = (fragment_points[:, None] + circle).reshape(-1, 2)
+    candidates = np.vstack([*(centre[None] for centre in centres), around])
+    low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
+    clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
+    clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
+    enough = np.minimum(clearance, 0.8 * bond_px)  # with this much room, a ring's centre wins
+    freest: NDArray[np.float64] = candidates[int(enough.argmax())]
+    return freest
+
+
+def numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
+    """Draw a small circle with a number, white or dark."""
+    ink, fill = ("#ffffff", "#333333") if dark else ("#000000", "#ffffff")
+    text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True, color=ink)
+    return (
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(_TAG)}" fill="{fill}"'
+        f' stroke="{_OUTLINE}" stroke-width="1"/>{text}'
+    )
+
+
+def _list(
+    fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float, dark: bool
+) -> str:
+    """Draw the number, colour, name and sum of each fragment in a list.
+
+    If there is not enough room, the weakest fragments share a row.
+    """
+    rows = max(int(height // _ROW), 2)
+    room = len(fragments) if len(fragments) <= rows else rows - 1
+    strongest = sorted(range(len(fragments)), key=lambda k: -abs(fragments[k][2]))
+    sums = [relevance for *_, relevance in fragments]
+    hidden = strongest[room:]
+    values = signed_alike([*sums, sum(sums[k] for k in hidden)])
+    values = [text.removeprefix("+") for text in values] if scale.one_sided else values
+    colors = scale.hex(sums)
+    parts, left, y = [], at[0], at[1] + _ROW / 2
+    for k in sorted(strongest[:room]):
+        parts.append(numbered_tag(k + 1, left + _TAG, y, dark))
+        parts.append(
+            f'<rect x="{number(left + 24)}" y="{number(y - 7)}" width="14" height="14" rx="3"'
+            f' fill="{colors[k]}" stroke="{_OUTLINE}" stroke-width="1"/>'
+        )
+        parts.append(_row_text(fragments[k][0], values[k], left + 46, y))
+        y += _ROW
+    if hidden:
+        parts.append(_row_text(f"and {len(hidden)} weaker ones", values[-1], left + 46, y))
+    return f'<g class="list">{"".join(parts)}</g>'
+
+
+def _row_text(name: str, value: str, x: float, y: float) -> str:
+    room = _LIST_WIDTH - 46 - text_width(value, 13) - 10
+    text, size = fit_text(name, 13, room, smallest=10)
+    return draw_text(text, x, y + 4.5, size) + draw_text(
+        value, x + _LIST_WIDTH - 46, y + 4.5, 13, anchor="end", color=_GREY
+    )

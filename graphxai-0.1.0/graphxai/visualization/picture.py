@@ -1,0 +1,98 @@
+"""The options that all pictures of a graph share: their words, size and colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, cleandoc, signature
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from .color import Scale
+
+__all__ = ["PictureOptions", "with_picture_options"]
+
+ARGUMENT = "picture"  # of the drawing functions, in whose place a user gives the options
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """The words, size and colours of a picture.
+
+    Attributes:
+        scale: the colours, which several pictures can share. By default they are fitted to this
+            picture.
+        palette: one of `PALETTES`, if `scale` is not given.
+        title, subtitle: plain text above the drawing.
+        note: plain text below the drawing.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels.
+        color_bar: whether to draw the bar. A grid may have one for all panels.
+    """
+
+    scale: Scale | float | None = None
+    palette: str = "red-blue"
+    title: str = ""
+    subtitle: str = ""
+    note: str = ""
+    legend: Sequence[str] = ("against", "for")
+    width: float = 640
+    height: float = 480
+    color_bar: bool = True
+
+    def scale_for(self, *relevances: ArrayLike) -> Scale:
+        """Return the colours, fitted to these relevances unless the user chose others.
+
+        Raises:
+            ValueError: there is no such palette, or the limit of the colours is not above 0.
+        """
+        return Scale.chosen(self.scale, *relevances, palette=self.palette)
+
+
+def with_picture_options(
+    defaults: PictureOptions = PictureOptions(),
+) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Let users of a drawing function give the fields of `PictureOptions` as keywords.
+
+    The function takes them as one value, `picture`. In the signature and the docstring that users
+    see, the fields stand in its place.
+
+    Args:
+        defaults: the options that are used where a user gives none.
+    """
+    shared = [
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, each.name),
+            annotation=each.type,
+        )
+        for each in fields(PictureOptions)
+    ]
+    names = {each.name for each in shared}
+
+    def decorated(draw: Callable[..., str]) -> Callable[..., str]:
+        @wraps(draw)
+        def draw_with_options(*args: Any, **options: Any) -> str:
+            chosen = {name: options.pop(name) for name in names & set(options)}
+            return draw(*args, **options, **{ARGUMENT: replace(defaults, **chosen)})
+
+        declared = signature(draw)
+        others = [each for name, each in declared.parameters.items() if name != ARGUMENT]
+        seen = declared.replace(parameters=[*others, *shared])
+        draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
+        del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
+        draw_with_options.__doc__ = _with_options_described(draw.__doc__ or "")
+        return draw_with_options
+
+    return decorated
+
+
+def _with_options_described(text: str) -> str:
+    """Put the descriptions of the options where a docstring describes `picture`."""
+    described = cleandoc(PictureOptions.__doc__ or "").partition("Attributes:\n")[2]
+    lines = cleandoc(text).splitlines(keepends=True)
+    place = next(k for k, line in enumerate(lines) if line.startswith(f"    {ARGUMENT}: "))
+    return "".join([*lines[:place], f"{described}\n", *lines[place + 1 :]])

@@ -1,0 +1,43 @@
+"""Graphormer (Ying et al., NeurIPS 2021) with detachable attention and LayerNorm."""
+
+from typing import TYPE_CHECKING
+
+from graphxai.runtime.lazy import lazily
+
+if TYPE_CHECKING:  # the list of public names
+    from .checkpoint import CONFIG as CONFIG
+    from .checkpoint import PRETRAINED as PRETRAINED
+    from .checkpoint import TO_START as TO_START
+    from .checkpoint import CheckpointError as CheckpointError
+    from .checkpoint import fill as fill
+    from .checkpoint import is_published as is_published
+    from .checkpoint import load_checkpoint as load_checkpoint
+    from .checkpoint import locate as locate
+    from .checkpoint import only_starts as only_starts
+    from .checkpoint import pretrained_names as pretrained_names
+    from .checkpoint import read_weights as read_weights
+    from .checkpoint import require_purpose as require_purpose
+    from .checkpoint import save_checkpoint as save_checkpoint
+    from .config import GraphormerConfig as GraphormerConfig
+    from .convert import load_huggingface as load_huggingface
+    from .encoding import NODE_LABELS as NODE_LABELS
+    from .encoding import StructureEncoding as StructureEncoding
+    from .encoding import collate as collate
+    from .ensemble import Ensemble as Ensemble
+    from .ensemble import LoadedModel as LoadedModel
+    from .ensemble import checkpoint_digest as checkpoint_digest
+    from .ensemble import is_ensemble as is_ensemble
+    from .ensemble import load_ensemble as load_ensemble
+    from .ensemble import members_of as members_of
+    from .ensemble import save_ensemble as save_ensemble
+    from .ensemble import set_standardisation as set_standardisation
+    from .inputs import prepare as prepare
+    from .inputs import reading_of as reading_of
+    from .loading import load_model as load_model
+    from .mean_node import measure_mean_node as measure_mean_node
+    from .model import Graphormer as Graphormer
+    from .names import ModelName as ModelName
+    from .nodes import NodeGraphormer as NodeGraphormer
+    from .nodes import graphormer as graphormer
+
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -1,0 +1,375 @@
+"""A Graphormer's forward and backward pass in explicit matrix products, without autograd.
+
+`run` computes the outputs and keeps just what the backward pass needs. `PassWithGradient.back`
+takes the gradient of f_c from the outputs to the tokens and collects the shares of the ledger on
+its way. Both follow `rules.conservative` and equal autograd up to rounding, for the models and the
+rules that `applies` accepts.
+
+Work is saved in three places. No gradient is computed for factors that are constant. The constants
+of a LayerNorm are multiplied into the weight of the linear map behind it. The last layer needs no
+keys and values, because only the graph token's row is read. With a head's query q and the tokens x,
+
+    softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai.rules.conservative import Rules
+from graphxai.rules.relevance_shares import (
+    PassWithGradient,
+    RelevanceShares,
+    share_of_structure,
+)
+from graphxai.rules.remainders import passed_to_logits, through_softmax
+
+from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
+from .model import Graphormer, TransformHead
+from .original_encoder import has_original_encoder
+
+# The rules that `run` follows: each field of `Rules` may have this value or its default. Autograd
+# runs under any other rule, such as one that was added later, so that the rule acts.
+RULES_FOLLOWED = Rules(attention=True, layernorm=True, activation="ratio", products=True)
+_KEPT = 2**24  # a layer with more attention weights computes them again in the backward pass
+
+
+def applies(model: object, rules: Rules) -> TypeGuard[Graphormer]:
+    """Return whether `run` computes what the model computes, and follows all of these rules."""
+    return follows(rules) and has_original_encoder(model)
+
+
+def follows(rules: Rules) -> bool:
+    """Return whether `run` follows all of these rules."""
+    default = Rules()
+    return type(rules) is Rules and all(
+        value in (getattr(default, name), getattr(RULES_FOLLOWED, name))
+        for name, value in vars(rules).items()
+    )
+
+
+@dataclass(eq=False)
+class _RunningShares:
+    """What a backward pass has collected so far.
+
+    Args:
+        rules: the rules in force.
+        biases: the share (B,) of the additive parameters.
+        structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
+        remainders: the relevance that each operation creates or loses, (B,) by name.
+    """
+
+    rules: Rules
+    biases: Tensor  # (B,)
+    structure: Tensor | None  # (B, H, T, T)
+    remainders: dict[str, Tensor] = field(default_factory=dict)
+
+    def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
+        """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
+        self.biases += (gradient.sum(1) * bias).sum(1)
+
+    def add_remainder(self, name: str, remainder: Tensor) -> None:
+        """Add the remainder (B,) of one operation."""
+        before = self.remainders.get(name)
+        self.remainders[name] = remainder if before is None else before + remainder
+
+    def shared(self, gradient: Tensor) -> Tensor:
+        """Return the gradient at one factor of a product: half of it under the rule `products`."""
+        return gradient.div_(2) if self.rules.products else gradient
+
+    def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
+        """Pass the gradient at attention (B, H, T, T) back to its logits."""
+        to_logits, arriving = through_softmax(attention, gradient)
+        if self.structure is not None:
+            self.structure[:, :, : attention.shape[2]] += to_logits
+        if not self.rules.attention:
+            passed_on = passed_to_logits(attention, to_logits)
+            self.add_remainder("softmax", arriving - passed_on)
+            if not self.rules.products:  # `run` adds the share of the structure
+                self.add_remainder("products", -arriving - passed_on)
+        return to_logits
+
+
+# A function from the gradient at a step's output to the gradient at its input.
+Back: TypeAlias = Callable[[Tensor, _RunningShares], Tensor]
+# A function from the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to the
+# gradient at the x that y was computed from. The weight is (O, D) or (B, O, D).
+BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
+
+
+@torch.no_grad()
+def run(
+    model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
+) -> PassWithGradient:
+    """Compute the outputs of tokens (B, T, D), and prepare the backward pass.
+
+    It is only for models that `applies` to, under rules that it `follows`.
+
+    Args:
+        model: the Graphormer.
+        tokens: the tokens (B, T, D) that enter the first layer.
+        bias: the structural bias (B, H, T, T).
+        rules: the rules in force.
+        structure: whether to return the gradient at the structural bias even where attention is
+            constant. It then arrives there in each layer, but flows no further.
+    """
+    inside = structure or not rules.attention
+    steps: list[Back] = []
+    x = tokens
+    for layer in model.layers:
+        assert isinstance(layer, EncoderLayer)
+        x, step = _layer(layer, x, bias, rules, inside, last=layer is model.layers[-1])
+        steps.append(step)
+    outputs, step = _read_out(model, x, rules)
+    steps.append(step)
+
+    @torch.no_grad()
+    def back(weights: Tensor) -> RelevanceShares:
+        to_structure = torch.zeros_like(bias) if inside else None
+        ledger = _RunningShares(rules, weights.new_zeros(len(weights)), to_structure)
+        gradient = weights[:, None]  # (B, 1, num_outputs)
+        for step in reversed(steps):
+            gradient = step(gradient, ledger)
+        if "products" in ledger.remainders and to_structure is not None:
+            ledger.add_remainder("products", share_of_structure(bias, to_structure))
+        return RelevanceShares(gradient, ledger.biases, to_structure, ledger.remainders)
+
+    return PassWithGradient(outputs[:, 0], back)
+
+
+def _layer(
+    layer: EncoderLayer, x: Tensor, bias: Tensor, rules: Rules, inside: bool, last: bool
+) -> tuple[Tensor, Back]:
+    """Compute a layer's tokens (B, T, D), or only the graph token (B, 1, D) in the last layer."""
+    attend = _attend_from_graph_token if last else _attend
+    kept = x[:, :1] if last else x
+    after_attention: BackBehind = _directly
+    after_ffn: BackBehind = _directly
+    if layer.pre_layernorm:
+        y, behind = _norm(layer.attention_norm, x, rules)
+        middle, through_attention = attend(layer.attention, y, behind, bias, rules, inside)
+        y, behind = _norm(layer.ffn_norm, middle.add_(kept), rules)
+        out, through_ffn = _feed(layer.ffn, y, behind, rules)
+        out += middle
+    else:
+        middle, through_attention = attend(layer.attention, x, _directly, bias, rules, inside)
+        middle, after_attention = _norm(layer.attention_norm, middle.add_(kept), rules)
+        out, through_ffn = _feed(layer.ffn, middle, _directly, rules)
+        out, after_ffn = _norm(layer.ffn_norm, out.add_(middle), rules)
+
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        gradient = after_ffn(gradient, None, ledger)
+        gradient = through_ffn(gradient, ledger).add_(gradient)
+        gradient = after_attention(gradient, None, ledger)
+        to_x = through_attention(gradient, ledger)
+        to_x[:, : gradient.shape[1]] += gradient
+        return to_x
+
+    return out, back
+
+
+def _directly(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
+    """Pass the gradient back where x enters unchanged, without a LayerNorm."""
+    return gradient if weight is None else gradient @ weight
+
+
+def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]:
+    """Compute LayerNorm of x (B, Q, D), and prepare the backward pass to x."""
+    shape = x.shape[-1:]
+    y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
+    if rules.layernorm:
+
+        def with_constant_scale(
+            gradient: Tensor, weight: Tensor | None, ledger: _RunningShares
+        ) -> Tensor:
+            if weight is None:
+                ledger.add_bias(norm.bias, gradient)
+                gradient = gradient * norm.weight
+                return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
+            ledger.add_bias(weight @ norm.bias, gradient)
+            weight = weight * norm.weight  # it is small: centred and scaled here
+            return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
+
+        return y, with_constant_scale
+
+    def back(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
+        gradient = _directly(gradient, weight, ledger).contiguous()
+        ledger.add_bias(norm.bias, gradient)
+        to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, shape, mean, scale, norm.weight, norm.bias, [True, False, False]
+        )
+        arriving = _dot(y - norm.bias, gradient)
+        ledger.add_remainder("LayerNorm", arriving - _dot(x, to_x))
+        return to_x
+
+    return y, back
+
+
+def _attend(
+    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
+) -> tuple[Tensor, Back]:
+    """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
+    maps = part.query, part.key, part.value
+    weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
+    q, k, v = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1)).unbind(2)
+    q = (q * part.scale).transpose(1, 2).contiguous()  # (B, H, T, d)
+    k = k.permute(0, 2, 3, 1).contiguous()  # (B, H, d, T)
+    v = v.transpose(1, 2).contiguous()
+
+    def weights() -> Tensor:
+        logits = (q @ k).add_(bias)  # (B, H, T, T)
+        return torch.softmax(logits, dim=-1, out=logits)
+
+    attention = weights()
+    out = _linear(part.output, _join(attention @ v))
+    kept = attention if attention.numel() <= _KEPT else None
+    del attention
+
+    def to_values(
+        attention: Tensor, gradient: Tensor, ledger: _RunningShares
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradients (B, H, T, d) at `A v` and at v."""
+        ledger.add_bias(part.output.bias, gradient)
+        mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
+        mixed = mixed.transpose(1, 2).contiguous()
+        return mixed, ledger.shared(attention.mT @ mixed)
+
+    if not inside:
+
+        def back_to_values(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+            _, values = to_values(weights() if kept is None else kept, gradient, ledger)
+            joined = _join(values)
+            ledger.add_bias(part.value.bias, joined)
+            return behind(joined, part.value.weight, ledger)
+
+        return out, back_to_values
+
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        attention = weights() if kept is None else kept
+        mixed, values = to_values(attention, gradient, ledger)
+        to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
+        if rules.attention:
+            joined = _join(values)
+            ledger.add_bias(part.value.bias, joined)
+            return behind(joined, part.value.weight, ledger)
+        queries = ledger.shared(to_logits @ k.mT).mul_(part.scale)
+        keys = ledger.shared(to_logits.mT @ q)
+        joined = torch.cat([_join(queries), _join(keys), _join(values)], dim=-1)
+        ledger.add_bias(shift, joined)
+        return behind(joined, weight, ledger)
+
+    return out, back
+
+
+def _join(x: Tensor) -> Tensor:
+    """Put the heads of x (B, H, T, d) side by side, (B, T, D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _attend_from_graph_token(
+    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
+) -> tuple[Tensor, Back]:
+    """Attend from the graph token (B, 1, D), and prepare the backward pass beyond x."""
+    heads = part.heads
+    key, value = (m.weight.unflatten(0, (heads, -1)) for m in (part.key, part.value))  # (H, d, D)
+    q = (
+        _linear(part.query, x[:, 0]).mul_(part.scale).unflatten(-1, (heads, -1)).transpose(0, 1)
+    )  # (H, B, d)
+    asked = (q @ key).transpose(0, 1)  # (B, H, D): the direction that each head looks for
+    attention = torch.softmax(asked @ x.mT + bias[:, :, 0], dim=-1)  # (B, H, T)
+    mixed = (attention @ x).transpose(0, 1) @ value.mT  # (H, B, d)
+    out = _linear(part.output, mixed.transpose(0, 1).flatten(1) + part.value.bias)[:, None]
+
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        ledger.add_bias(part.output.bias, gradient)
+        mixed = ledger.shared(gradient @ part.output.weight)  # (B, 1, D)
+        ledger.add_bias(part.value.bias, mixed)
+        mixed = mixed.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, 1, d)
+        read = (mixed[:, :, 0].transpose(0, 1) @ value).transpose(0, 1)  # (B, H, D)
+        if not inside:
+            return behind(attention.mT, read, ledger)
+        from_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
+        to_attention = (read @ x.mT)[:, :, None] + from_bias  # (B, H, 1, T)
+        to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
+        if rules.attention:
+            return behind(attention.mT, read, ledger)
+        # The key's bias adds the same to all logits of a row, whose gradients sum to zero.
+        to_q = ledger.shared((to_logits @ x).transpose(0, 1) @ key.mT).mul_(part.scale)
+        to_q = to_q.transpose(0, 1).flatten(1)[:, None]  # (B, 1, D)
+        ledger.add_bias(part.query.bias, to_q)
+        token = torch.zeros_like(attention[:, :1])  # as a column it selects the graph token's row
+        token[..., 0] = 1.0
+        columns = torch.cat([attention, ledger.shared(to_logits), token], dim=1).mT
+        rows = torch.cat([read, asked, to_q @ part.query.weight], dim=1)  # (B, 2 H + 1, D)
+        return behind(columns, rows, ledger)
+
+    return out, back
+
+
+def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tuple[Tensor, Back]:
+    """Apply the feed-forward map to x (B, Q, D), and prepare the backward pass beyond x."""
+    active, through = _activate(_linear(part.expand, x), rules)
+
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        ledger.add_bias(part.contract.bias, gradient)
+        inner = through(gradient @ part.contract.weight, ledger)
+        ledger.add_bias(part.expand.bias, inner)
+        return behind(inner, part.expand.weight, ledger)
+
+    return _linear(part.contract, active), back
+
+
+def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
+    """Compute GELU of x (B, Q, D), and prepare the backward pass to x."""
+    if rules.activation == "ratio":
+        ratio = (x * math.sqrt(0.5)).erf_().add_(1.0).mul_(0.5)
+        return x * ratio, lambda gradient, _: gradient * ratio
+    y = F.gelu(x)
+
+    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        to_x = torch.ops.aten.gelu_backward(gradient, x)
+        ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, to_x))
+        return to_x
+
+    return y, back
+
+
+def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
+    """Compute the outputs (B, 1, num_outputs) of the graph token x (B, 1, D), and the way back."""
+    head = model.head
+    behind: BackBehind = _directly
+    if model.final_norm is not None:
+        x, behind = _norm(model.final_norm, x, rules)
+    if isinstance(head, Linear):
+
+        def back_through_linear(weights: Tensor, ledger: _RunningShares) -> Tensor:
+            ledger.add_bias(head.bias, weights)
+            return behind(weights, head.weight, ledger)
+
+        return _linear(head, x), back_through_linear
+    assert isinstance(head, TransformHead)
+    active, through = _activate(_linear(head.transform, x), rules)
+    y, behind_head = _norm(head.norm, active, rules)
+
+    def back(weights: Tensor, ledger: _RunningShares) -> Tensor:
+        ledger.add_bias(head.bias.expand(weights.shape[-1]), weights)
+        inner = through(behind_head(weights, head.output.weight, ledger), ledger)
+        ledger.add_bias(head.transform.bias, inner)
+        return behind(inner, head.transform.weight, ledger)
+
+    return _linear(head.output, y) + head.bias, back
+
+
+def _linear(part: nn.Linear, x: Tensor) -> Tensor:
+    """Apply the map itself, because a caller could record a call of the module."""
+    return F.linear(x, part.weight, part.bias)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """Compute `sum x y` (B,) of each graph, for x and y (B, Q, D)."""
+    return torch.linalg.vecdot(x, y).sum(1)

@@ -1,0 +1,389 @@
+"""Read and write checkpoints: folders with `config.json`, `model.safetensors` and a model card.
+
+Nothing is unpickled. Every error names the file, and the key if there is one.
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
+from torch import Tensor
+
+from graphxai.contract.checkpoint_error import CheckpointError as CheckpointError
+from graphxai.contract.intervals import Conformal, from_json, to_json
+from graphxai.contract.model import Origin
+from graphxai.contract.tasks import TaskSet
+from graphxai.runtime.reading import regular_file, small_file
+from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.weight_types import FLOAT_DTYPES
+from graphxai.runtime.writing import folder_at, json_text, write_whole
+
+from .config import GraphormerConfig
+from .model import Graphormer
+from .nodes import graphormer
+
+FORMAT = "graphxai-graphormer"
+ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+MEAN_NODE = "mean_node.safetensors"
+CONFORMAL = "conformal.json"
+TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
+PRETRAINED = Path(__file__).parent / "pretrained"
+SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
+INVALID = (  # what a configuration that makes no sense can raise
+    AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
+
+
+class HasOrigin(Protocol):
+    """Anything that was loaded from a checkpoint."""
+
+    origin: Origin
+
+
+Stored = TypeVar("Stored", bound=HasOrigin)
+
+
+def save_checkpoint(
+    model: Graphormer,
+    folder: str | Path,
+    *,
+    card: str = "",
+    metadata: dict[str, Any] | None = None,
+) -> Path:
+    """Write model, metadata (JSON values) and model card (Markdown) to `folder`.
+
+    If the model has a mean node, or conformal scores, each is written to a file of its own.
+    """
+    folder = folder_at(folder)
+    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
+    save_mean_node(model, folder)
+    save_conformal(model.conformal, folder, weights_digest(folder))
+    content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
+    write_whole(folder / CONFIG, json_text(content))
+    write_whole(folder / CARD, card or "# Graphormer\n")
+    return folder
+
+
+def load_checkpoint(folder: str | Path) -> Graphormer:
+    """Return the model in a checkpoint folder, on the CPU and in eval mode.
+
+    `model.origin` says where the model came from.
+
+    Raises:
+        CheckpointError: a file is missing, corrupt or truncated, or does not fit the others.
+    """
+    folder = Path(folder)
+    content = read_config(folder)
+    if content.get("format") != FORMAT:
+        published = " Read a published Graphormer with load_huggingface(folder)."
+        hint = published if is_published(folder) else ""
+        if content.get("format") == ENSEMBLE:
+            hint = (
+                f" It is an ensemble: name one of its members, such as {folder / 'members' / '0'}."
+            )
+        raise CheckpointError(f"{folder / CONFIG}: 'format' is not {FORMAT!r}.{hint}")
+    shapes = read_shapes(folder)
+    try:
+        config = GraphormerConfig.from_dict(content["model"])
+        outline = outlined(config, shapes)
+    except INVALID as error:
+        raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
+    require_shapes(shapes_of(outline), shapes, folder / WEIGHTS)
+    model = with_memory(outline)
+    tensors, digest = read_weights(folder)
+    fill(model, tensors, folder / WEIGHTS)
+    model.mean_node = _read_mean_node(model, folder, digest)
+    model.conformal = read_conformal(model.config, folder, digest)
+    metadata = content.get("metadata")
+    model.origin = Origin(
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
+    return model.eval()
+
+
+def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
+    """Write the model's mean node, if it has one, with the SHA-256 of the weights beside it."""
+    path = folder / MEAN_NODE
+    if model.mean_node is None:
+        path.unlink(missing_ok=True)
+        return None
+    digest = weights_digest(folder)
+    mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
+    write_whole(path, save(mean, metadata={"format": FORMAT, "sha256": digest}))
+    return path
+
+
+def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> Path | None:
+    """Write conformal scores by task, if there are any, with the SHA-256 of their weights."""
+    path = folder / CONFORMAL
+    if not scores:
+        path.unlink(missing_ok=True)
+        return None
+    content = {"format": FORMAT, "sha256": digest, "tasks": to_json(scores)}
+    return write_whole(path, json.dumps(content) + "\n")
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of the weights in a folder."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+
+
+def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
+    """Read the scores that were measured with the weights of this SHA-256, if there are any."""
+    path = folder / CONFORMAL
+    if not path.exists():
+        return {}
+    content = _read_object(path)
+    try:
+        scores = from_json(content.get("tasks"), config)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
+    return scores if content.get("sha256") == digest else {}
+
+
+def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
+    """Read the mean node (F, D) that was measured with the weights of this SHA-256, if any."""
+    path = folder / MEAN_NODE
+    if not path.is_file():
+        return None
+    rows = 1 if model.embedding_norm is not None else len(model.feature_names)
+    shape = (rows, model.config.hidden_dim)
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = file.get_slice("mean_node").get_shape()
+            if tuple(stored) != shape:
+                raise ValueError(f"its shape is {tuple(stored)}, not {shape}")
+            mean: Tensor = file.get_tensor("mean_node")
+            measured_on = (file.metadata() or {}).get("sha256")
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}; delete or replace it.") from error
+    if mean.dtype not in FLOAT_DTYPES or not torch.isfinite(mean).all():
+        raise CheckpointError(f"{path}: holds values that are not finite numbers.")
+    return mean.to(model.node_embedding.in_degree) if measured_on == digest else None
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a folder. The folder `model` of a run has the name of the run."""
+    path = folder.resolve()
+    return path.parent.name or path.name if path.name == "model" else path.name
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether `config.json` belongs to a published Graphormer (Hugging Face or v1.0)."""
+    content = read_config(folder)
+    return content.get("model_type") == "graphormer" or "n_layers" in content
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the JSON object in `config.json`."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder.")
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
+    return _read_object(path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object."""
+    try:
+        content = json.loads(small_file(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object.")
+    return content
+
+
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of all tensors from the header of `model.safetensors`."""
+    path = _weights_in(folder)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, *INVALID, OSError) as error:
+        raise _corrupt(path, error) from error
+
+
+def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of a model."""
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+
+
+def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Graphormer:
+    """Return a model to compare with its checkpoint. Unless it is small, it takes no memory.
+
+    Args:
+        config: the model's configuration.
+        stored: the shapes in its checkpoint. They limit the size of the model, since even the names
+            of a billion layers would fill the memory.
+
+    Raises:
+        ValueError: the model is larger than its checkpoint.
+    """
+    numbers = sum(math.prod(shape) for shape in stored.values())
+    sizes = {
+        "num_layers": config.num_layers * 16,  # parameters of a layer
+        "max_degree": config.max_degree,
+        "hidden_dim": config.hidden_dim,
+        "ffn_dim": config.ffn_dim,
+        "num_node_features": config.num_node_features,
+        "num_edge_features": config.num_edge_features,
+        "position_bands": config.position_bands**2,
+        "position_bias_bands": config.position_bias_bands**2,
+    }
+    limits = {"num_layers": len(stored)}
+    for name, size in sizes.items():
+        if size > limits.get(name, numbers):
+            raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
+    # A model without memory makes PyTorch import its compiler, which takes seconds. A small model
+    # with memory is made in milliseconds.
+    with torch.device("cpu" if _most_numbers(config) <= SMALL else "meta"):
+        return graphormer(config)
+
+
+def with_memory(outline: Graphormer) -> Graphormer:
+    """Return the outlined model with memory, on the CPU."""
+    with torch.device("cpu"):
+        is_outline = outline.node_embedding.in_degree.is_meta
+        return graphormer(outline.config) if is_outline else outline
+
+
+def _most_numbers(config: GraphormerConfig) -> int:
+    """Return an upper bound on a model's parameters, as if each matrix had the sum of all sizes."""
+    waves = sum((2 * n + 1) ** 2 for n in (config.position_bands, config.position_bias_bands))
+    width = config.hidden_dim + config.ffn_dim + config.max_degree + config.max_distance
+    width += sum(config.node_cardinalities) + sum(config.edge_cardinalities) + config.num_outputs
+    width += config.num_edge_features
+    width += (config.num_node_features + 1) * (waves + 3)
+    return width**2 * config.num_layers + config.num_hops * config.num_heads**2
+
+
+def _corrupt(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: corrupt or truncated ({error}); copy or download it again.")
+
+
+def _weights_in(folder: Path) -> Path:
+    """Return the file of the weights, or raise a CheckpointError if it cannot be opened."""
+    path = folder / WEIGHTS
+    if not path.exists():
+        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
+            p.name for p in folder.glob("*.pt*")
+        )
+        hint = (
+            f" {others[0]} is a pickle, which can run arbitrary code: convert it to safetensors"
+            " in an environment you trust."
+            if others
+            else ""
+        )
+        raise CheckpointError(f"{path}: no such file.{hint}")
+    try:
+        return regular_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """Return all tensors of `model.safetensors`, and the file's SHA-256."""
+    path = _weights_in(folder)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    try:
+        return load_tensors(raw), hashlib.sha256(raw).hexdigest()
+    except (SafetensorError, *INVALID) as error:
+        raise _corrupt(path, error) from error
+
+
+def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy tensors into the model's parameters, whose names and shapes must match."""
+    parameters = model.state_dict()
+    require_shapes(
+        shapes_of(model),
+        {key: tuple(value.shape) for key, value in tensors.items()},
+        path,
+    )
+    model.load_state_dict(
+        {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
+    )
+
+
+def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor as `dtype`, or raise a CheckpointError if a value is not a finite number."""
+    if value.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
+            " bits."
+        )
+    if not torch.isfinite(value).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
+    converted = value.to(dtype)
+    if dtype != value.dtype and not torch.isfinite(converted).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are too large for {dtype}.")
+    return converted
+
+
+def require_shapes(
+    expected: dict[str, tuple[int, ...]], stored: dict[str, tuple[int, ...]], path: Path
+) -> None:
+    """Raise CheckpointError unless a model and its checkpoint have the same names and shapes."""
+    missing = sorted(set(expected) - set(stored))
+    surplus = sorted(set(stored) - set(expected))
+    if missing or surplus:
+        text = [f"missing key {missing[0]!r}"] if missing else []
+        text += [f"unexpected key {surplus[0]!r}"] if surplus else []
+        more = len(missing) + len(surplus) - len(text)
+        raise CheckpointError(
+            f"{path}: does not fit {CONFIG}: {', '.join(text)}"
+            + (f" and {more} more." if more else ".")
+        )
+    for key, shape in stored.items():
+        if shape != expected[key]:
+            raise CheckpointError(
+                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {expected[key]}."
+            )
+
+
+def only_starts(model: Stored) -> bool:
+    """Return whether a model has only weights to start training from."""
+    return bool(model.origin.metadata.get("summary") == TO_START)
+
+
+def require_purpose(model: Stored) -> Stored:
+    """Return the model, or raise a ValueError if it has only weights to start training from."""
+    if only_starts(model):
+        raise ValueError(
+            f"{model.origin.name!r} has only weights to start training from: choose a model with a"
+            " task (see `graphxai models`), or train one with `graphxai train`."
+        )
+    return model
+
+
+def pretrained_names() -> tuple[str, ...]:
+    """Return the names of the bundled checkpoints."""
+    return tuple(sorted(p.parent.name for p in PRETRAINED.glob(f"*/{CONFIG}")))
+
+
+def locate(name_or_folder: str | Path) -> Path:
+    """Return the folder of a bundled checkpoint, a given folder, or its `model` if it is a run."""
+    text = str(name_or_folder)
+    if text in pretrained_names():
+        return PRETRAINED / text
+    path = Path(name_or_folder)
+    if path.is_dir():
+        in_run = path / "model"
+        return in_run if not (path / CONFIG).exists() and (in_run / CONFIG).exists() else path
+    names = ", ".join(pretrained_names()) or "none"
+    raise CheckpointError(
+        f"{text!r} is neither a folder nor the name of a bundled model (these are: {names})."
+        f"{did_you_mean(text, pretrained_names())}"
+    )

@@ -1,0 +1,245 @@
+"""Encode what users pass in for a Graphormer: SMILES, RDKit molecules, images, PyG data."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from graphxai.contract.inputs import Input, InputError, check_edges, is_pillow, require_values
+from graphxai.datasets.graph import Graph, is_data
+
+from .config import GraphormerConfig
+from .encoding import StructureEncoding
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+CHIRALITY = 1  # column of OGB's features that depends on how the SMILES is written
+
+
+def prepare(config: GraphormerConfig, value: Any) -> Input:
+    """Encode one input for a model with this configuration.
+
+    Args:
+        config: the model's configuration.
+        value: an input of `explain`, or a molecule's `Graph`, which is not checked again.
+
+    Raises:
+        InputError: the input cannot be used.
+        ValueError: the reader of the data set cannot read the input.
+    """
+    (encoded,) = prepare_group(config, [value])
+    if isinstance(encoded, Exception):
+        raise encoded
+    return encoded
+
+
+def prepare_group(config: GraphormerConfig, values: list[Any]) -> Iterator[Input | Exception]:
+    """Encode inputs, featurising all molecules together. An unusable input gives its error."""
+    graphs = _molecular_graphs(config, values)
+    for position, value in enumerate(values):
+        try:
+            require_values(value)
+            encoded: Input | Exception = _encoded(config, value, graphs.get(position))
+        except Exception as error:
+            encoded = error
+        yield encoded
+
+
+def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, Any]:
+    """Return the graph of each SMILES or RDKit molecule, or its error, by position."""
+    if not config.reads_molecules:
+        return {}
+    from rdkit import Chem
+
+    from graphxai.datasets.molecules import molecule_graphs
+
+    molecules = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
+    graphs = molecule_graphs(molecules.values(), **reading_of(config))
+    return dict(zip(molecules, graphs, strict=True))
+
+
+def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
+    """Encode one input.
+
+    Args:
+        config: the model's configuration.
+        value: the input.
+        graph: the graph of a molecule, or its error; None for other inputs.
+    """
+    encode = StructureEncoding.from_config(config)
+    if isinstance(graph, Exception):
+        raise graph
+    if graph is not None:
+        return _molecule(encode.forward(graph), graph)
+    if isinstance(value, Graph):
+        return _molecule(encode(value), value)
+    if is_data(value):
+        return _from_data(config, value, encode)
+    if config.reads == "digits":
+        return _from_image(value, encode)
+    inputs_text = (
+        "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
+    )
+    raise InputError(f"this model takes {inputs_text}, not {type(value).__name__}.")
+
+
+def _molecule(graph: Graph, featurised: Graph) -> Input:
+    """Return the input of a molecule's encoded graph, made from its featurised graph."""
+    as_given = vars(graph).pop("as_given", None)  # what lies on a graph must be alike on all
+    read = featurised.get("read")
+    return Input(graph, graph.smiles, graph.get("mol"), as_given=as_given, read=read)
+
+
+def writes_canonically(config: GraphormerConfig) -> bool:
+    """Return whether features must not depend on how a SMILES is written.
+
+    This is true for models whose structure encoding does not depend on it either. Published models
+    get OGB's features unchanged.
+    """
+    return config.ties == "average"
+
+
+def reading_of(config: GraphormerConfig) -> dict[str, Any]:
+    """Return the options of `molecule_graphs` with which a model learned its molecules."""
+    return {"canonical": writes_canonically(config), "standardise": config.standardise}
+
+
+def _from_image(value: Any, encode: StructureEncoding) -> Input:
+    from graphxai.datasets.mnist import read_digit
+    from graphxai.datasets.superpixels import image_graph
+
+    if isinstance(value, str | Path) or is_pillow(value):
+        value = read_digit(value)
+    elif not hasattr(value, "__array__"):
+        raise InputError(
+            f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
+            f" not {type(value).__name__}."
+        )
+    return _from_data_with_image(encode(image_graph(np.asarray(value))))
+
+
+def _from_data_with_image(data: "Data | Graph") -> Input:
+    image, segments = data.get("image"), data.get("segments")
+    if image is None or segments is None:
+        return Input(data)
+    return Input(data, image=image[0].numpy(), segments=segments[0].numpy())
+
+
+def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding) -> Input:
+    data = _in_columns(config, data)
+    if not isinstance(data.x, torch.Tensor) or not isinstance(data.edge_index, torch.Tensor):
+        raise InputError("the graph needs node features `x` and an `edge_index`.")
+    width = len(config.node_cardinalities) or config.num_node_features
+    if data.x.dim() != 2 or data.x.shape[1] != width or not len(data.x):
+        raise InputError(
+            f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
+            " per node."
+        )
+    check_edges(data)
+    for name in ("x", "edge_attr", "pos", "y"):
+        values = data.get(name)
+        if isinstance(values, torch.Tensor) and values.is_complex():
+            raise InputError(f"{name} holds complex numbers.")
+    pos = data.get("pos")
+    if pos is not None and tuple(pos.shape) != (len(data.x), 2):
+        raise InputError(
+            f"pos has shape {tuple(pos.shape)}; it needs a row of two numbers for each of the"
+            f" {len(data.x)} nodes."
+        )
+    if config.node_cardinalities:
+        _check_codes(config, data)
+    else:
+        _check_finite(data)
+    if config.reads == "digits":
+        _check_superpixels(data)
+    smiles = data.get("smiles")
+    if not isinstance(smiles, str):
+        return _from_data_with_image(encode(data))
+    if config.reads_molecules:
+        _check_smiles(data, smiles)
+    return Input(encode(data), smiles, data.get("mol"))
+
+
+def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
+    """Return the graph with a single feature as a column, and with an `x` if nodes look alike."""
+    data = copy(data)
+    if data.x is None and config.node_cardinalities == (1,):
+        data.x = torch.zeros(int(data.num_nodes or 0), 1, dtype=torch.long)
+    widths = {
+        "x": len(config.node_cardinalities) or config.num_node_features,
+        "edge_attr": len(config.edge_cardinalities) or config.num_edge_features,
+    }
+    for name, width in widths.items():
+        values = data.get(name)
+        if width == 1 and isinstance(values, torch.Tensor) and values.dim() == 1:
+            data[name] = values[:, None]
+    return data
+
+
+def _check_finite(data: "Data") -> None:
+    for name in ("x", "pos"):
+        values = data.get(name)
+        if values is not None and not bool(torch.isfinite(values.float()).all()):
+            raise InputError(f"{name} contains values that are not finite.")
+
+
+def _check_superpixels(data: "Data") -> None:
+    for name in ("x", "pos"):
+        values = data.get(name)
+        if values is None:
+            continue
+        if values.min() < 0 or values.max() > 1:
+            raise InputError(
+                f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
+                f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
+                " graphxai.datasets.superpixels.from_mnist_superpixels."
+            )
+
+
+def _check_smiles(data: "Data", smiles: str) -> None:
+    """Refuse the features of another encoding, which may have the same shape."""
+    from graphxai.datasets.molecules import MoleculeError, molecule_graph
+
+    if data.get("vocabulary") == "ogb":
+        return
+    expected: Any = None
+    with suppress(MoleculeError):
+        expected = molecule_graph(smiles)
+    free = [column for column in range(data.x.shape[1]) if column != CHIRALITY]
+    same = expected is not None and (
+        expected.x.shape == data.x.shape
+        and bool((expected.x[:, free] == data.x[:, free]).all())
+        and expected.edge_attr.shape == data.edge_attr.shape
+    )
+    if not same:
+        raise InputError(
+            f"x and edge_attr are not OGB's features of {smiles!r}. PyG's from_smiles encodes them"
+            " differently: pass the SMILES, or the graph from"
+            " graphxai.datasets.molecules.molecule_to_data. If the graph is not that molecule,"
+            " remove `smiles`."
+        )
+
+
+def _check_codes(config: GraphormerConfig, data: "Data") -> None:
+    codes = "OGB's codes" if config.reads_molecules else "codes"
+    if data.x.is_floating_point() and not bool((data.x == data.x.floor()).all()):
+        raise InputError(f"x must hold whole numbers ({codes}); it has NaN or fractions.")
+    bonds = data.edge_attr if config.edge_cardinalities else None
+    if isinstance(bonds, torch.Tensor) and (bonds.is_floating_point() or bonds.dtype == torch.bool):
+        raise InputError(f"edge_attr must hold integers ({codes}), not {bonds.dtype}.")
+    lowest, highest = data.x.amin(0).tolist(), data.x.amax(0).tolist()
+    for feature, size in enumerate(config.node_cardinalities):
+        if not 0 <= int(lowest[feature]) <= int(highest[feature]) < size:
+            vocabulary, hint = "", ""
+            if config.reads_molecules:
+                vocabulary = " (OGB's vocabulary)"
+                hint = " PyG's from_smiles encodes features differently."
+            raise InputError(
+                f"x[:, {feature}] must lie in 0..{size - 1}{vocabulary}; it ranges from"
+                f" {int(lowest[feature])} to {int(highest[feature])}.{hint}"
+            )

@@ -1,0 +1,280 @@
+"""Graphormer (Ying et al., NeurIPS 2021): embed the nodes, encode them, read the graph token."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import Input
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.model import Origin
+from graphxai.contract.shown_model import ShownModel
+from graphxai.rules import conservative as rules
+
+from . import inputs
+from .config import GraphormerConfig
+from .encoding import collate
+from .layers import EncoderLayer, LayerNorm, Linear, StructuralBias
+from .position import ContinuousEmbedding
+
+
+class NodeEmbedding(nn.Module):
+    """A node's token: the sum of its feature embeddings and its centrality (Ying 2021, eq. 5).
+
+    A model with `environments` adds the embeddings of the node's environments. They are those of
+    the graph as it is given: they stay as they are when other nodes are hidden, as degrees do.
+
+    Tables are read with `F.embedding`, because with several threads the gradient of plain indexing
+    is summed in an order that changes from run to run.
+    """
+
+    starts: Tensor
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        dim = config.hidden_dim
+        self.cardinalities = config.node_cardinalities
+        self.max_degree = config.max_degree
+        self.in_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        self.out_degree = nn.Parameter(torch.randn(config.max_degree + 1, dim) * 0.02)
+        names = config.node_feature_names
+        if self.cardinalities:
+            starts = torch.tensor(self.cardinalities).cumsum(0) - torch.tensor(self.cardinalities)
+            self.register_buffer("starts", starts, persistent=False)
+            self.table = nn.Parameter(torch.randn(sum(self.cardinalities), dim) * 0.1)
+            names = names or tuple(f"feature {f}" for f in range(len(self.cardinalities)))
+        else:
+            names = names or tuple(f"feature {f}" for f in range(config.num_node_features))
+            self.continuous = ContinuousEmbedding(
+                names,
+                config.position_bands,
+                config.position_bands > 0,
+                dim,
+                config.node_offsets,
+                config.node_scales,
+            )
+            names = tuple(dict.fromkeys(self.continuous.groups))
+        if config.environments:
+            self.environments = nn.Parameter(torch.zeros(config.environments, dim))
+            names = (*names, "environment")
+        self.has_environments = config.environments > 0
+        self.feature_names = (*names, "centrality")
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Return embeddings (B, N, D)."""
+        if self.cardinalities:
+            rows = self._rows(batch)  # (B, N, F)
+            summed = F.embedding_bag(rows.flatten(0, 1), self.table, mode="sum")
+            features = summed.unflatten(0, rows.shape[:2])
+        else:
+            features = self.continuous(batch.x, batch.pos)
+        if self.has_environments:
+            features = features + self._environment(batch)
+        return features + self._centrality(batch)
+
+    def split(self, batch: GraphBatch, direction: Tensor) -> Tensor:
+        """Return each feature's part of `embedding . direction`, (B, N, len(feature_names)).
+
+        The direction is (B, N, D). A node's parts sum to the full product.
+        """
+        if self.cardinalities:
+            # multiplying the direction with the whole table is less work than gathering the rows
+            parts = (direction @ self.table.T).gather(2, self._rows(batch))
+        else:
+            columns = self.continuous.features(batch.x, batch.pos) * (
+                direction @ self.continuous.weight
+            )
+            parts = columns.new_zeros(*columns.shape[:2], len(self.feature_names) - 1)
+            parts.index_add_(2, self._groups(), columns)
+        if self.has_environments:
+            environment = (self._environment(batch) * direction).sum(-1, keepdim=True)
+            parts = torch.cat([parts, environment], dim=-1)
+        centrality = (self._centrality(batch) * direction).sum(-1, keepdim=True)
+        return torch.cat([parts, centrality], dim=-1)
+
+    def total(self, batch: GraphBatch) -> Tensor:
+        """Return the sum over all nodes of each feature's embedding, (len(feature_names), D)."""
+        if self.cardinalities:
+            parts = F.embedding(self._rows(batch), self.table)[batch.mask].sum(dim=0)  # (F, D)
+        else:
+            columns = self.continuous.features(batch.x, batch.pos)[batch.mask].sum(dim=0)  # (K,)
+            parts = columns.new_zeros(len(self.feature_names) - 1, len(self.in_degree[0]))
+            parts.index_add_(0, self._groups(), (self.continuous.weight * columns).T)
+        if self.has_environments:
+            environment = self._environment(batch)[batch.mask].sum(dim=0, keepdim=True)
+            parts = torch.cat([parts, environment])
+        return torch.cat([parts, self._centrality(batch)[batch.mask].sum(dim=0, keepdim=True)])
+
+    def _groups(self) -> Tensor:
+        """Return the feature that each continuous column belongs to, (K,)."""
+        names = list(self.feature_names[:-1])
+        groups = torch.tensor([names.index(group) for group in self.continuous.groups])
+        return groups.to(self.in_degree.device)
+
+    def _rows(self, batch: GraphBatch) -> Tensor:
+        return batch.x.long() + self.starts
+
+    def _environment(self, batch: GraphBatch) -> Tensor:
+        """Return the sum of the embeddings of each node's environments, (B, N, D)."""
+        if batch.environments is None:
+            raise ValueError("the model reads environments; the graphs were encoded without them.")
+        summed = F.embedding_bag(batch.environments.flatten(0, 1), self.environments, mode="sum")
+        return summed.unflatten(0, batch.environments.shape[:2])
+
+    def _centrality(self, batch: GraphBatch) -> Tensor:
+        degree_in = batch.in_degree.clamp(max=self.max_degree)
+        degree_out = batch.out_degree.clamp(max=self.max_degree)
+        return F.embedding(degree_in, self.in_degree) + F.embedding(degree_out, self.out_degree)
+
+
+class TransformHead(nn.Module):
+    """A linear map, GELU, LayerNorm, and a linear map with one bias (fairseq, Hugging Face)."""
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_dim, config.hidden_dim)
+        self.norm = LayerNorm(config.hidden_dim, config.layernorm_eps)
+        self.output = nn.Linear(config.hidden_dim, config.num_outputs, bias=False)
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return outputs (B, num_outputs) for the graph token x (B, D)."""
+        x = self.norm(rules.gelu(self.transform(x)))
+        return rules.add_bias(self.output(x), self.bias.expand(self.output.out_features))
+
+
+class Graphormer(ShownModel, nn.Module):
+    """A graph transformer with a graph token. Its outputs (B, num_outputs) are in order of tasks.
+
+    `embed` and `encode` are the two halves of `forward`. Explainers read the relevance between the
+    two. With `embedding_layernorm` that is after the LayerNorm, because before it, Gradient x Input
+    vanishes: LayerNorm does not depend on the scale of its input.
+    """
+
+    collate = staticmethod(collate)
+    collates_plain_graphs = True  # graphs need not be PyG's `Data`
+    mean_node: Tensor | None  # (F, D), see `mean_node.measure_mean_node`
+
+    def __init__(self, config: GraphormerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.origin = Origin()
+        self.conformal: dict[str, Conformal] = {}  # by task, for intervals around predictions
+        dim = config.hidden_dim
+        self.node_embedding = NodeEmbedding(config)
+        self.register_buffer("mean_node", None, persistent=False)
+        self.graph_token = nn.Parameter(torch.randn(dim) * 0.02)
+        self.bias = StructuralBias(config)
+        self.embedding_norm = (
+            LayerNorm(dim, config.layernorm_eps) if config.embedding_layernorm else None
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.final_norm = LayerNorm(dim, config.layernorm_eps) if config.final_layernorm else None
+        self.head: nn.Module
+        if config.head == "linear":
+            self.head = Linear(dim, config.num_outputs)
+        else:
+            self.head = TransformHead(config)
+
+    def prepare(self, value: Any) -> Input:
+        """Encode one input: a SMILES, a molecule, an image or a graph; see `inputs.prepare`."""
+        return inputs.prepare(self.config, value)
+
+    def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
+        """Encode inputs, featurising all molecules together; see `inputs.prepare_group`."""
+        return inputs.prepare_group(self.config, values)
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Return the tokens (B, T, D) that enter the first layer, the graph token first."""
+        nodes = self.node_embedding(batch)
+        token = self.graph_token.expand(len(batch), 1, -1)
+        tokens = torch.cat([token, nodes], dim=1)
+        return tokens if self.embedding_norm is None else self.embedding_norm(tokens)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        batch: GraphBatch,
+        keep: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Return outputs (B, num_outputs) for tokens (B, T, D).
+
+        Args:
+            tokens: the tokens that enter the first layer.
+            batch: the graphs.
+            keep: False hides a node from all attention, as padding is hidden (B, N).
+            bias: the structural bias (B, H, T, T), if `self.bias(batch)` was already computed.
+        """
+        bias = self.bias(batch) if bias is None else bias
+        if keep is not None:
+            hidden = _with_graph_token(~keep)  # the graph token always stays
+            bias = bias.masked_fill(hidden[:, None, None, :], -math.inf)
+        tape = rules.current_tape()
+        x = self.dropout(tokens)
+        _note_hidden(tape, x)
+        for layer in self.layers[:-1]:
+            x = layer(x, bias)
+            _note_hidden(tape, x)
+        # The read-out uses only the graph token, so the last layer needs no other row.
+        x = self.layers[-1](x, bias, queries=None if tape and tape.all_queries else 1)
+        _note_hidden(tape, x)
+        x = x[:, :1] if self.final_norm is None else self.final_norm(x[:, :1])
+        return self.head(x[:, 0])
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Return outputs (B, num_outputs)."""
+        return self.encode(self.embed(batch), batch)
+
+    def labelled_outputs(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs to which labels belong, those of the graphs (B, num_outputs)."""
+        return self(batch)
+
+    def outputs_without_nodes(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (1, num_outputs) of a graph with no nodes, the same for all batches.
+
+        `encode` gives the same outputs if every node is hidden. Here only the graph token passes.
+        """
+        token = self.graph_token.expand(1, 1, -1)
+        token = token if self.embedding_norm is None else self.embedding_norm(token)
+        no_bias = token.new_zeros(1, self.config.num_heads, 1, 1)  # a single key gets all attention
+        return self.encode(token, batch, bias=no_bias)
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Split each node's `embedding . gradient` exactly by feature, (B, N, features).
+
+        The gradient is (B, N, D). The result is None with `embedding_layernorm`, after which a
+        token is no longer the sum of its features.
+        """
+        if self.embedding_norm is not None:
+            return None
+        return self.node_embedding.split(batch, gradient)
+
+    def sum_by_feature(self, batch: GraphBatch) -> Tensor:
+        """Return the sum over all nodes of each feature's embedding, (F, D).
+
+        With `embedding_layernorm`, which mixes features, there is one row, the sum of the tokens.
+        """
+        if self.embedding_norm is not None:
+            return self.embed(batch)[:, 1:][batch.mask].sum(dim=0, keepdim=True)
+        return self.node_embedding.total(batch)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the parts that `split_by_feature` returns."""
+        return self.node_embedding.feature_names
+
+
+def _with_graph_token(hidden: Tensor) -> Tensor:
+    """Prepend the graph token, which is never hidden: (B, N) to (B, T)."""
+    return torch.cat([hidden.new_zeros(len(hidden), 1), hidden], dim=1)
+
+
+def _note_hidden(tape: rules.Tape | None, x: Tensor) -> None:
+    if tape is not None:
+        tape.hidden.append(x)

@@ -1,0 +1,221 @@
+"""Shortest paths between all nodes of a graph, and the codes of the edges along them.
+
+For every ordered pair of nodes there is one *bag* of weighted codes: the code of its distance,
+then the codes of the edges on its shortest paths (see `encoding`). `compiled_paths` makes the same
+bags, bit for bit, several times faster.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.contract.shortest_paths import UNREACHABLE, IntArray, shortest_paths
+
+BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The numbering of the codes in a bag.
+
+    Distances up to `max_distance` come first, then the code of unreachable pairs, then `num_bonds`
+    bonds for each of `num_hops` hops.
+    """
+
+    max_distance: int
+    num_hops: int
+    num_bonds: int
+
+    def of_distances(self, distance: IntArray) -> NDArray[np.int16]:
+        """Return the code of each distance."""
+        codes = np.minimum(distance, self.max_distance)
+        codes[distance == UNREACHABLE] = self.max_distance + 1
+        return codes.astype(np.int16)
+
+    def of_bonds(self, hop: IntArray, bond: IntArray) -> NDArray[np.int16]:
+        """Return the code of each bond at its hop, counted from 1."""
+        return (self.max_distance + 2 + (hop - 1) * self.num_bonds + bond).astype(np.int16)
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """The bags of all pairs: codes and weights (M,) sorted by pair, and sizes (N, N)."""
+
+    codes: NDArray[np.int16]
+    weights: NDArray[np.float32]
+    sizes: NDArray[np.int16]
+
+
+def distance_bags(distance: IntArray, codes: Codes) -> Bags:
+    """Make bags that hold only the code of the distance (N, N)."""
+    distance_codes = codes.of_distances(distance).ravel()
+    weights = np.ones(len(distance_codes), np.float32)
+    return Bags(distance_codes, weights, np.ones(distance.shape, np.int16))
+
+
+def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
+    """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
+
+    Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
+    d(i, v) + d(v, j) = d(i, j). It then lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag
+    has its edges in their order in the graph.
+    """
+    distance, paths = shortest_paths(n, source, target)
+    edge, hop = _edges_away(distance, source, target, codes.num_hops)  # (N, W)
+    code = codes.of_bonds(hop, bond[edge])
+    far = np.where(distance == UNREACHABLE, 2 * n, distance).astype(hop.dtype)
+    tied = paths > 1
+    sizes, entries, shares = [], [], []
+    rows = max(BLOCK // (n * edge.shape[1]), 1)
+    for first in range(0, n, rows):
+        part = slice(first, first + rows)
+        onward = far[target[edge[part]]] + hop[part, :, None]  # (rows, W, N)
+        is_on_path = (onward == far[part, None]).transpose(0, 2, 1).copy()  # (rows, N, W)
+        sizes.append(np.count_nonzero(is_on_path, axis=2))
+        entries.append(np.broadcast_to(code[part, None], is_on_path.shape)[is_on_path])
+        start, end = np.nonzero(tied[part])
+        pair, column = np.nonzero(is_on_path[start, end])
+        i, j = start[pair] + first, end[pair]
+        u, v = source[edge[i, column]], target[edge[i, column]]
+        share = paths[i, u] * paths[v, j] / paths[i, j]
+        shares.append(share / np.minimum(distance[i, j], codes.num_hops))
+    size = np.concatenate(sizes) + 1
+    is_first = np.zeros(size.sum(), bool)
+    is_first[(np.cumsum(size) - size.ravel())] = True
+    all_codes = np.empty(len(is_first), np.int16)
+    all_codes[is_first] = codes.of_distances(distance).ravel()
+    all_codes[~is_first] = np.concatenate(entries)
+    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
+    weights = np.repeat((1.0 / length).astype(np.float32).ravel(), size.ravel())
+    weights[np.repeat(tied.ravel(), size.ravel()) & ~is_first] = np.concatenate(shares)
+    weights[is_first] = 1.0
+    return Bags(all_codes, weights, size.astype(np.int16))
+
+
+def continuous_bags(
+    n: int, source: IntArray, target: IntArray, values: NDArray[np.float64], codes: Codes
+) -> Bags:
+    """Make bags whose weights are the numbers of the edges at hops 1..num_hops.
+
+    For each hop and feature, a bag has one code. Its weight is the mean of the feature over all
+    shortest paths, divided by min(d, num_hops).
+
+    Args:
+        n: number of nodes.
+        source: first node of each edge (E,).
+        target: second node of each edge (E,).
+        values: features of each edge (E, F).
+        codes: numbering of the codes.
+    """
+    distance, paths = shortest_paths(n, source, target)
+    means = _hop_means(distance, paths, source, target, values, codes.num_hops)  # (N, N, K, F)
+    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
+    is_hop = distance[:, :, None] > np.arange(codes.num_hops)  # (N, N, K)
+    is_entry = np.ones((n, n, 1 + means[0, 0].size), bool)
+    is_entry[:, :, 1:] = np.repeat(is_hop, values.shape[1], axis=2)
+    weights = np.ones(is_entry.shape, np.float32)
+    weights[:, :, 1:] = (means / length[:, :, None, None]).reshape(n, n, -1)
+    hop, feature = np.divmod(np.arange(means[0, 0].size), values.shape[1])
+    all_codes = np.empty(is_entry.shape, np.int16)
+    all_codes[:, :, 0] = codes.of_distances(distance)
+    all_codes[:, :, 1:] = codes.of_bonds(hop + 1, feature)
+    return Bags(all_codes[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
+
+
+def _hop_means(
+    distance: IntArray,
+    paths: NDArray[np.float64],
+    source: IntArray,
+    target: IntArray,
+    values: NDArray[np.float64],
+    num_hops: int,
+) -> NDArray[np.float32]:
+    """Return the mean of values (E, F) at each hop over all shortest paths, (N, N, K, F).
+
+    Edge (u, v) begins a shortest path from u to j when d(v, j) = d(u, j) - 1. It then begins
+    paths(v, j) of the paths(u, j). The rest of such a path has the mean from v to j, one hop
+    earlier.
+    """
+    n, (num_edges, num_features) = len(distance), values.shape
+    means = np.zeros((n, n, num_hops, num_features), np.float32)
+    if not num_edges:
+        return means
+    order = np.argsort(source, kind="stable")
+    source, target, values = source[order], target[order], values[order]
+    nodes, starts = np.unique(source, return_index=True)
+    step = max(BLOCK // (num_edges * num_features), 1)
+    for first in range(0, n, step):
+        ends = slice(first, first + step)
+        begins = (distance[source, ends] > 0) & (
+            distance[target, ends] == distance[source, ends] - 1
+        )
+        share = np.where(begins, paths[target, ends] / np.maximum(paths[source, ends], 1), 0.0)
+        for hop in range(num_hops):
+            following = means[target, ends, hop - 1] if hop else values[:, None]  # (E, J or 1, F)
+            means[nodes, ends, hop] = np.add.reduceat(share[:, :, None] * following, starts)
+    return means
+
+
+def _edges_away(
+    distance: IntArray, source: IntArray, target: IntArray, num_hops: int
+) -> tuple[IntArray, IntArray]:
+    """Return the edges that lead away from each node within `num_hops`, and their hops, (N, W).
+
+    Hops count from 1. Rows are padded with edge 0 at hop N, which no shortest path has.
+    """
+    n = len(distance)
+    hop = distance[:, target]  # (N, E)
+    i, e = np.nonzero((hop == distance[:, source] + 1) & (hop <= num_hops) & (hop > 0))
+    count = np.bincount(i, minlength=n)
+    column = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+    edges = np.zeros((n, max(count.max(), 1)), dtype=np.int64)
+    hops: IntArray = np.full(edges.shape, n, dtype=np.int16)
+    edges[i, column], hops[i, column] = e, hop[i, e]
+    return edges, hops
+
+
+def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
+    """Make bags with the edges at hops 1..num_hops of Floyd-Warshall's path (published Graphormer).
+
+    The path kept from i to j goes through the last k that strictly shortened it, with k in the
+    outer loop. Both of its halves are kept paths too.
+    """
+    num_hops = codes.num_hops
+    distance, _ = shortest_paths(n, source, target)
+    through = _floyd_intermediate(n, source, target)
+    edge = np.zeros((n, n), dtype=np.int64)
+    edge[source, target] = bond
+    kept = np.zeros((n, n, num_hops), dtype=np.int64)  # bond code of hop t on the kept path
+    for d in range(1, int(distance.max(initial=0)) + 1):
+        i, j = np.nonzero(distance == d)
+        if d == 1:
+            kept[i, j, 0] = edge[i, j]
+            continue
+        k = through[i, j]
+        first = distance[i, k]  # hops of the first half
+        for t in range(min(d, num_hops)):
+            second_half = kept[k, j, np.clip(t - first, 0, num_hops - 1)]
+            kept[i, j, t] = np.where(t < first, kept[i, k, t], second_half)
+    is_hop = distance[:, :, None] > np.arange(num_hops)  # (N, N, num_hops)
+    is_entry = np.concatenate([np.ones((n, n, 1), bool), is_hop], axis=2)
+    distances = codes.of_distances(distance)[..., None]
+    bonds = codes.of_bonds(np.arange(1, num_hops + 1), kept)
+    weights = np.ones(is_entry.shape, np.float32)
+    weights[..., 1:] = (1.0 / np.minimum(np.maximum(distance, 1), num_hops))[..., None]
+    all_codes = np.concatenate([distances, bonds], axis=2)
+    return Bags(all_codes[is_entry], weights[is_entry], is_entry.sum(axis=2).astype(np.int16))
+
+
+def _floyd_intermediate(n: int, source: IntArray, target: IntArray) -> IntArray:
+    """Return the last k through which Floyd-Warshall shortened the path from i to j, (N, N)."""
+    length = np.full((n, n), np.inf)
+    length[source, target] = 1.0
+    np.fill_diagonal(length, 0.0)
+    through = np.full((n, n), -1)
+    for k in range(n):
+        detour = length[:, k, None] + length[None, k, :]
+        better = detour < length
+        length[better] = detour[better]
+        through[better] = k
+    return through
