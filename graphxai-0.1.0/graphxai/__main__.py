@@ -1,5 +1,0 @@
-"""Run the command line as `python -m graphxai`."""
-
-from .cli.main import program
-
-program()

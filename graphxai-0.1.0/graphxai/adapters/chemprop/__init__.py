@@ -1,1 +1,0 @@
-"""Explain networks that were trained with chemprop 2."""

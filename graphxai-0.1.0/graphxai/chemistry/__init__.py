@@ -1,1 +1,0 @@
-"""Explanations in chemists' terms: fragments, pairs of molecules, activity cliffs."""

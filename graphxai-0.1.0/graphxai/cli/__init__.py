@@ -1,1 +1,0 @@
-"""The command line, one file per command."""

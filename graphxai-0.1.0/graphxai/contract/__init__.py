@@ -1,1 +1,0 @@
-"""The types that explainers share whatever the model: encoded inputs, tasks and targets."""

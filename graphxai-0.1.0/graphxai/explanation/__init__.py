@@ -1,1 +1,0 @@
-"""Results of explaining, which can be drawn, saved and shown in a notebook."""

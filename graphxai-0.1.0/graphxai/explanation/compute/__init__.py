@@ -1,1 +1,0 @@
-"""Compute results: from inputs, through batches, to explanations, predictions and pairs."""

@@ -1,1 +1,0 @@
-"""A table of molecules in, a model out: cleaning, training, teachers, calibration, scores."""

@@ -1,1 +1,0 @@
-"""Training on anybody's graphs: a PyG data set in, a checkpoint out."""

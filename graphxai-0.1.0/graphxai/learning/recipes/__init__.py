@@ -1,1 +1,0 @@
-"""Recipes that train the bundled models, and models of your own tables."""

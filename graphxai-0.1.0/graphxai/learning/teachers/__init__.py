@@ -1,1 +1,0 @@
-"""Teach a network from a table: forests, Gaussian processes, and how they are stacked."""

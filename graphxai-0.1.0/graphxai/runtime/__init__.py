@@ -1,1 +1,0 @@
-"""Serve every room with processes, threads, files, downloads, progress bars and devices."""
