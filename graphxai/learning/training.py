@@ -42,6 +42,7 @@ __all__ = [
     "teach_network",
     "teach_networks",
     "training_settings",
+    "unseen_readings",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -173,7 +174,7 @@ def teach_networks(
         return TaughtModel(joined_networks(networks), teacher.sources)
     for line in teacher.describe():
         log(line)
-    by_network = _unseen_readings(networks, split)
+    by_network = unseen_readings(networks, split)
     by_teacher = [
         teacher.unseen[task.name].readings if task.name in teacher.unseen else None
         for task in split.tasks
@@ -203,7 +204,7 @@ def teach_networks(
     return replace(first, model=joined, unseen=joint_readings(by_teacher, by_network, shares))
 
 
-def _unseen_readings(networks: Sequence[Graphormer], split: SplitTable) -> list[FloatArray]:
+def unseen_readings(networks: Sequence[Graphormer], split: SplitTable) -> list[FloatArray]:
     """Return, by task, what networks predict for the fold of the training part that each lacks."""
     unseen: list[FloatArray] = []
     for network, fold in zip(networks, split.folds, strict=True):

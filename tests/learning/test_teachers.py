@@ -19,8 +19,9 @@ from graphxai.learning.fit import initialise
 from graphxai.learning.leaks import labels_met
 from graphxai.learning.predicting import encode_all, predict, task_readings
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.splitting import SplitTable
+from graphxai.learning.splitting import SplitTable, split_table
 from graphxai.learning.table import train_table
+from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_inputs
 from graphxai.learning.teachers.joint_labels import (
@@ -141,6 +142,27 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     assert np.corrcoef(values[:10], heavy[:10])[0, 1] > 0.7
     assert torch.equal(predict(model, graphs), before)  # the given network is left as it is
     assert np.isnan(y[:10]).all()
+
+
+def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(tmp_path):
+    """The labels of a fold are dealt anew among its molecules, so their mean and spread stay."""
+    labels = np.array([float(len(s) + k % 3) for k, s in enumerate(MOLECULES)])
+    settings = TableSettings(split="random", epochs=1, init_weights=None, progress=False)
+    said = []
+    for number in range(2):
+        path = tmp_path / f"{number}.csv"
+        rows = [f"{s},{value}" for s, value in zip(MOLECULES, labels, strict=True)]
+        path.write_text("smiles,y\n" + "\n".join(rows) + "\n")
+        split = split_table(clean_table(path, "smiles", ["y"]), settings)
+        assert not split.valid.smiles  # nothing is set aside
+        assert sorted(np.concatenate(split.folds)) == list(range(len(split.train.y)))
+        networks = training.fit_networks(split, settings, tmp_path / f"run-{number}", str)
+        said.append(training.unseen_readings(networks, split)[0])
+        places = np.array(split.parts.train)[split.folds[0]]
+        labels[places] = np.roll(labels[places], 1)
+    of_fold = [readings[split.folds[0]] for readings in said]
+    np.testing.assert_allclose(*of_fold, rtol=1e-5)
+    assert not np.allclose(said[0][split.folds[1]], said[1][split.folds[1]], rtol=1e-3)
 
 
 def test_nothing_learns_from_test_labels(tmp_path):
