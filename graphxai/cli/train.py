@@ -325,10 +325,12 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]
     whole = [print_scores(title, ["test", *header], rows) for (title, *header), *rows in tables]
-    if all(whole):
-        echo("in brackets 95 % bootstrap intervals; minus: this model minus that forest")
-    else:
-        echo(f"minus: this model minus that forest; intervals are in {folder / 'README.md'}")
+    legend = "in brackets 95 % bootstrap intervals"
+    if not all(whole):
+        legend = f"95 % bootstrap intervals are in {folder / 'README.md'}"
+    if any(row[0].startswith("minus ") for _, *rows in tables for row in rows):
+        legend += "; minus: this model minus that one"
+    echo(legend)
     for note in stored["notes"]:
         if note not in logged:
             echo(f"note: {note}")

@@ -538,5 +538,7 @@ def test_distance_counts_as_much_as_this_models_own_errors_say():
     assert "off by 1.2 kJ/mol on average, and nearer ones by 1 kJ/mol" in sign.figures
     noisy = {"near": [1.0, 0.2, 400], "far": [1.2, 0.2, 400]}
     assert nearness_sign("far", noisy).level == "good"  # a difference within its error
-    for unknown in ({}, {"far": [0.1, 0.1, 5]}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}):
-        assert nearness_sign("far", unknown).level == "warning"  # limits of other models
+    assert nearness_sign("far", {"far": [1.0, 0.1, 60]}).level == "good"  # nothing to compare
+    assert nearness_sign("far", {"far": [1.0, 0.1, 5]}).level == "unknown"
+    for odd in ({}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}, {"edge": 3}):
+        assert nearness_sign("far", odd).level == "warning"  # limits of other models

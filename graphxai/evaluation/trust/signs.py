@@ -192,37 +192,41 @@ def distance_sign(
 
 
 def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sign | None:
-    """Judge how near a molecule is by how wrong this model was for molecules as near or nearer.
+    """Judge how near a molecule is by how wrong this model was for unseen molecules as far away.
 
     It is a caution if they were predicted worse than nearer ones by more than twice the error of
-    the difference, and a warning if the errors are also half as large again. The result is None if
-    too few molecules were measured.
+    the difference, and a warning if the errors are also half as large again. It is unknown if too
+    few molecules as far away were measured. The result is None without any such errors.
     """
     words = ("near", "edge", "far")
+    nearest = nearness.similarity
     try:
         groups = {w: _group(*errors[w]) for w in words if w in errors}
-        here = groups.get(nearness.word)
-        nearer = _pooled([groups[w] for w in words[: words.index(nearness.word)] if w in groups])
     except (TypeError, ValueError):
         return None
-    if here is None or here[2] < FEW or (nearest := nearness.similarity) is None:
+    if not groups or nearest is None or nearness.word not in words:
         return None
-    figures = f"Tanimoto {nearest:.2f} to the nearest training compound; {_error(here, unit)}"
-    if nearer is None or nearer[2] < FEW:
-        if nearness.word == "near":
-            return Sign(
-                "training set", "good", nearest, "a similar compound was in training", figures
-            )
-        return None
-    figures += f", and nearer ones {_error(nearer, unit, short=True)}"
-    if here[0] - nearer[0] <= 2 * np.hypot(here[1], nearer[1]):
+    here = groups.get(nearness.word, (0.0, 0.0, 0.0))
+    nearer = _pooled([groups[w] for w in words[: words.index(nearness.word)] if w in groups])
+    figures = f"Tanimoto {nearest:.2f} to the nearest training compound"
+    level: Level = "good"
+    if here[2] >= FEW:
+        figures += f"; {_error(here, unit)}"
+    if nearness.word == "near":
+        text = "a similar compound was in training"
+    elif here[2] < FEW:
+        level, text = "unknown", "too few unseen molecules were this far from the training set"
+    elif nearer is None or nearer[2] < FEW:
+        text = "unseen molecules were about as far from the training set"
+    else:
+        figures += f", and nearer ones {_error(nearer, unit, short=True)}"
         text = (
             "unseen molecules this far from the training set were predicted as well as nearer ones"
         )
-        return Sign("training set", "good", nearest, text, figures)
-    level: Level = "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
-    much = "much " if level == "warning" else ""
-    text = f"unseen molecules this far from the training set were predicted {much}worse"
+        if here[0] - nearer[0] > 2 * np.hypot(here[1], nearer[1]):
+            level = "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
+            much = "much " if level == "warning" else ""
+            text = f"unseen molecules this far from the training set were predicted {much}worse"
     return Sign("training set", level, nearest, text, figures)
 
 
