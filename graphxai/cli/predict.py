@@ -93,22 +93,23 @@ def predict(
     elif kind == "graphs":
         from .predict_graphs import predict_graphs
 
-        require_nodes(first, node or [])
-        predict_graphs(first, Path(source), out, nodes=node or [], level=settings.level)
+        for each in models:
+            require_nodes(each, node or [])
+        predict_graphs(models, Path(source), out, nodes=node or [], level=settings.level)
     elif several:
-        _predict_properties(models, source, goal, settings.level)
+        _predict_properties(models, value_of(source, kind), goal, settings.level)
     else:
         _predict_one(first, source, kind, settings.level, used)
 
 
-def _predict_properties(models: "list[Model]", smiles: str, goal: str, level: float) -> None:
+def _predict_properties(models: "list[Model]", value: str | Path, goal: str, level: float) -> None:
     """Print what several models predict, each with its training set, and how desirable it is."""
     from graphxai.api import predict as predict_one
     from graphxai.chemistry.profile_text import profile
 
     from .printing import print_note
 
-    predictions = predict_one(models, smiles)
+    predictions = predict_one(models, value)
     for name, prediction in predictions.items():
         near = prediction.nearness
         echo(

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def predict_graphs(
-    model: Model, source: Path, out: Path | None, *, nodes: Sequence[int], level: float
+    models: list[Model], source: Path, out: Path | None, *, nodes: Sequence[int], level: float
 ) -> None:
     """Predict every graph of a folder, and write or print a row for each.
 
     Args:
-        model: a model of graphs or of nodes.
+        models: models of graphs, or of nodes.
         source: folder of the graphs, see `graphxai.datasets.graph_folders`.
         out: CSV file to write, or None to print the table.
         nodes: the nodes of each graph to predict, for a model of nodes.
@@ -42,7 +42,7 @@ def predict_graphs(
     graphs = list(load_graphs(source).graphs)
     for node in nodes or (None,):
         about = {} if node is None else {"node": node}
-        predictions = predict(model, graphs, node=node)
+        predictions = predict(models, graphs, node=node)
         for number, by_task in enumerate(predictions):
             if by_task is None:
                 num_left_out += 1

@@ -379,6 +379,19 @@ def test_the_command_predicts_a_folder_of_graphs(run, tmp_path):
     assert out.read_text() in CliRunner().invoke(app, command).output
 
 
+def test_several_models_predict_a_folder_of_molecules_together(tmp_path):
+    graphs = [molecule_to_data(smiles) for smiles in ("CCO", "CC(=O)Nc1ccccc1")]
+    folder, out = save_graphs(graphs, tmp_path / "graphs"), tmp_path / "predictions.csv"
+    command = ["predict", str(folder), "--model", "solubility", "--model", "lipophilicity"]
+    result = CliRunner().invoke(app, [*command, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(out)
+    stored = list(load_graphs(folder).graphs)  # which no longer say their SMILES
+    expected = gx.predict(["solubility", "lipophilicity"], stored).to_frame()
+    for column in expected.columns:
+        assert table[column].tolist() == pytest.approx(expected[column].tolist()), column
+
+
 @pytest.mark.parametrize("command", ["explain", "predict"])
 def test_a_folder_of_which_no_graph_fits_the_model_ends_with_an_error(run, command, tmp_path):
     graphs = [graph.clone().update({"x": torch.rand(graph.num_nodes, 3)}) for graph in motifs()[:2]]
