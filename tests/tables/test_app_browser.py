@@ -278,6 +278,30 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
     page.wait(f"{SHOWN} === 'CCCN'")
 
 
+def test_rows_are_sorted_searched_and_filtered(page):
+    names = "[...document.querySelectorAll('#rows td:nth-child(2)')].map(c => c.textContent)"
+    table = "smiles,name,pIC50\nCCO,b,7\nCC(=O)NC,a,>3\nc1ccccc1O,c,5\nCCC(N)=O,d,9\n"
+    page.js(f"open(new File([{json.dumps(table)}], 'assay.csv'))")
+    page.wait("byId('rows').querySelectorAll('svg').length === 4")
+    assert page.js("byId('row-heads').textContent").startswith("structuremoleculemeasured pIC50")
+    page.js("sortRows('measured pIC50')")
+    page.wait(f"JSON.stringify({names}) === JSON.stringify(['d', 'b', 'c', 'a'])")  # a bound last
+    page.js("sortRows('predicted pIC50')")
+    page.wait("byId('row-heads').textContent.includes('pIC50 ▾')")
+    page.wait("table.rows.every(row => row.overview)")
+    values = page.js("table.chosen.map(row => row.overview.cells[1].value)")
+    assert values == sorted(values, reverse=True)
+    set_field(page, "row-smarts", "C(=O)N")
+    page.wait(f"JSON.stringify({names}.sort()) === JSON.stringify(['a', 'd'])")
+    page.js("(s => { s.value = 'a'; s.dispatchEvent(new Event('input')); })(byId('row-search'))")
+    page.wait(f"JSON.stringify({names}) === JSON.stringify(['a'])")
+    page.click("#rows button")
+    page.wait("byId('properties').textContent.includes('measured > 3')")
+    set_field(page, "row-smarts", "C(")
+    page.wait("byId('notice').textContent.includes('is not a SMARTS')")
+    page.errors[:] = [error for error in page.errors if "400" not in error]  # the answer above
+
+
 def drop(page, data):
     for kind in ("dragEnter", "dragOver", "drop"):
         page.call("Input.dispatchDragEvent", type=kind, x=300, y=300, data=data)

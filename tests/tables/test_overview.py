@@ -1,8 +1,10 @@
 """The app shows several properties of a molecule, what is wished, and what changes do to all."""
 
+import base64
 import json
 
 import pytest
+from rdkit import Chem
 
 pytest.importorskip("starlette", reason="the extra `app` is not installed")
 
@@ -15,6 +17,7 @@ from toy import random_graphormer
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 GOAL = "pIC50 > 7.5 (0 at 5), log D 1 to 3, active (weight 2)"
+AMIDES = Chem.MolFromSmarts("C(=O)N")
 ATTACK = "</script><img src=x onerror=alert(1)>"
 
 
@@ -24,8 +27,8 @@ def models():
     return OfferedModels([random_graphormer(num_layers=1), random_graphormer(tasks=(log_d,))])
 
 
-def asked(models, name, **fields):
-    return json.loads(json.dumps(ANSWERS[name](models, Body(fields)), allow_nan=False))
+def asked(models, request, **fields):
+    return json.loads(json.dumps(ANSWERS[request](models, Body(fields)), allow_nan=False))
 
 
 def test_each_molecule_has_every_property_and_its_desirability(models):
@@ -73,3 +76,41 @@ def test_joined_goals_are_searched_for_on_the_front_and_a_single_goal_as_before(
         assert [name for name, *_ in change["properties"]] == ["activity", "pIC50", "log D"]
     single = suggested(models, Body(fields | {"towards": "activity: active", "wish": "active"}))
     assert "properties" not in next(single)
+
+
+def opened(models, text, name="assay.csv"):
+    content = base64.b64encode(text.encode()).decode()
+    answer = asked(models, "read", name=name, content=content)
+    return {"key": answer["key"], "column": ""}, answer["rows"]
+
+
+def test_measured_values_of_the_open_table_stand_beside_its_rows(models):
+    text = "smiles,pIC50,activity,log D\nCCO,7.25,active,\nxx,>6,no,\nCCN,< 4,,\nC,odd,1,\n"
+    table, _ = opened(models, text)
+    measured = asked(models, "measured", table=table)["measured"]
+    assert set(measured) == {"pIC50", "activity"}  # log D has a column without values
+    assert measured["pIC50"] == [[7.25, "7.25"], [None, "> 6"], [None, "< 4"], None]
+    assert measured["activity"] == [[1, "active"], [0, "inactive"], None, [1, "active"]]
+    assert asked(models, "measured", table={"key": "gone"})["measured"] == {}
+
+
+def test_rows_are_searched_for_a_substructure_in_pieces(models, monkeypatch):
+    smiles = ["CCO", "CC(=O)NC", "nonsense", "O=C(N)c1ccccc1", "C1CC1", "CC(N)=O"]
+    table, rows = opened(models, "smiles\n" + "\n".join(smiles))
+    amides = [k for k in (0, 1, 3, 4, 5) if Chem.MolFromSmiles(smiles[k]).HasSubstructMatch(AMIDES)]
+    answer = asked(models, "match", table=table, smarts="C(=O)N", first=0)
+    assert answer == {"matches": amides, "slow": 0, "next": len(rows)}
+    monkeypatch.setattr("graphxai.tables.app.opened_table.AT_A_TIME", -1.0)
+    assert asked(models, "match", table=table, smarts="C(=O)N", first=3)["next"] == 3
+    for smarts in ("C(", ATTACK, "", "C" * 501):
+        with pytest.raises(ValueError, match="is not a SMARTS pattern"):
+            asked(models, "match", table=table, smarts=smarts, first=0)
+    with pytest.raises(ValueError, match="open it again"):
+        asked(models, "match", table={"key": "gone"}, smarts="C", first=0)
+    with pytest.raises(ValueError, match="first must be"):
+        asked(models, "match", table=table, smarts="C", first="0")
+    plain = asked(models, "overview", smiles=["CCO", "C" * 101], plain=True)["molecules"]
+    assert ["draw" in each for each in plain] == [False, False]
+    large = asked(models, "overview", smiles=["C" * 101])["molecules"][0]
+    assert large["draw"] is None
+    assert len(large["cells"]) == 3

@@ -13,6 +13,7 @@ from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
+from .opened_table import matching_rows, measured_of_rows
 from .overview import joint_suggestions, overview
 from .tables import KINDS, exported, measured_in, rows_of
 
@@ -126,7 +127,15 @@ def _predicted(models: OfferedModels, body: Body) -> Any:
 
 
 def _overview(models: OfferedModels, body: Body) -> Any:
-    return overview(models.panel, body.texts("smiles"), body.text("goal"))
+    drawn = body.fields.get("plain") is not True
+    return overview(models.panel, body.texts("smiles"), body.text("goal"), drawn=drawn)
+
+
+def _match(models: OfferedModels, body: Body) -> Any:
+    first = body.fields.get("first", 0)
+    if type(first) is not int:
+        raise ValueError("first must be a whole number.")
+    return matching_rows(*body.table(), body.text("smarts"), first)
 
 
 def _contrast(models: OfferedModels, body: Body) -> Any:
@@ -159,6 +168,8 @@ ANSWERS: dict[str, Answer] = {
     "changes": _changes,
     "predict": _predicted,
     "overview": _overview,
+    "match": _match,
+    "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
     "contrast": _contrast,
     "read": _read,
     "export": _export,

@@ -19,13 +19,21 @@ from graphxai.visualization.text import minus_signs
 from .reading import PREDICTIONS, read
 
 
-def overview(panel: ModelPanel, smiles: Sequence[str], goal: str) -> dict[str, Any]:
+def overview(
+    panel: ModelPanel, smiles: Sequence[str], goal: str, *, drawn: bool = True
+) -> dict[str, Any]:
     """Predict all properties of molecules, and say how desirable each is.
 
     Returns:
         A dict with the `properties` (their name, model, task and class of the goal), the `goals` in
         words, and for each of the `molecules` its drawing, a cell for each property and the overall
         desirability, or None for a molecule that no model can read.
+
+    Args:
+        panel: the models.
+        smiles: the molecules.
+        goal: the goals, as `gx.profile` reads them, or "".
+        drawn: whether to draw the molecules. One that is too large for the page is not drawn.
 
     Raises:
         ValueError: the goal is not understood.
@@ -42,19 +50,26 @@ def overview(panel: ModelPanel, smiles: Sequence[str], goal: str) -> dict[str, A
         ],
         "goals": [*profile.explanation.split("\n")] if goal else [],
         "molecules": [
-            None if each is None else _molecule(panel, profile, text, each)
+            None if each is None else _molecule(panel, profile, each) | _drawn(text, drawn)
             for text, each in zip(smiles, predictions, strict=True)
         ],
     }
 
 
+def _drawn(smiles: str, wanted: bool) -> dict[str, Any]:
+    """Return the drawing of a molecule for its overview, or nothing if it is not wanted."""
+    if not wanted:
+        return {}
+    try:
+        return {"draw": picture(smiles)}
+    except ValueError:  # it is too large
+        return {"draw": None}
+
+
 def _molecule(
-    panel: ModelPanel,
-    profile: PropertyProfile,
-    smiles: str,
-    predictions: Mapping[str, Prediction],
+    panel: ModelPanel, profile: PropertyProfile, predictions: Mapping[str, Prediction]
 ) -> dict[str, Any]:
-    """Return the drawing of a molecule, its properties and its desirability."""
+    """Return the properties of a molecule and its desirability."""
     score = profile.score(predictions)
     wished = {part.goal.of.name: part for part in score.parts}
     cells: list[dict[str, Any] | None] = []
@@ -69,7 +84,7 @@ def _molecule(
             cell |= {"desirability": part.desirability, "goal": str(part.goal)}
         cells.append(cell)
     overall = score.overall if score.parts else None
-    return {"draw": picture(smiles), "cells": cells, "desirability": overall}
+    return {"cells": cells, "desirability": overall}
 
 
 def property_cell(prediction: Prediction, label: str | None = None) -> dict[str, Any]:

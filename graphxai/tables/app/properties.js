@@ -44,7 +44,8 @@ async function drawProperties() {
     for (const each of wanted) if (found.get(each.smiles)) Object.assign(each, { overview: found.get(each.smiles), overviewKey: overviewKey() });
   });
   if (!done || node !== current()) return;
-  box.hidden = !node.overview || (properties.length < 2 && !state.goal);
+  const isMeasured = properties.some(([name]) => measuredOf(node.smiles, name));
+  box.hidden = !node.overview || (properties.length < 2 && !state.goal && !isMeasured);
   if (box.hidden) return;
   byId("desirability").textContent = state.goal ? `desirability ${hundredths(node.overview.desirability)}` : "";
   byId("wished").hidden = !state.goal;
@@ -57,10 +58,11 @@ function propertyRow([name, model, task, label], cell, before) {
   const see = element("button", { class: "plain", "aria-current": shown, title: `Show what ${model} sees`, onclick: () => explainBy(model, task, label) }, name);
   if (!cell) return element("tr", {}, element("th", { scope: "row" }, see), element("td", { colspan: 3 }, "not readable for this model"));
   const [level, words] = DOMAINS[cell.word] || DOMAINS.unknown;
+  const measured = measuredOf(current().smiles, name);
   const wish = cell.goal === undefined ? "" : element("span", { class: "wish", title: cell.goal },
     element("meter", { min: 0, max: 1, value: cell.desirability, "aria-label": `desirability for ${cell.goal}` }), ` ${hundredths(cell.desirability)}`);
   return element("tr", {}, element("th", { scope: "row" }, see),
-    element("td", {}, element("b", {}, cell.text), " ", changeOf(cell, before), element("span", { class: "soft block" }, cell.range)),
+    element("td", {}, element("b", {}, cell.text), " ", changeOf(cell, before), element("span", { class: "soft block" }, [cell.range, measured && `measured ${measured}`].filter(Boolean).join("; "))),
     element("td", {}, element("span", { class: `badge ${level}`, title: cell.near }, words)),
     element("td", { class: "number" }, wish));
 }
@@ -109,6 +111,7 @@ byId("goal").addEventListener("change", (event) => {
   state.wish = "";
   say("");
   remember();
+  if (table.rows.length) arrangeRows();
   if (!current()) return;
   byId("wish").value = wishFor(current().card);
   drawProperties().then(() => place.length && pick(place));

@@ -20,7 +20,7 @@ const STEP = 32; // how many rows of a table are predicted together
 const LEVELS = { good: "✓ no objection", caution: "! use with care", warning: "✕ do not rely", unknown: "? not checked", known: "= training compound" };
 let about = null; // what the host offers for the model
 let place = []; // the atom, or the two of a bond, that was chosen
-let table = { rows: [], shown: 0 };
+let table = { rows: [], chosen: [], shown: 0, measured: {} }; // the one that is open, see table.js
 let searches = 0; // how many have begun so far
 
 const current = () => state.nodes[state.at];

@@ -1,6 +1,7 @@
-/* A table opened on the page, with predictions for its molecules. */
+/* A table opened on the page: rows with structures, measured and predicted values, sorted and filtered. */
 
 const LARGEST_FILE = 64_000_000; // in bytes
+const ROWS_AT_ONCE = 100; // how many rows are drawn before "Show more"
 
 /* The content of a file in base64, as JSON holds no bytes. */
 const base64 = (file) => new Promise((resolve, reject) => {
@@ -17,43 +18,174 @@ async function open(file, column) {
     say(`Reading ${name} ...`);
     const content = await ask("read", { name, content: file.size ? await base64(file) : "", column: column || "" }, "read");
     say("");
-    table = { rows: content.rows, shown: 0, opened: file, file: { key: content.key, column: column || "" } };
+    const rows = content.rows.map(([title, smiles, problem], place) => ({ place, name: title, smiles, problem }));
+    table = { rows, chosen: rows, shown: 0, order: null, matched: null, opened: file, measured: {}, file: { key: content.key, column: column || "" } };
     byId("table").hidden = false;
-    const unreadable = content.rows.filter(([, , problem]) => problem).length;
-    const counted = [`${content.rows.length.toLocaleString("en")} molecules`, unreadable && `${unreadable} not readable`,
+    const unreadable = rows.filter((row) => row.problem).length;
+    const counted = [`${rows.length.toLocaleString("en")} molecules`, unreadable && `${unreadable} not readable`,
       content.more && `${content.more.toLocaleString("en")} more not read`].filter(Boolean).join(", ");
     byId("table-name").textContent = `${name}: ${counted}`;
     byId("choice").textContent = content.choice;
     byId("column-label").hidden = !content.columns.length;
     byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...content.columns.map((name) => element("option", { value: name }, name)));
-    byId("rows").replaceChildren();
-    moreRows();
+    for (const id of ["row-search", "row-smarts", "row-low", "row-high"]) byId(id).value = "";
+    byId("matched").textContent = "";
+    const thisTable = table;
+    arrangeRows();
+    if (!rows.length) return;
+    const { measured } = await ask("measured", { table: table.file }, "measured");
+    thisTable.measured = measured;
+    if (thisTable === table) drawRows();
   });
+}
+
+/* ---- what a row says ---- */
+
+const labelOfRow = (row) => row.name || row.smiles.slice(0, 80) || `row ${row.place + 1}`;
+const isShown = ([, model, task]) => model === state.model && task === state.task;
+/* The columns of values: a key, a heading, the value of a row to sort by, and whether it is predicted. */
+function rowColumns() {
+  const cellOf = (k) => (row) => row.overview?.cells[k]?.value;
+  const measured = properties.filter(([name]) => table.measured[name]).map(([name]) =>
+    [`measured ${name}`, `measured ${name}`, (row) => table.measured[name][row.place]?.[0] ?? undefined, false]);
+  const predicted = properties.map(([name], k) => [`predicted ${name}`, name, cellOf(k), true]);
+  return [["name", "molecule", labelOfRow, false], ...measured, ...predicted,
+    ...(state.goal ? [["desirability", "desirability", (row) => row.overview?.desirability ?? undefined, true]] : [])];
+}
+
+function rowCell(row, key) {
+  if (key.startsWith("measured ")) return table.measured[key.slice(9)][row.place]?.[1] ?? "";
+  if (!row.overview) return row.problem || (row.overview === null ? "not readable" : "");
+  if (key === "desirability") return hundredths(row.overview.desirability);
+  const cell = row.overview.cells[properties.findIndex(([name]) => `predicted ${name}` === key)];
+  if (!cell) return "";
+  const [level, words] = DOMAINS[cell.word] || DOMAINS.unknown;
+  return element("span", {}, `${cell.text} `, element("span", { class: "soft block" }, cell.range), element("span", { class: `badge ${level}`, title: cell.near }, words));
+}
+
+/* What was measured of a molecule, if the open table has it. */
+function measuredOf(smiles, name) {
+  const values = table.measured?.[name];
+  const row = values && table.rows.find((each) => each.smiles === smiles);
+  return row ? values[row.place]?.[1] ?? "" : "";
+}
+
+/* ---- choose and sort ---- */
+
+const SHOWN_PROPERTY = () => properties.findIndex(isShown);
+const bound = (id, open) => (byId(id).value === "" ? open : Number(byId(id).value));
+
+function isChosen(row) {
+  const words = byId("row-search").value.trim();
+  const [low, high] = [bound("row-low", -Infinity), bound("row-high", Infinity)];
+  const value = row.overview?.cells[SHOWN_PROPERTY()]?.value;
+  return (!words || labelOfRow(row).toLowerCase().includes(words.toLowerCase()) || row.smiles.includes(words)) &&
+    (!table.matched || table.matched.has(row.place)) && ((low === -Infinity && high === Infinity) || (value >= low && value <= high));
+}
+
+/* Smaller first; what has no value comes last, whichever way the column is sorted. */
+function compared(a, b, down) {
+  const missing = (value) => value === undefined || value === null || Number.isNaN(value);
+  if (missing(a) || missing(b)) return missing(a) - missing(b);
+  const order = typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  return down ? -order : order;
+}
+
+/* Choose and sort the rows anew. What needs predictions of all rows waits for them. */
+async function arrangeRows() {
+  const thisTable = table;
+  const column = table.order && rowColumns().find(([key]) => key === table.order.key);
+  const isBounded = byId("row-low").value !== "" || byId("row-high").value !== "";
+  if ((column?.[3] || isBounded) && !(await predictAll())) return;
+  if (thisTable !== table) return;
+  table.chosen = table.rows.filter(isChosen);
+  if (column) table.chosen.sort((a, b) => compared(column[2](a), column[2](b), table.order.down) || a.place - b.place);
+  table.shown = Math.min(ROWS_AT_ONCE, table.chosen.length);
+  drawRows();
+  predictRows();
+}
+
+function sortRows(key) {
+  const down = table.order?.key === key ? !table.order.down : key !== "name";
+  table.order = { key, down };
+  arrangeRows();
 }
 
 function moreRows() {
-  const first = table.shown;
-  const part = table.rows.slice(first, first + 100);
-  table.shown += part.length;
-  byId("rows").append(...part.map(([name, smiles, problem], k) => element("tr", {},
-    element("td", {}, element("button", { onclick: () => add(smiles, name || `row ${first + k + 1}`, -1) }, name || smiles.slice(0, 80) || `row ${first + k + 1}`)),
-    element("td", { class: problem ? "" : "number" }, problem))));
-  byId("more").hidden = table.shown >= table.rows.length;
-  predictRows(first);
+  table.shown = Math.min(table.shown + ROWS_AT_ONCE, table.chosen.length);
+  drawRows();
+  predictRows();
 }
 
-async function predictRows(first) {
+/* The line of a row, which is made once and filled again, so that a click on it is never lost. */
+function lineOf(row, keys) {
+  row.button ||= element("button", { onclick: () => add(row.smiles, row.name || `row ${row.place + 1}`, -1) }, labelOfRow(row));
+  row.line ||= element("tr", {}, element("td", { class: "structure-cell" }), element("td", {}, row.button));
+  row.button.disabled = Boolean(row.problem) || row.overview === null;
+  const [picture, , ...old] = row.line.children;
+  if (row.overview?.draw && !picture.firstChild) picture.append(mini({ draw: row.overview.draw }));
+  old.forEach((cell) => cell.remove());
+  row.line.append(...keys.map((key) => element("td", {}, rowCell(row, key))));
+  return row.line;
+}
+
+function drawRows() {
+  const columns = rowColumns();
+  byId("row-heads").replaceChildren(element("th", {}, "structure"), ...columns.map(([key, words]) => {
+    const sorted = table.order?.key === key ? (table.order.down ? "descending" : "ascending") : false;
+    return element("th", { scope: "col", "aria-sort": sorted }, element("button", { class: "plain", onclick: () => sortRows(key) }, words, sorted ? (table.order.down ? " ▾" : " ▴") : ""));
+  }));
+  const lines = table.chosen.slice(0, table.shown).map((row) => lineOf(row, columns.slice(1).map(([key]) => key)));
+  const body = byId("rows");
+  if (lines.length !== body.children.length || lines.some((line, k) => line !== body.children[k])) body.replaceChildren(...lines);
+  byId("row-count").textContent = table.chosen.length === table.rows.length ? "" : `${table.chosen.length.toLocaleString("en")} of ${table.rows.length.toLocaleString("en")} rows`;
+  byId("more").hidden = table.shown >= table.chosen.length;
+}
+
+/* ---- predictions and substructures ---- */
+
+/* Predict some rows that are not predicted yet. Rows of an earlier goal are predicted again. */
+async function predictThese(rows, drawn, kind) {
+  const wanted = rows.filter((row) => !row.problem && row.overview !== null && (row.goal !== state.goal || (drawn && row.overview.draw === undefined)));
+  const thisTable = table;
+  for (let k = 0; k < wanted.length && thisTable === table; k += STEP) {
+    const part = wanted.slice(k, k + STEP);
+    const answer = await ask("overview", { smiles: part.map((row) => row.smiles), goal: state.goal, plain: !drawn }, kind);
+    if (thisTable !== table) return;
+    properties = answer.properties;
+    part.forEach((row, i) => Object.assign(row, { overview: answer.molecules[i], goal: state.goal }));
+    if (!drawn) byId("row-count").textContent = `Predicting ${Math.min(k + STEP, wanted.length).toLocaleString("en")} of ${wanted.length.toLocaleString("en")} ...`;
+    else drawRows();
+  }
+}
+
+const predictAll = () => trying(() => predictThese(table.rows, false, "all rows"));
+const predictRows = () => trying(() => predictThese(table.chosen.slice(0, table.shown), true, "rows"));
+
+/* Find the rows with a substructure, a part of the table in each request. */
+async function matchRows() {
+  const smarts = byId("row-smarts").value.trim();
   const thisTable = table;
   await trying(async () => {
-    for (let k = first; k < thisTable.shown && thisTable === table; k += STEP) {
-      const part = thisTable.rows.slice(k, Math.min(k + STEP, thisTable.shown));
-      const predictions = await ask("predict", { ...choice(), smiles: part.map(([, smiles]) => smiles) }, "rows");
-      if (thisTable !== table) return;
-      predictions.forEach((prediction, i) => {
-        byId("rows").children[k + i].lastChild.textContent = prediction ? prediction.text : part[i][2] || "not readable";
-        byId("rows").children[k + i].querySelector("button").disabled = !prediction;
-      });
+    say("");
+    const found = new Set();
+    let slow = 0;
+    for (let first = 0; smarts && first < thisTable.rows.length && thisTable === table;) {
+      const answer = await ask("match", { table: table.file, smarts, first }, "match");
+      answer.matches.forEach((place) => found.add(place));
+      slow += answer.slow;
+      first = answer.next;
+      byId("matched").textContent = `Searched ${Math.min(first, thisTable.rows.length).toLocaleString("en")} ...`;
     }
+    if (thisTable !== table) return;
+    table.matched = smarts ? found : null;
+    byId("matched").textContent = smarts ? `${found.size.toLocaleString("en")} with this substructure${slow ? `; ${slow} could not be searched in time` : ""}` : "";
+    arrangeRows();
   });
 }
+
+byId("row-tools").addEventListener("submit", (event) => event.preventDefault());
+byId("row-search").addEventListener("input", () => { clearTimeout(table.waiting); table.waiting = setTimeout(arrangeRows, 150); });
+for (const id of ["row-low", "row-high"]) byId(id).addEventListener("change", arrangeRows);
+byId("row-smarts").addEventListener("change", matchRows);
 

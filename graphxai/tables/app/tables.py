@@ -207,6 +207,17 @@ def _cells_in_table(
 
 
 @contextmanager
+def opened_file(key: str, column: str) -> Iterator[Table | None]:
+    """Open a file of the page by its key, or yield None if it is no longer kept."""
+    file = _files.get(key)
+    if file is None:
+        yield None
+        return
+    with _opened(file, column) as table:
+        yield table
+
+
+@contextmanager
 def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
     """Open a file of the page as a table. Errors call it by the name that the page shows."""
     suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]

@@ -1,0 +1,108 @@
+"""Look into the table that is open on the page: measured values, and rows with a substructure."""
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from rdkit import Chem, rdBase
+
+from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
+from graphxai.datasets.tables.table import Table
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.tables.report.measured import MeasuredTable, measured_table, shown
+from graphxai.tables.report.records import rounded
+from graphxai.tables.settings import LARGEST_TABLE
+
+from .reading import MAX_CHARACTERS
+from .tables import opened_file
+
+LONGEST_SMARTS = 500  # characters
+AT_A_TIME = 1.0  # seconds for which one request searches
+FOR_A_ROW = 0.1  # seconds for which one molecule is searched
+
+
+def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list[Any]]:
+    """Return what was measured for each property that names a column of the table.
+
+    A row has a number and a text, or None. A bound such as ">10" has the text alone.
+
+    Args:
+        panel: the models.
+        key: the key of the open table.
+        column: its column of structures, as for `rows_of`.
+    """
+    with opened_file(key, column) as table:
+        if table is None:
+            return {}
+        numbers = [record.number for record in _records(table)]
+        found: dict[str, list[Any]] = {}
+        for each in panel.properties:
+            name = each.task.name
+            if table.columns.count(name) != 1 or name == table.structures.name:
+                continue
+            values = measured_table(table, (each.task,), {name: name}, LARGEST_TABLE)
+            found[each.name] = [_cell(values, each.task, number) for number in numbers]
+        return {name: cells for name, cells in found.items() if any(cells)}
+
+
+def _cell(table: MeasuredTable, task: Any, number: int) -> list[Any] | None:
+    """Return the measured value of a row with its text, or a bound with no value."""
+    value = table.of(number).get(task.name)
+    if value is not None:
+        return [rounded([value])[0], shown(task, value)]
+    bound = table.bounds_of(number).get(task.name)
+    if bound is None:
+        return None
+    return [None, f"{'>' if bound.side > 0 else '<'} {shown(task, bound.value)}"]
+
+
+def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, Any]:
+    """Search rows for a substructure, for about a second.
+
+    Returns:
+        A dict with the `matches` (positions of rows), how many rows were too `slow` to search, and
+        the position of the `next` row to search.
+
+    Raises:
+        ValueError: this is no SMARTS, or the table is no longer open.
+    """
+    pattern = None
+    if smarts.isprintable() and len(smarts) <= LONGEST_SMARTS:
+        with rdBase.BlockLogs():
+            pattern = Chem.MolFromSmarts(smarts)
+    if pattern is None or not pattern.GetNumAtoms():
+        raise ValueError(f"{smarts[:80]!r} is not a SMARTS pattern that RDKit can read.")
+    structures = _structures(key, column)
+    matches, slow, end = [], 0, time.monotonic() + AT_A_TIME
+    place = first
+    for place in range(max(0, first), len(structures)):
+        if time.monotonic() > end:
+            break
+        with rdBase.BlockLogs():
+            mol = Chem.MolFromSmiles(structures[place][: MAX_CHARACTERS + 1])
+        if mol is None:
+            continue
+        try:
+            if matches_in_time(mol, pattern, max_matches=1, seconds=FOR_A_ROW):
+                matches.append(place)
+        except SearchTimeError:
+            slow += 1
+    else:
+        place = len(structures)
+    return {"matches": matches, "slow": slow, "next": place}
+
+
+@lru_cache(maxsize=2)
+def _structures(key: str, column: str) -> Sequence[str]:
+    """Return the SMILES of the rows of the open table."""
+    with opened_file(key, column) as table:
+        if table is None:
+            raise ValueError("the table is no longer open: open it again.")
+        name = table.structures.name
+        return tuple(record.cells[name] for record in _records(table))
+
+
+def _records(table: Table) -> list[Any]:
+    return list(islice(table.records([table.structures.name]), LARGEST_TABLE))
