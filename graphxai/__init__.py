@@ -41,6 +41,10 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.profile_results import ProfileCounterfactual as ProfileCounterfactual
     from graphxai.chemistry.profile_results import ProfileCounterfactuals as ProfileCounterfactuals
     from graphxai.chemistry.profile_text import profile as profile
+    from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
+    from graphxai.chemistry.table_changes import TableChanges as TableChanges
+    from graphxai.chemistry.table_changes import rgroup_table as rgroup_table
+    from graphxai.chemistry.table_changes import table_changes as table_changes
     from graphxai.contract.target import Target as Target
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet

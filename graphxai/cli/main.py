@@ -14,6 +14,7 @@ from graphxai.runtime.version import VERSION
 
 from .app import app as open_app
 from .benchmark import benchmark
+from .changes import changes
 from .counterfactuals import counterfactuals
 from .examples import examples
 from .explain import explain
@@ -73,6 +74,7 @@ app.command(cls=HelpfulCommand)(benchmark)
 app.command(cls=HelpfulCommand)(report)
 app.command(cls=HelpfulCommand)(fragments)
 app.command(cls=HelpfulCommand)(counterfactuals)
+app.command(cls=HelpfulCommand)(changes)
 app.command("app", cls=HelpfulCommand)(open_app)
 app.command(cls=HelpfulCommand)(train)
 app.command(cls=HelpfulCommand)(examples)

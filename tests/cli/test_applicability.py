@@ -32,6 +32,7 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
     },
     "report": {"table": ["molecules.csv"]},
     "fragments": {"table": ["molecules.csv"]},
+    "changes": {"table": ["molecules.csv"]},
     "examples": {},  # its argument is a folder to write
     "counterfactuals": {
         "smiles": ["CCO", "--towards", "active"],

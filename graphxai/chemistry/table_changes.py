@@ -1,0 +1,305 @@
+"""Say what each change did in a table of measured compounds: matched pairs, and tables of R-groups.
+
+A matched pair differs in one part at one bond (Hussain 2010). What was measured for each exchange
+stands beside what a model predicts for the same molecules, so that both can be compared.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdRGroupDecomposition
+
+from graphxai.api import OneOrMoreModels, predict
+from graphxai.explanation.compute.models import standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.html import table_html
+from graphxai.explanation.labelled import short_text
+from graphxai.explanation.prediction import Prediction
+
+from .matched_pairs import Exchange, matched_pairs
+from .measurements import MOST_COMPARED, Measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
+SECONDS = 60.0  # how long the division into R-groups may take
+SHOWN = 20  # how many exchanges a notebook shows
+
+
+@dataclass(frozen=True)
+class ChangedPair:
+    """Two compounds of a table that differ in one part.
+
+    Attributes:
+        before: SMILES of the compound with the old part.
+        after: SMILES of the compound with the new part.
+        measured: the change of the measured value.
+        predicted: the change of each predicted property, see `TableChanges`.
+    """
+
+    before: str
+    after: str
+    measured: float
+    predicted: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MeasuredExchange:
+    """An exchange of one part for another, with all pairs of a table that differ by it.
+
+    Attributes:
+        exchange: the exchange, from the smaller part to the larger one.
+        pairs: the pairs.
+    """
+
+    exchange: Exchange
+    pairs: tuple[ChangedPair, ...]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of its row in a table: how many pairs, and means with standard deviations."""
+        cells: dict[str, Any] = {
+            "from": self.exchange.old,
+            "to": self.exchange.new,
+            "at": self.exchange.at,
+            "pairs": len(self.pairs),
+        }
+        cells |= _mean_and_sd("measured", [pair.measured for pair in self.pairs])
+        for name in self.pairs[0].predicted:
+            cells |= _mean_and_sd(f"predicted {name}", [p.predicted[name] for p in self.pairs])
+        return cells | {"before": self.pairs[0].before, "after": self.pairs[0].after}
+
+
+@dataclass(frozen=True, eq=False)
+class TableChanges(Sequence[MeasuredExchange]):
+    """The exchanges in a table of measured compounds, those with most pairs first.
+
+    The predicted change of a class is that of its probability: of the second of two classes, or of
+    the class predicted before the change.
+
+    Attributes:
+        name: the name of the measured value.
+        exchanges: the exchanges.
+        compounds: how many compounds were compared.
+    """
+
+    name: str
+    exchanges: tuple[MeasuredExchange, ...]
+    compounds: int
+
+    def __len__(self) -> int:
+        return len(self.exchanges)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.exchanges[index]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{each.exchange}: {self.name} {each.columns['measured_mean_change']:+.2f} in"
+            f" {len(each.pairs)} pairs"
+            for each in self.exchanges
+        ]
+        about = f"{len(self.exchanges):,} exchanges among {self.compounds:,} compounds"
+        return short_text([f"TableChanges({about})", *lines])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row for each exchange."""
+        import pandas as pd
+
+        return pd.DataFrame([each.columns for each in self.exchanges])
+
+    def pairs_frame(self) -> "pd.DataFrame":
+        """Return a table with a row for each pair of compounds."""
+        import pandas as pd
+
+        rows = [
+            {
+                "from": each.exchange.old,
+                "to": each.exchange.new,
+                "at": each.exchange.at,
+                "before": pair.before,
+                "after": pair.after,
+                "measured_change": pair.measured,
+                **{f"predicted {n}_change": change for n, change in pair.predicted.items()},
+            }
+            for each in self.exchanges
+            for pair in each.pairs
+        ]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        rows = [each.columns for each in self.exchanges[:SHOWN]]
+        cells = [[_text(cell) for cell in row.values()] for row in rows]
+        return f"<p>{escape(repr(self).splitlines()[0])}</p>" + (
+            table_html(rows[0], cells) if rows else ""
+        )
+
+
+def table_changes(
+    model: OneOrMoreModels, measured: MeasuredSource, column: str = "", *, at_least: int = 2
+) -> TableChanges:
+    """Find what each exchange of a part did in a table, measured and predicted.
+
+    Args:
+        model: a model from `load` or `wrap`, or its name, or a list of these.
+        measured: the table's file, measured values by SMILES, or `Measurements`. Salts of a
+            compound are one compound, and its values are averaged.
+        column: the column of the measured values, by default one named after a task of the model.
+        at_least: in how many pairs an exchange must occur.
+
+    Raises:
+        ValueError: the table has no measured values.
+    """
+    panel = ModelPanel.of(model)
+    table = _measurements(panel, measured, column)
+    values = dict(islice(table.values.items(), MOST_COMPARED))
+    predictions = dict(zip(values, _predicted(panel, list(values)), strict=True))
+    molecules = [Chem.MolFromSmiles(smiles) for smiles in values]
+    by_exchange: dict[Exchange, list[ChangedPair]] = defaultdict(list)
+    names = list(values)
+    for (i, j), pair in matched_pairs(molecules).items():
+        exchange, before, after = pair.exchange, names[i], names[j]
+        if _size(exchange.old) > _size(exchange.new):
+            exchange, before, after = exchange.reversed, after, before
+        change = _changes(predictions[before], predictions[after])
+        if change is not None:
+            difference = values[after] - values[before]
+            by_exchange[exchange].append(ChangedPair(before, after, difference, change))
+    kept = [
+        MeasuredExchange(exchange, tuple(pairs))
+        for exchange, pairs in by_exchange.items()
+        if len(pairs) >= at_least
+    ]
+    kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
+    return TableChanges(table.name, tuple(kept), len(values))
+
+
+def rgroup_table(
+    model: OneOrMoreModels, core: str, measured: MeasuredSource, column: str = ""
+) -> "pd.DataFrame":
+    """Divide the compounds of a table into a core and its R-groups, measured and predicted.
+
+    RDKit finds the R-groups. Compounds without the core are left out.
+
+    Args:
+        model, measured, column: as for `table_changes`.
+        core: SMARTS or SMILES of the core. It may name the places of its R-groups, as in
+            "c1cc([*:1])ccc1[*:2]"; otherwise every place where compounds differ is one.
+
+    Returns:
+        A table with a row for each compound: `smiles`, the `core`, `R1` and so on as SMILES, the
+        `measured` value, and what the model predicts.
+
+    Raises:
+        ValueError: the core is not understood, or no compound has it.
+    """
+    panel = ModelPanel.of(model)
+    table = _measurements(panel, measured, column)
+    names = list(table.values)
+    with rdBase.BlockLogs():
+        pattern = Chem.MolFromSmarts(core)
+        options = rdRGroupDecomposition.RGroupDecompositionParameters()
+        options.removeAllHydrogenRGroups = True
+        options.timeout = SECONDS
+        if pattern is None or not pattern.GetNumAtoms():
+            raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
+        divided, unmatched = rdRGroupDecomposition.RGroupDecompose(
+            [pattern], [Chem.MolFromSmiles(s) for s in names], asSmiles=True, options=options
+        )
+    if not divided:
+        raise ValueError(f"no compound of the table has the core {core}.")
+    left_out = set(unmatched)
+    kept = [smiles for k, smiles in enumerate(names) if k not in left_out]
+    return _rgroup_frame(kept, divided, table, _predicted(panel, kept))
+
+
+def _rgroup_frame(
+    smiles: Sequence[str],
+    divided: Sequence[Mapping[str, str]],
+    table: Measurements,
+    predictions: Sequence[Mapping[str, Prediction] | None],
+) -> "pd.DataFrame":
+    """Return the table of R-groups, those of the most common ones together."""
+    import pandas as pd
+
+    rows = []
+    for text, parts, predicted in zip(smiles, divided, predictions, strict=True):
+        cells: dict[str, Any] = {"smiles": text, "core": parts["Core"]}
+        cells |= {name: part for name, part in parts.items() if name != "Core"}
+        cells[f"measured {table.name}"] = table.values[text]
+        for name, prediction in (predicted or {}).items():
+            cells |= {
+                f"predicted {name if column == prediction.heading else column}": cell
+                for column, cell in prediction.columns.items()
+            }
+        rows.append(cells)
+    groups = [name for name in rows[0] if name.startswith("R") and name[1:].isdigit()]
+    return (
+        pd.DataFrame(rows).sort_values(groups, ignore_index=True) if groups else pd.DataFrame(rows)
+    )
+
+
+def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> Measurements:
+    """Read the measured values of a table, brought to the parents that the first model reads."""
+    if isinstance(measured, Measurements):
+        return measured
+    way = standardisation_of(panel.models[0])
+    columns = [column] if column else [each.task.name for each in panel.properties]
+    if isinstance(measured, Mapping):
+        return Measurements.of(measured.items(), column or "value", way)
+    return Measurements.read(measured, columns, standardise=way)
+
+
+def _predicted(
+    panel: ModelPanel, smiles: Sequence[str]
+) -> Sequence[Mapping[str, Prediction] | None]:
+    return predict(list(panel.models), list(smiles), progress=False)
+
+
+def _changes(
+    before: Mapping[str, Prediction] | None, after: Mapping[str, Prediction] | None
+) -> dict[str, float] | None:
+    """Return the change of each property, or None if a molecule was left out."""
+    if before is None or after is None or before.keys() != after.keys():
+        return None
+    return dict(_change_of_each(before, after))
+
+
+def _change_of_each(
+    before: Mapping[str, Prediction], after: Mapping[str, Prediction]
+) -> Iterator[tuple[str, float]]:
+    for name, was in before.items():
+        then = after[name]
+        if was.value is not None and then.value is not None:
+            yield name, then.value - was.value
+        else:
+            classes = list(was.probabilities)
+            label = classes[1] if len(classes) == 2 else str(was.label)
+            yield name, then.probabilities[label] - was.probabilities[label]
+
+
+def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean of changes and their standard deviation, which is None for a single one."""
+    sd = float(np.std(changes, ddof=1)) if len(changes) > 1 else None
+    return {f"{name}_mean_change": float(np.mean(changes)), f"{name}_sd": sd}
+
+
+@lru_cache(maxsize=4096)
+def _size(part: str) -> tuple[int, str]:
+    """Return what parts are ordered by: the number of heavy atoms, then the SMILES."""
+    with rdBase.BlockLogs():  # of hydrogen as a part
+        mol = Chem.MolFromSmiles(part)
+    return (0 if mol is None else mol.GetNumHeavyAtoms()), part
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
