@@ -7,11 +7,12 @@ READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test coverage mutants fuzz lowest newest docs lint format dist clean
+.PHONY: help demo test test-install coverage mutants fuzz lowest newest docs lint format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
-	@echo "make test    run all tests"
+	@echo "make test    run the tests of what the package computes, writes and shows"
+	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
 	@echo "make mutants change the core in small ways and list the changes that no test notices"
 	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
@@ -50,12 +51,18 @@ demo: $(DEMO_READY)
 # where a test asks for several, sleep while they wait: every core is taken, so that one that waits
 # busily keeps the other from working.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
+TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 test: $(READY)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+	$(TESTS) --ignore tests/install
+
+# These build and install the package, and type the guides into a copy of it. Nothing that the
+# package computes is tested here.
+test-install: $(READY)
+	$(TESTS) tests/install
 
 # Lines and branches, also those that the tests' own processes run; htmlcov/ shows them in the code.
 coverage: $(RELEASE_READY)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html
+	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html
 
 # Hours: every change runs the tests of its module.
 mutants: $(RELEASE_READY)

@@ -88,7 +88,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry)
         monkeypatch.setattr(f"graphxai.learning.graphs.settings.{name}", 1)
     granted = taken_for_granted() if page == "README.md" else {}
     names = {"__name__": "page"}
-    into_files = {block.text for block in pasted_blocks(page)}  # see test_guides.py
+    into_files = {block.text for block in pasted_blocks(page)}  # see install/test_guides.py
     for block in blocks_of(page):
         names |= granted.pop(block.section, {})
         if engine_of(block) is None and block.text not in into_files:
