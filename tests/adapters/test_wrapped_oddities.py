@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.evaluation.testing import check_ledger
-from other_models import METHODS, GpsModel, SparseModel, explainers, molecules, trained
+from other_models import KINDS_OF_METHODS, GpsModel, SparseModel, explainers, molecules, trained
 
 
 class Tokens(nn.Module):
@@ -79,7 +79,7 @@ def test_a_graph_without_edges_is_explained_by_every_method(module):
         assert np.isfinite(gx.explain(model, graph, explainer).relevance).all(), explainer.name
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(KINDS_OF_METHODS))
 def test_a_half_precision_body_with_a_precise_head_is_explained(method):
     module = Tokens().to(torch.bfloat16)
     module.head.float()

@@ -184,10 +184,10 @@ def check_model(recipe: list[Any]) -> None:
         products: [well_conditioned(model, data, products) for data in graphs]
         for products in (False, True)
     }
-    several = ([0, 1, 2], [0, 1, 2], [0, 1], [0], [1], [2])
     for method, batches, tier in (
-        ("lrp", several, contextlib.nullcontext),
-        ("lrp", several, recorded_only),
+        # what the first pass has shown serves the second
+        ("lrp", ([0, 1, 2], [0, 1, 2], [1]), contextlib.nullcontext),
+        ("lrp", ([0, 1, 2], [2]), recorded_only),
         ("attn_lrp", ([0, 1, 2], [1]), contextlib.nullcontext),
     ):
         products = method == "attn_lrp"
@@ -235,7 +235,7 @@ def check_spelling(model: Any, plain: Composed, graphs: list[Any]) -> None:
 
 def check_attention(model: Any, graphs: list[Any], wanted: list[Expected]) -> None:
     """Check that the attention that methods read is that between nodes, layer by layer."""
-    for some in ([0, 1, 2], [0], [2]):
+    for some in ([0, 1, 2], [2]):
         items = prepare_all(model, [graphs[k] for k in some])
         batch = model.collate([item.data for item in items])
         with record() as tape:
