@@ -138,6 +138,42 @@ def recorded_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a small network with the tasks of the pre-trained weights."""
+    import torch
+
+    from graphxai.learning.finetuning import PRETRAINED, molecule_config
+    from graphxai.models.graphormer import Graphormer, load_checkpoint, locate, save_checkpoint
+    from toy import SMALL
+
+    tasks = load_checkpoint(locate(PRETRAINED)).config.tasks
+    torch.manual_seed(0)
+    model = Graphormer(molecule_config(tasks, **SMALL)).eval()
+    return save_checkpoint(model, tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture
+def small_networks(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None:
+    """Train a small network on a table, from small weights instead of the pre-trained ones.
+
+    This is for tests of all that happens around the network, whatever its size.
+    """
+    from functools import partial
+
+    from graphxai.learning import finetuning, splitting
+    from toy import SMALL
+
+    config, locate = finetuning.molecule_config, finetuning.locate
+    for module in (finetuning, splitting):
+        monkeypatch.setattr(module, "molecule_config", partial(config, **SMALL))
+        monkeypatch.setattr(
+            module,
+            "locate",
+            lambda name: small_weights if name == finetuning.PRETRAINED else locate(name),
+        )
+
+
 @pytest.fixture
 def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the figures of a saved report small, because those of full size are tested once."""

@@ -79,6 +79,7 @@ def own_registry():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
+@pytest.mark.usefixtures("small_networks")
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry):
     if page == CHEMPROP:
         pytest.importorskip("chemprop", reason="chemprop is not installed")

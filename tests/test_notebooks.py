@@ -5,15 +5,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason='needs pip install "graphxai[notebook]"')
-nbclient = pytest.importorskip("nbclient", reason='needs pip install "graphxai[notebook]"')
-pytest.importorskip("ipykernel", reason='needs pip install "graphxai[notebook]"')
+if TYPE_CHECKING:
+    from jupyter_client import AsyncKernelManager
 
-from jupyter_client import AsyncKernelManager  # noqa: E402
-from nbclient.util import run_sync  # noqa: E402
+# Their import takes long, and only the process that runs the notebooks needs them.
+if not all(map(importlib.util.find_spec, ("nbformat", "nbclient", "ipykernel"))):
+    pytest.skip('needs pip install "graphxai[notebook]"', allow_module_level=True)
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -25,20 +26,22 @@ NEED_TRAINING = {
 }
 # Replacements, by notebook, with which a cell shows the same kind of output after less work.
 LESS_WORK = {
-    "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:80]"},
+    "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:50]"},
     "04_which_explainer": {
         "epochs=4": "epochs=1",
-        "size=500": "size=120",
-        "steps=21": "steps=5",
-        "list(digit_paths())": "list(digit_paths())[:4]",
+        "size=500": "size=80",
+        "steps=21": "steps=3",
+        "list(digit_paths())": "list(digit_paths())[:2]",
     },
     "05_your_own_graph_transformer": {
         "range(30)": "range(3)",
-        "[:200]": "[:20]",
-        "[:160]": "[:15]",
-        "[160:]": "[15:]",
-        "epochs=50": "epochs=5",
+        "[:200]": "[:15]",
+        "[:160]": "[:10]",
+        "[160:]": "[10:]",
+        "steps=11": "steps=3",
+        "epochs=50": "epochs=2",
     },
+    "06_activity_cliffs_and_matched_pairs": {"cliffs[:12]": "cliffs[:2]"},
     "07_your_own_graphs": {"1, 250, tree": "1, 20, tree", "epochs=40": "epochs=1"},
 }
 # This runs before a notebook's own cells. It forgets all names, as a new kernel does, and allows no
@@ -66,6 +69,8 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 
 
 def stored(path: Path):
+    import nbformat
+
     return nbformat.read(path, as_version=4)
 
 
@@ -96,8 +101,11 @@ def execute() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[AsyncKernelManager]:
+def kernel() -> Iterator["AsyncKernelManager"]:
     """Start one kernel for all notebooks of a process, because its start takes so long."""
+    from jupyter_client import AsyncKernelManager
+    from nbclient.util import run_sync
+
     manager = AsyncKernelManager(kernel_name="python3")
     yield manager
     run_sync(manager.shutdown_kernel)(now=True)
@@ -127,6 +135,8 @@ def test_stored_outputs_contain_no_warning_and_nothing_about_the_machine(path):
 
 @every_notebook
 def test_notebook_runs_offline_and_shows_what_is_stored(path, tmp_path, execute, kernel):
+    import nbformat
+
     if path.stem in NEED_TRAINING and importlib.util.find_spec("lightning") is None:
         pytest.skip('needs pip install "graphxai[train]"')
     before, offline = stored(path), stored(path)

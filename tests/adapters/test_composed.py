@@ -11,6 +11,8 @@ from composed import DIM, PARTS, Block, Composed, Pool, expected, graph
 import graphxai as gx
 from graphxai.evaluation.testing import check_all, check_batching
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 
 def assert_alike(blocks: list[list[str]], pool: str) -> None:
     """Check that a model has its reference's output and shares, and that shares sum to it."""

@@ -14,6 +14,8 @@ import graphxai as gx
 from graphxai.runtime.device import users_default_device
 from other_models import quick_explainer
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 
 def explained(kind, method):
     return gx.explain(kind.model(), kind.value(), quick_explainer(method), **kind.choice).relevance

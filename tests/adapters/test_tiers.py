@@ -31,6 +31,8 @@ from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import OperationRule
 from pooled_models import DIM, Pooled, graph, seeded
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 # -- every rule ------------------------------------------------------------------------------------
 
 

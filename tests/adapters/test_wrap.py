@@ -190,7 +190,8 @@ def test_bias_shares_are_bias_times_gradient(models, graphs, name):
 # One method for each way through a model: hooks, other rules, a recorded pass whose attention is
 # read, positive rules, a mask of attention, gates of presence, and removal.
 WAYS = (
-    "lrp", "attn_lrp", "gae", "transformer_attribution", "masked_lrp", "path_marginals", "occlusion",
+    "lrp", "attn_lrp", "gae", "transformer_attribution", "masked_lrp", "path_marginals",
+    "occlusion",
 )  # fmt: skip
 
 

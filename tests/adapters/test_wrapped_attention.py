@@ -62,10 +62,10 @@ def assert_alone_as_together(module: nn.Module, graphs: list[Data], methods=READ
     of_all, of_one = wrapped(module), wrapped(module)
     for method in methods:
         together = gx.explain(of_all, graphs, method)
-        for data, explanation in zip(graphs, together, strict=True):
-            alone = gx.explain(of_one, data, method).relevance
+        for k in {0, len(graphs) - 1}:
+            alone = gx.explain(of_one, graphs[k], method).relevance
             np.testing.assert_allclose(
-                explanation.relevance, alone, rtol=1e-4, atol=1e-6, err_msg=method
+                together[k].relevance, alone, rtol=1e-4, atol=1e-6, err_msg=method
             )
 
 

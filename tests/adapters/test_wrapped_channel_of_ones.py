@@ -10,6 +10,8 @@ from torch_geometric.data import Data
 
 import graphxai as gx
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 DIM = 4
 GRAPHS = [
     Data(

@@ -11,6 +11,8 @@ from torch_geometric.nn import global_add_pool
 import graphxai as gx
 from graphxai.adapters.engine.decompositions import grouped_mm
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 EDGES = torch.tensor([[0, 1], [1, 0]])
 ENDS = torch.tensor([4, 12], dtype=torch.int32)
 GROUPS = {

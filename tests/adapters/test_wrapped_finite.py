@@ -11,6 +11,8 @@ from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 DIM = 8
 EDGES = torch.tensor([[0, 1], [1, 0]])
 

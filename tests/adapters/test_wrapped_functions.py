@@ -14,6 +14,8 @@ from torch_geometric.nn import global_add_pool
 import graphxai as gx
 from graphxai.adapters.engine.rule_table import RULES
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 DIM = 6
 
 

@@ -16,6 +16,8 @@ from graphxai.models.graphormer.layers import FeedForward
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import ModuleRule
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 GRAPH = Data(
     x=torch.randn(4, 4, generator=torch.Generator().manual_seed(0)),
     edge_index=torch.tensor([[0, 1], [1, 0]]),

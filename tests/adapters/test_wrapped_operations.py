@@ -15,6 +15,8 @@ from graphxai.explainers import Explainer
 from graphxai.explainers.base import scored
 from pooled_models import DIM, Pooled, answer, explained, graph, seeded
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 # -- in place ----------------------------------------------------------------------------------
 
 

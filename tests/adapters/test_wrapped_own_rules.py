@@ -12,6 +12,8 @@ from torch_geometric.nn import global_add_pool
 import graphxai as gx
 from graphxai.adapters.engine.pass_memory import recorded_only
 
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
 aten = torch.ops.aten
 
 

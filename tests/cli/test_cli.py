@@ -521,7 +521,7 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     assert f"{hidden} of {len(read(out))} fragments are left out here; all are in {out}" in text
 
 
-def test_a_note_of_training_is_printed_once(run, tmp_path):
+def test_a_note_of_training_is_printed_once(run, tmp_path, small_networks):
     table, out = tmp_path / "t.csv", tmp_path / "run"
     parts = ["train"] * 30 + ["valid"] * 5 + ["test"] * 5
     rare = (3, 20, 33, 38, 40)

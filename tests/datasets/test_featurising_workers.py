@@ -99,12 +99,12 @@ def test_a_chunk_without_molecules_or_bonds_is_packed(smiles: list[str]) -> None
         assert type(result) is type(other)
 
 
-def test_all_of_bace_and_odd_molecules_come_out_the_same_and_in_order(
+def test_drugs_and_odd_molecules_come_out_the_same_and_in_order(
     data_folder: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    smiles = [graph.smiles for graph in load_bace(data_folder, download=False)]
-    molecules = [*smiles[:500], GIVEN, *ODD, Chem.Mol(), *smiles[500:], None, *ODD[::-1], GIVEN]
+    smiles = [graph.smiles for graph in load_bace(data_folder, download=False)[::4]]
+    molecules = [*smiles[:100], GIVEN, *ODD, Chem.Mol(), *smiles[100:], None, *ODD[::-1], GIVEN]
     expected = list(molecules_to_data(molecules, canonical=True))
     graphs = list(molecules_to_data(molecules, canonical=True, workers=2))
     assert len(graphs) == len(molecules)

@@ -71,10 +71,16 @@ def test_features_equal_those_of_ogb(smiles: str) -> None:
     assert_equals_ogb(smiles)
 
 
-def test_features_equal_those_of_ogb_on_all_of_bace(data_folder: Path) -> None:
+def test_features_equal_those_of_ogb_on_bace(data_folder: Path) -> None:
+    """Every fourth molecule has nearly all features that occur in the data set."""
     graphs = load_bace(data_folder, download=False)
     assert len(graphs) == 1513
-    for data in graphs:
+    whole, chosen = (
+        sum(len(codes.unique()) for codes in torch.cat([data.x for data in part]).T)
+        for part in (graphs, graphs[::4])
+    )
+    assert chosen >= whole - 1
+    for data in graphs[::4]:
         assert_equals_ogb(data.smiles)
 
 

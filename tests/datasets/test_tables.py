@@ -199,8 +199,8 @@ def test_files_made_to_harm_end_with_one_sentence(
 ) -> None:
     monkeypatch.setattr(opening, "ALWAYS_UNPACKED", 1 << 20)
     monkeypatch.setattr(delimited, "MAX_LINE", 1 << 20)
-    bomb = written(tmp_path, "bomb.csv.gz", gzip.compress(b"\0" * (1 << 24)))
-    lines = written(tmp_path, "lines.csv.gz", gzip.compress(b"smiles\n" + b"C\n" * (1 << 23)))
+    bomb = written(tmp_path, "bomb.csv.gz", gzip.compress(b"\0" * (1 << 22)))
+    lines = written(tmp_path, "lines.csv.gz", gzip.compress(b"smiles\n" + b"C\n" * (1 << 21)))
     line = written(tmp_path, "line.csv", b"smiles\n" + b"C" * (1 << 22))
     half = written(tmp_path, "half.xlsx", b"PK\x03\x04 not a zip file")
     old = written(tmp_path, "old.xls", b"\xd0\xcf\x11\xe0 old Excel")

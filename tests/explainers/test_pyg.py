@@ -157,7 +157,7 @@ class MixedModel(nn.Module):
 @pytest.mark.parametrize("level", ["node", "graph"])
 def test_without_a_batch_vector_copies_of_the_graph_do_not_mix(batch, level, takes_batch):
     # Without a batch vector the copies attend to each other, so they are small.
-    graph = batch[0].subgraph(torch.arange(8))
+    graph = batch[0].subgraph(torch.arange(5))
     model = MixedModel(level, takes_batch).eval()
     config = ModelConfig("regression", level, return_type="raw")
     asked = {"index": 2} if level == "node" else {}

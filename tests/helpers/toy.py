@@ -6,6 +6,8 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.models.graphormer import Graphormer, GraphormerConfig
 
+SMALL = {"num_layers": 1, "hidden_dim": 16, "ffn_dim": 16, "num_heads": 2}
+
 
 def random_graphormer(**changes: object) -> Graphormer:
     """Draw a molecular Graphormer with parameters of order one, so that no error stays hidden."""

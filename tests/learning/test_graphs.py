@@ -30,7 +30,7 @@ from graphxai.learning.replicates import train_graph_replicates
 pytest.importorskip("lightning")
 
 MOTIF = gx.Task("motif", "multiclass", ("house", "cycle"))
-QUICK = {"layers": 2, "width": 16, "epochs": 4, "accelerator": "cpu", "progress": False}
+QUICK = {"layers": 2, "width": 16, "epochs": 2, "accelerator": "cpu", "progress": False}
 
 
 def motifs(count=30):
@@ -125,7 +125,7 @@ def test_a_run_is_resumed_but_not_with_other_graphs_or_settings(run, tmp_path):
 def test_numbers_of_nodes_and_edges_are_standardised_on_the_training_graphs(tmp_path):
     graphs, parts = numbers(), (range(30), range(30, 35), range(35, 40))
     tasks = [gx.Task("mean", "regression", unit="m"), gx.Task("high", "binary", ("no", "yes"))]
-    folder = gx.train(graphs, tmp_path, task=tasks, split=parts, **(QUICK | {"epochs": 2}))
+    folder = gx.train(graphs, tmp_path, task=tasks, split=parts, **QUICK)
     config = gx.load(folder).config
     rows = torch.cat([g.x for g in graphs[:30]]).double()
     np.testing.assert_allclose(config.node_offsets, rows.mean(0))

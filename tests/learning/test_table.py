@@ -36,6 +36,7 @@ from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
+from toy import SMALL
 
 pytest.importorskip("lightning")
 _lightning = pytest.importorskip("graphxai.learning.lightning")
@@ -65,7 +66,7 @@ COLUMNS = ("--target-column", "nitrogen", "--target-column", "size", "--target-c
 
 
 @pytest.fixture(autouse=True)
-def few_trees(monkeypatch, request):
+def few_trees(monkeypatch, request, small_networks):
     """Train with few trees and few resamples; the latter change only the ends of intervals."""
     if "run" in request.fixturenames:
         monkeypatch.setattr(training_scores, "RESAMPLES", 50)
@@ -590,7 +591,7 @@ def test_options_are_fields_of_the_settings_and_a_wrong_name_is_corrected(table,
 
 def test_weights_trained_on_a_column_of_that_name_are_reported(table, tmp_path):
     weights = save_checkpoint(
-        Graphormer(molecule_config([Task("size", "regression")])), tmp_path / "weights"
+        Graphormer(molecule_config([Task("size", "regression")], **SMALL)), tmp_path / "weights"
     )
     clean = clean_table(table, "SMILES", ["size"])
     lines = []

@@ -144,7 +144,9 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     assert np.isnan(y[:10]).all()
 
 
-def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(tmp_path):
+def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(
+    tmp_path, small_networks
+):
     """The labels of a fold are dealt anew among its molecules, so their mean and spread stay."""
     labels = np.array([float(len(s) + k % 3) for k, s in enumerate(MOLECULES)])
     settings = TableSettings(split="random", epochs=1, init_weights=None, progress=False)
@@ -165,7 +167,7 @@ def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(tmp
     assert not np.allclose(said[0][split.folds[1]], said[1][split.folds[1]], rtol=1e-3)
 
 
-def test_nothing_learns_from_test_labels(tmp_path):
+def test_nothing_learns_from_test_labels(tmp_path, small_networks):
     """Different labels for the test molecules give exactly the same model."""
     models = []
     for number, test_label in enumerate((3.5, -70.0)):

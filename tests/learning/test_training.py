@@ -65,6 +65,14 @@ def settings(**changes: object) -> TrainingSettings:
     return TrainingSettings(**(values | changes))  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> FitResult:
+    """Train without a stop: three batches an epoch, six epochs."""
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    return fit(tiny(), graphs, graphs, settings(), tmp_path_factory.mktemp("whole"))
+
+
 def same_weights(a: Graphormer, b: Graphormer) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
@@ -114,13 +122,12 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("at", [(0, 0), (3, 1), (5, 2)], ids=["first step", "middle", "last step"])
 def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, int]
+    whole: FitResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, int]
 ) -> None:
     pytest.importorskip("lightning")
     from graphxai.learning.lightning import GraphormerModule
 
-    graphs = twenty_molecules()  # three batches an epoch, six epochs
-    whole = fit(tiny(), graphs, graphs, settings(), tmp_path / "whole")
+    graphs = twenty_molecules()
     original = GraphormerModule.training_step
 
     def terminated(self: GraphormerModule, batch: object, index: int) -> torch.Tensor:
@@ -144,14 +151,13 @@ def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupt_ends_no_kernel_and_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: FitResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lightning would end the process, in a notebook as `SystemExit: 1`."""
     pytest.importorskip("lightning")
     from graphxai.learning.lightning import GraphormerModule
 
     graphs = twenty_molecules()
-    whole = fit(tiny(), graphs, graphs, settings(), tmp_path / "whole")
     original = GraphormerModule.training_step
 
     def interrupted(self: GraphormerModule, batch: object, index: int) -> torch.Tensor:
