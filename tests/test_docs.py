@@ -34,6 +34,7 @@ from pages import (
     commands_of,
     engine_of,
     files_of_the_reader,
+    left_out,
     run,
     run_block,
     run_blocks_for,
@@ -124,6 +125,7 @@ def commands_on_official_data() -> list[str]:
 def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
     run(shlex.split(command), monkeypatch)
     assert list(tmp_path.rglob("summary.md"))
 

@@ -17,12 +17,12 @@ from graphxai.evaluation.testing import check_batching, check_ledger, check_renu
 from graphxai.explainers import get_explainer
 from other_models import GpsModel, molecules
 
-pytestmark = pytest.mark.usefixtures("only_relevance")
+pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 4], [1, 0, 2, 1, 0, 2, 4, 3]])
 ALL = {"attention": True, "layernorm": True, "activation": "ratio"}
 NOTHING = {"attention": False, "layernorm": False}
-GRAPHS = [g for g in molecules() if g.num_nodes < 20]
+GRAPHS = [g for g in molecules() if g.num_nodes < 15]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from graphxai.explainers.head_counts import FARTHEST, count
 from graphxai.explainers.relations import RELATIONS, relations_of
 from other_models import GpsModel, SparseModel, molecules
 
-pytestmark = pytest.mark.usefixtures("only_relevance")
+pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20]  # sodium has no edge
 

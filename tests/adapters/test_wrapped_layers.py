@@ -18,7 +18,7 @@ from graphxai.explainers.pyg import Algorithm
 from graphxai.rules.conservative import Tape
 from small_graphs import SIZES, graph, started, wrapped
 
-pytestmark = pytest.mark.usefixtures("only_relevance")
+pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")
 
 HEADS, DIM = 2, 8
 READING = [
@@ -77,17 +77,19 @@ class Transformer(nn.Module):
         return self.head((h * mask[..., None]).sum(1))
 
 
-@pytest.mark.parametrize("method", READING)
 @pytest.mark.parametrize("kind", [HeadByHead, LoopOfHeads])
-def test_heads_computed_one_after_another_are_heads_of_one_layer(kind, method):
-    apart, together = (wrapped(started(Transformer(k))) for k in (kind, Together))
+def test_heads_computed_one_after_another_are_heads_of_one_layer(kind):
+    models = [wrapped(started(Transformer(k))) for k in (kind, Together)]
     graphs = [graph(n) for n in SIZES]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        explanations, wanted = (gx.explain(model, graphs, method) for model in (apart, together))
-    for explanation, other in zip(explanations, wanted, strict=True):
-        assert abs(other.relevance).max() > 1e-4
-        np.testing.assert_allclose(explanation.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+    for method in READING:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            explanations, wanted = (gx.explain(model, graphs, method) for model in models)
+        for explanation, other in zip(explanations, wanted, strict=True):
+            assert abs(other.relevance).max() > 1e-4, method
+            np.testing.assert_allclose(
+                explanation.relevance, other.relevance, rtol=1e-4, atol=1e-6, err_msg=method
+            )
 
 
 def test_important_heads_that_are_computed_apart_are_named():

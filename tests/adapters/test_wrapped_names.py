@@ -13,12 +13,13 @@ from torch_geometric.nn.models import Polynormer, SGFormer
 
 import graphxai as gx
 from graphxai.adapters import WrappedModel
-from other_models import Bert, GpsModel, SparseModel, explainers, molecules
+from other_models import Bert, GpsModel, SparseModel, molecules, quick_explainer
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20][:2]
 FEW = ("lrp", "attn_lrp", "gae", "transformer_attribution", "lrp_zplus")
+OTHER_WAYS = ("masked_lrp", "path_marginals", "lrp_path", "saliency", "cam", "occlusion")
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # which find their parts by name
 
 
@@ -96,7 +97,7 @@ def relevances(model: WrappedModel, method) -> list[np.ndarray]:
 def test_renaming_classes_and_submodules_changes_no_relevance(name):
     torch.manual_seed(0)
     model = ZOO[name]().eval()
-    methods = explainers() if name == "gps" else FEW
+    methods = (*FEW, *map(quick_explainer, OTHER_WAYS)) if name == "gps" else FEW
     named, other = (gx.wrap(module, kind="regression") for module in (model, renamed(model)))
     as_named = [relevances(named, method) for method in methods]
     for method, expected in zip(methods, as_named, strict=True):

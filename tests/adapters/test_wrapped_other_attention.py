@@ -14,7 +14,7 @@ import graphxai as gx
 from graphxai.explainers.layers import pass_with_gradients
 from small_graphs import graph, started, wrapped
 
-pytestmark = pytest.mark.usefixtures("only_relevance")
+pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")
 
 
 class Dense(nn.Module):

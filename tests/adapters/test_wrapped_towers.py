@@ -12,7 +12,7 @@ from graphxai.evaluation.sanity_checks import NoisyModel
 from graphxai.evaluation.testing import check_batching
 from small_graphs import SIZES, graph, random, started, wrapped
 
-pytestmark = pytest.mark.usefixtures("only_relevance")
+pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")
 
 # -- towers that the output does not rest on ---------------------------------------------------
 

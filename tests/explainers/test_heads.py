@@ -308,8 +308,8 @@ def test_masked_lrp_of_a_graph_depends_on_nothing_else(unlike):
         model = random_graphormer(pre_layernorm=pre_layernorm)
         for statistics in (None, statistics_of(half, np.zeros((3, 4)))):
             explainer = get_explainer("masked_lrp", statistics=statistics)
-            check_batching(model, unlike, explainer, tolerance=1e-5)
-            check_renumbering(model, unlike, explainer, tolerance=1e-5)
+            check_batching(model, unlike[1:3], explainer, tolerance=1e-5)
+            check_renumbering(model, unlike[1:3], explainer, tolerance=1e-5)
 
 
 def test_a_graphs_own_statistics_are_those_of_a_data_set_of_one(smiles):

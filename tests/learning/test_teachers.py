@@ -144,9 +144,7 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     assert np.isnan(y[:10]).all()
 
 
-def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(
-    tmp_path, small_networks
-):
+def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(tmp_path):
     """The labels of a fold are dealt anew among its molecules, so their mean and spread stay."""
     labels = np.array([float(len(s) + k % 3) for k, s in enumerate(MOLECULES)])
     settings = TableSettings(split="random", epochs=1, init_weights=None, progress=False)

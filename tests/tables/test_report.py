@@ -280,13 +280,13 @@ AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
 
 def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 40)
+    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 20)
     options = {"counterfactuals": 2, "towards": "pIC50: >7", "detailed": 1}
     _, data = read(gx.report(bace, [AMIDE, "CCO"], tmp_path / "r.html", target="pIC50", **options))
     (card,) = [m for m in data["molecules"] if "changes" in m]
     assert "full" in card
     assert card["changes"]["summary"].startswith("Towards pIC50 > 7: ")
-    counterfactuals = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=40)
+    counterfactuals = gx.counterfactuals(bace, card["smiles"], "pIC50: >7", n=2, predictions=20)
     for shown, counterfactual in zip(card["changes"]["found"], counterfactuals, strict=True):
         assert (shown["smiles"], shown["name"]) == (counterfactual.smiles, counterfactual.changes)
         assert shown["prediction"].startswith(minus_signs(str(counterfactual.prediction)))
@@ -302,9 +302,9 @@ def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path,
 
 
 def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 40)
+    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 20)
     table, start = tmp_path / "assay.csv", "Oc1ccccc1F"
-    options = {"n": 1, "predictions": 40, "progress": False}
+    options = {"n": 1, "predictions": 20, "progress": False}
     (counterfactual,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
     table.write_text(f"smiles,pIC50\n{start},4\n{counterfactual.smiles},4.75\nCCO,\n")
     wanted = {"counterfactuals": 1, "towards": "pIC50: >9", "detailed": 9, "target": "pIC50"}
