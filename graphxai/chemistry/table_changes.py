@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rdkit import Chem, rdBase
-from rdkit.Chem import rdRGroupDecomposition
 
 from graphxai.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.models import standardisation_of
@@ -205,14 +205,16 @@ def rgroup_table(
     panel = ModelPanel.of(model)
     table = _measurements(panel, measured, column)
     names = list(table.values)
+    # RDKit's stub of this module is not valid Python, which type checkers of our users would say
+    decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
     with rdBase.BlockLogs():
         pattern = Chem.MolFromSmarts(core)
-        options = rdRGroupDecomposition.RGroupDecompositionParameters()
+        options = decomposition.RGroupDecompositionParameters()
         options.removeAllHydrogenRGroups = True
         options.timeout = SECONDS
         if pattern is None or not pattern.GetNumAtoms():
             raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
-        divided, unmatched = rdRGroupDecomposition.RGroupDecompose(
+        divided, unmatched = decomposition.RGroupDecompose(
             [pattern], [Chem.MolFromSmiles(s) for s in names], asSmiles=True, options=options
         )
     if not divided:
