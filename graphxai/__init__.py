@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 from graphxai.runtime.source_tree import folders_beside
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
+from graphxai.runtime.whole_imports import import_in_one_piece, is_interactive
 
 if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.interception import conservative as conservative
@@ -81,4 +82,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.tables.report import report as report
 
 __path__ += folders_beside(__file__)  # where git cannot make symbolic links
+if is_interactive():
+    import_in_one_piece()
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -33,6 +33,7 @@ from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
+from graphxai.runtime.interrupts import results_kept
 
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
@@ -179,6 +180,8 @@ def explain(
         An Explanation, or for a list Explanations of the same length.
 
     Raises:
+        KeyboardInterrupt: a list was interrupted. The `results` of the exception are those that
+            were finished, with None for the others.
         ValueError: an input cannot be used, the model does not have the target, or something cannot
             be sent to the processes.
     """
@@ -187,22 +190,26 @@ def explain(
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
-    explanations = map_inputs(
-        model,
-        values,
-        computation,
-        "explaining",
-        strict=on_error == "raise" or not several,
-        progress=progress,
-        workers=workers,
-    )
-    training = training_set_of(model)
-    for explanation in explanations:
-        if explanation is not None:
-            set_nearness(explanation, training)
-    if not several:
-        return explanations[0]
-    return Explanations(explanations, labels=row_index(inputs))
+
+    def collect(explanations: list[Explanation | None]) -> Explanations:
+        training = training_set_of(model)
+        for explanation in explanations:
+            if explanation is not None:
+                set_nearness(explanation, training)
+        return Explanations(explanations, labels=row_index(inputs))
+
+    with results_kept(collect):
+        explanations = map_inputs(
+            model,
+            values,
+            computation,
+            "explaining",
+            strict=on_error == "raise" or not several,
+            progress=progress,
+            workers=workers,
+        )
+    collected = collect(explanations)
+    return collected if several else collected[0]
 
 
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
@@ -262,10 +269,22 @@ def predict(
     """
     panel = ModelPanel.of(model)
     values, several = as_list(mark_explained_for(panel.models[0], inputs, node, pair))
-    of_models = []
+    of_models: list[list[dict[str, Prediction] | None]] = []
+
+    def collect(of_last: list[dict[str, Prediction] | None]) -> Predictions:
+        to_come = len(panel.models) - len(of_models) - 1  # after an interrupt
+        nothing: list[None] = [None] * len(values)
+        every = zip(*of_models, of_last, *[nothing] * to_come, strict=True)
+        return Predictions(
+            [panel.merged(of_input) for of_input in every],
+            labels=row_index(inputs),
+            smiles=values if all(isinstance(value, str) for value in values) else None,
+            several_models=is_several(model),
+        )
+
     for member, name in zip(panel.models, panel.names, strict=True):
-        of_models.append(
-            map_inputs(
+        with results_kept(collect):
+            of_member = map_inputs(
                 member,
                 values,
                 PredictionComputation(training_set_of(member)),
@@ -274,14 +293,9 @@ def predict(
                 progress=progress,
                 by=name if len(panel.models) > 1 else "",
             )
-        )
-    predictions = [panel.merged(of_input) for of_input in zip(*of_models, strict=True)]
-    if not several:
-        return predictions[0]
-    are_smiles = all(isinstance(value, str) for value in values)
-    smiles = values if are_smiles else None
-    labels, several_models = row_index(inputs), is_several(model)
-    return Predictions(predictions, labels=labels, smiles=smiles, several_models=several_models)
+        of_models.append(of_member)
+    collected = collect(of_models.pop())
+    return collected if several else collected[0]
 
 
 @on_cpu_by_default

@@ -25,6 +25,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model, conformal_of, standardisation_of
 from graphxai.explanation.compute.panel import is_several
 from graphxai.explanation.explanation import Explanation
+from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 
 from .contrast import NO_MOLECULE
@@ -136,6 +137,8 @@ def counterfactuals(
         progress: as for `explain`.
 
     Raises:
+        KeyboardInterrupt: the search was interrupted. The `results` of the exception are the best
+            until then.
         ValueError: for a goal, pattern or table that does not fit, and for `sure` if the model does
             not record how wrong it is.
     """
@@ -151,9 +154,14 @@ def counterfactuals(
         searching = _searched(cast(Model, model), molecule, towards, n, **options)
     with progress_bar("predicting neighbours", predictions, show=progress) as advance:
         done = 0
-        for predicted, best in searching:
-            advance(predicted - done)
-            done, so_far = predicted, best
+        try:
+            for predicted, best in searching:
+                advance(predicted - done)
+                done, so_far = predicted, best
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            raise Interrupted(f"after {done} neighbours", so_far()) from None
     return so_far()
 
 

@@ -25,6 +25,7 @@ from graphxai.explainers.registry import Method, methods_for
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_cpu_by_default, on_device
+from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
@@ -104,6 +105,8 @@ def evaluate(
             checkpoint, and `seed`.
 
     Raises:
+        KeyboardInterrupt: the measurement was interrupted. The `results` of the exception are the
+            report of the graphs until then. With `out`, the same call continues with `resume=True`.
         ValueError: no input remains, a metric does not fit the task, or the target is unknown.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
@@ -153,6 +156,15 @@ def evaluate(
     ]
     done = {(unit.graph, unit.method) for unit in earlier}
     units = list(earlier)
+    notes = {explainer.name: explainer.traits.note for explainer in explainers}
+    notes = {name: note for name, note in notes.items() if note}
+    settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
+    order = {key: position for position, (key, _) in enumerate(prepared)}
+
+    def report_so_far() -> Report:
+        units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
+        return Report(tuple(units), settings, tuple(rejected + unlabelled))
+
     with (
         ExitStack() as stack,
         progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance,
@@ -169,16 +181,18 @@ def evaluate(
             measured = roar_units(model, plan, *options)
         else:
             measured = _in_chunks(_GraphMeasurer(model, plan, done), prepared, targets, workers)
-        for graph_units in stack.enter_context(closing(measured)):
-            finished = [
-                replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
-                for unit in graph_units
-            ]
-            write(finished)
-            units += finished
-            advance(len(finished))
-    order = {key: position for position, (key, _) in enumerate(prepared)}
-    units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
+        try:
+            for graph_units in stack.enter_context(closing(measured)):
+                finished = [
+                    replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
+                    for unit in graph_units
+                ]
+                write(finished)
+                units += finished
+                advance(len(finished))
+        except KeyboardInterrupt:
+            how_far = f"after {len({unit.graph for unit in units})} of {len(prepared)} graphs"
+            raise Interrupted(how_far, report_so_far()) from None
     if not roar and any(metric.removal for metric in plan.metrics):
         settings["robustness"] = {
             operator: asdict(
@@ -189,10 +203,7 @@ def evaluate(
             )
             for operator in plan.operators
         }  # fmt: skip
-    notes = {explainer.name: explainer.traits.note for explainer in explainers}
-    notes = {name: note for name, note in notes.items() if note}
-    settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
-    report = Report(tuple(units), settings, tuple(rejected + unlabelled))
+    report = report_so_far()
     _raise_if_nothing_is_measured(report)
     _warn_of_failures(report)
     return report

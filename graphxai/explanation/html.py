@@ -11,13 +11,16 @@ class Markup(str):
     """Text that is HTML already, such as an image in a cell."""
 
 
-def image_html(svg: str, text: str) -> Markup:
-    """Return a picture as an image with a text for those who do not see it.
+def image_html(picture: str | bytes, text: str) -> Markup:
+    """Return an SVG or PNG picture as an image with a text for those who do not see it.
 
     Each picture is a separate document, because two may use the same ids.
     """
-    code = base64.b64encode(svg.encode()).decode()
-    return Markup(f'<img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}">')
+    content, kind = (
+        (picture, "png") if isinstance(picture, bytes) else (picture.encode(), "svg+xml")
+    )
+    code = base64.b64encode(content).decode()
+    return Markup(f'<img alt="{escape(text)}" src="data:image/{kind};base64,{code}">')
 
 
 def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:

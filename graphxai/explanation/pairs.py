@@ -169,6 +169,9 @@ class Pairs(Result):
         assert molecule is not None
         return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
 
+    def _size_for(self, width: float, height: float) -> dict[str, Any]:
+        return {"width": width, "height": height}
+
     def _repr_svg_(self) -> str | None:
         explanation = self.explanation
         has_picture = explanation.molecule is not None or explanation.drawn is not None

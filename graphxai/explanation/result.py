@@ -7,6 +7,10 @@ from . import files
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ZOOM = 1.5  # PNG pixels per SVG unit in a notebook, which stores them
 
 
 class Drawing:
@@ -27,10 +31,37 @@ class Drawing:
         path = files.writable(path, files.PICTURES)
         return files.write_pictures([self.svg(**options)], path)
 
+    def plot(self, *, ax: "Axes | None" = None, **options: Any) -> "Figure":
+        """Show the picture in Matplotlib's axes, or in a new figure of its size.
+
+        In axes, a picture that can have any size is drawn for theirs, so that its text is as large
+        as Matplotlib's and is not shrunk.
+
+        Args:
+            ax: the axes, which lose their ticks and frame.
+            options: those of `svg`, such as `title=""` where the axes have a title.
+        """
+        from graphxai.visualization.axes import room_in, show_in_axes
+
+        if ax is not None:
+            options = self._size_for(*room_in(ax)) | options
+        return show_in_axes(self.svg(**options), ax)
+
+    def _size_for(self, width: float, height: float) -> dict[str, Any]:
+        """Return the options that draw the picture in this many pixels, if it has any."""
+        return {}
+
     def _repr_svg_(self) -> str | None:
         from graphxai.visualization import displayed
 
         return displayed(self.svg())
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the picture for what shows no SVG, such as LaTeX."""
+        from graphxai.visualization import svg_to_png
+
+        svg = self._repr_svg_()
+        return None if svg is None else svg_to_png(svg, ZOOM, few_colors=True)
 
 
 class Result(Drawing):

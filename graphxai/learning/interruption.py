@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +15,12 @@ __all__ = ["resumable_in"]
 def resumable_in(out: str | Path) -> Iterator[None]:
     """Let an interrupt of the block say how to continue the run in the folder `out`.
 
-    Lightning ends the whole process on Ctrl-C. In a notebook that would be an exit with status 1,
-    so it becomes KeyboardInterrupt again.
+    Lightning ends the whole process on Ctrl-C, and ignores every further one. In a notebook the
+    first would be an exit with status 1, so it becomes KeyboardInterrupt again, and the next
+    Ctrl-C acts as before.
     """
     words = f"training was interrupted: call it again with resume=True to continue in {out}"
+    handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -26,3 +30,6 @@ def resumable_in(out: str | Path) -> Iterator[None]:
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt(words) from None
         raise
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGINT, handler)

@@ -1,30 +1,86 @@
-"""Ctrl-C at moments when it would break what cannot be repaired."""
+"""Ctrl-C at moments when it would break what cannot be repaired, or lose what was done."""
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["interrupts_deferred"]
+__all__ = ["Interrupted", "interrupts_are_deferred", "interrupts_deferred", "results_kept"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what was done before it.
+
+    Attributes:
+        results: what the interrupted function would have returned, as far as it came.
+    """
+
+    def __init__(self, progress: str, results: Any) -> None:
+        """Take how far the work came, such as "after 12 of 300 inputs", and what was done."""
+        super().__init__(f"stopped {progress}; what is done is in `sys.last_value.results`")
+        self.progress = progress
+        self.results = results
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[None]:
+def results_kept(collect: Callable[[Any], Any]) -> Iterator[None]:
+    """Let an interrupt of the block carry its results in the form that the caller returns."""
+    try:
+        yield
+    except Interrupted as stop:
+        raise Interrupted(stop.progress, collect(stop.results)) from None
+
+
+@dataclass
+class _Collector:
+    """A handler that keeps the signals of a block until its end."""
+
+    arrived: list[tuple[int, Any]] = field(default_factory=list)
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.arrived.append((number, frame))
+
+
+def interrupts_are_deferred() -> bool:
+    """Return whether Ctrl-C has to wait for the end of a block already."""
+    return isinstance(signal.getsignal(signal.SIGINT), _Collector)
+
+
+@contextmanager
+def interrupts_deferred(wait: float = 0.0) -> Iterator[None]:
     """Let Ctrl-C take effect only when the block has ended.
 
     An import that is stopped in the middle leaves modules half loaded, and a notebook's kernel has
     to be restarted. In threads other than the main one, which no signal stops, nothing is done.
+
+    Args:
+        wait: seconds between the end of the block and the effect.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler) or interrupts_are_deferred():
         yield
         return
-    arrived: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
+    collector = _Collector()
+    signal.signal(signal.SIGINT, collector)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if arrived:
-            handler(*arrived[0])
+        if collector.arrived and wait:
+            threading.Thread(target=_interrupt_after, args=(wait,), daemon=True).start()
+        elif collector.arrived:
+            handler(*collector.arrived[0])
+
+
+def _interrupt_after(seconds: float) -> None:
+    """Interrupt the main thread a little later."""
+    time.sleep(seconds)
+    if hasattr(signal, "pthread_kill"):  # this also ends a call that waits
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        interrupt_main(signal.SIGINT)

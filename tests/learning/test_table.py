@@ -42,6 +42,7 @@ pytest.importorskip("lightning")
 _lightning = pytest.importorskip("graphxai.learning.lightning")
 metrics = pytest.importorskip("sklearn.metrics")
 
+UNTAUGHT = {"epochs": 1, "split": "random", "teacher": False}
 CORES = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1", "C1CCNCC1", "c1ccsc1", "C1CCOCC1"]
 CHAINS = ["", "C", "CC", "OC", "NC", "ClC", "FC"]
 MOLECULES = [chain + core for core in CORES for chain in CHAINS]  # 49
@@ -514,7 +515,9 @@ def test_an_interrupted_training_says_how_to_continue(run, table, tmp_path, monk
         arguments = ("train", table, *arguments)
         before = signal.getsignal(signal.SIGINT)
         code, _, error = run(*arguments)
-        signal.signal(signal.SIGINT, before)  # Lightning ignores further ones
+        assert signal.getsignal(signal.SIGINT) == before  # Lightning would ignore further ones
+        with pytest.raises(KeyboardInterrupt, match="call it again with resume=True to continue"):
+            gx.train_table(clean_table(table, "SMILES", ["size"]), tmp_path / "a", **UNTAUGHT)
     assert code == 130
     assert "continue a table, benchmark or training run with --resume" in error
     assert run(*arguments, "--resume")[0] == 0

@@ -4,9 +4,11 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
+from graphxai.runtime import whole_imports
 from graphxai.runtime.interrupts import interrupts_deferred
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -49,6 +51,26 @@ def test_a_module_that_is_interrupted_while_it_is_loaded_is_whole(tmp_path, monk
     assert heavy_library.value == 1
     for name in ("heavy_library.part", "heavy_library"):
         del sys.modules[name]
+
+
+def test_a_library_that_a_function_imports_is_loaded_in_one_piece(tmp_path, monkeypatch):
+    """Otherwise Python forgets it, but not what its compiled parts have registered."""
+    package = tmp_path / "late_library"
+    package.mkdir()
+    (package / "__init__.py").write_text("from late_library import part\nwhole = True\n")
+    (package / "part.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(whole_imports, "LIBRARIES", {"late_library"})
+    whole_imports.import_in_one_piece()
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        import late_library
+
+        assert late_library.whole
+        time.sleep(10)
+    loaded = sys.modules.pop("late_library")
+    assert loaded.part is sys.modules.pop("late_library.part")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_other_threads_are_left_alone():

@@ -1,8 +1,10 @@
 """The app in a notebook answers the messages of a view, here without a browser."""
 
 import asyncio
+import base64
 import sys
 import threading
+from html import escape
 
 import pytest
 
@@ -131,3 +133,16 @@ def test_without_anywidget_the_extra_is_named(model, monkeypatch):
     monkeypatch.delitem(sys.modules, "graphxai.tables.app.widget", raising=False)
     with pytest.raises(ImportError, match=r"graphxai\[notebook\]"):
         gx.explore(model, AMIDE)
+
+
+def test_where_no_kernel_answers_a_picture_and_the_predictions_remain(model):
+    view = gx.explore(model, [AMIDE, "CCO"])
+    view.smiles = "CCN"  # the last molecule on view
+    data, _ = view._repr_mimebundle_()
+    explained = gx.explain(model, "CCN")
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert base64.b64decode(data["image/png"]) == explained._repr_png_()
+    assert f"base64,{data['image/png']}" in data["text/html"]
+    assert escape(explained.prediction.in_full) in data["text/html"]
+    assert "Run the cell again" in data["text/html"]
+    assert "text/html" not in gx.explore(model)._repr_mimebundle_()[0]

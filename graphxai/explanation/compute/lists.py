@@ -6,7 +6,7 @@ result comes back with the input's number, or an error comes back in its place.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -16,7 +16,8 @@ import torch
 
 from graphxai.contract.batching import in_chunks, in_pieces
 from graphxai.contract.inputs import Input
-from graphxai.runtime.progress import Progress, no_progress, progress_bar
+from graphxai.runtime.interrupts import Interrupted
+from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
@@ -55,9 +56,13 @@ def map_inputs(
         computation: computes the results of encoded inputs.
         title: what the progress bar says.
         strict: whether to raise the first error. Otherwise a warning names the input.
-        progress: whether to show a bar. None shows it only on a terminal.
+        progress: whether to show a bar, see `runtime.progress.progress_bar`.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
         by: the model that warnings name, if several models have the same inputs.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed. Its `results` are None for the inputs that were not
+            finished.
     """
     results: list[Result | None] = [None] * len(values)
     pieces = list(in_pieces(values))
@@ -65,27 +70,32 @@ def map_inputs(
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
     done = 0
     with progress_bar(title, len(values), show=progress) as advance, one_thread():
-        shown = _ShownProgress(advance)
-        work = _PieceWorker(model, computation, strict, seed, shown)
+        arrivals = _Arrivals(results, advance)
+        work = _PieceWorker(model, computation, strict, seed, arrivals.add)
         count = workers_for(model, workers)
-        with closing(map_in_processes(work, pieces, count, len(values))) as parts:
-            for part in chain.from_iterable(parts):
-                numbered = part.result
-                if isinstance(numbered, LostItem):
-                    first, _ = part.items[0]
-                    numbered = [(first, RuntimeError(numbered.reason))]
-                _raise_if_nothing_runs(numbered, results)
-                for number, result in numbered:
-                    if not isinstance(result, Exception):
-                        results[number] = result
-                    elif strict:
-                        raise result
-                    else:
-                        reason = _reason(result)
-                        whose = f" by {by}" if by else ""
-                        warnings.warn(f"input {number} was left out{whose}: {reason}", stacklevel=4)
-                done += len(part.items)
-                shown.catch_up(done)
+        try:
+            with closing(map_in_processes(work, pieces, count, len(values))) as parts:
+                for part in chain.from_iterable(parts):
+                    numbered = part.result
+                    if isinstance(numbered, LostItem):
+                        first, _ = part.items[0]
+                        numbered = [(first, RuntimeError(numbered.reason))]
+                    _raise_if_nothing_runs(numbered, results)
+                    for number, result in numbered:
+                        if not isinstance(result, Exception):
+                            results[number] = result
+                        elif strict:
+                            raise result
+                        else:
+                            whose = f" by {by}" if by else ""
+                            words = f"input {number} was left out{whose}: {_reason(result)}"
+                            warnings.warn(words, stacklevel=4)
+                    done += len(part.items)
+                    arrivals.catch_up(done)
+        except KeyboardInterrupt:
+            if len(values) < 2:
+                raise
+            raise Interrupted(f"after {arrivals.count} of {len(values)} inputs", results) from None
     return results
 
 
@@ -119,20 +129,28 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-class _ShownProgress:
-    """How much progress is shown: inputs of this process, and whole pieces of others."""
+class _Arrivals(Generic[Result]):
+    """The results as they arrive: each input of this process, and whole pieces of others."""
 
-    def __init__(self, advance: Progress) -> None:
+    def __init__(self, results: list[Result | None], advance: Progress) -> None:
+        self._results = results
         self._advance = advance
-        self._count = 0
+        self.count = 0
 
-    def __call__(self, number: int) -> None:
-        self._count += number
-        self._advance(number)
+    def add(self, number: int, result: Result | Exception) -> None:
+        """Keep the result of an input of this process, which an interrupt must not lose."""
+        if not isinstance(result, Exception):
+            self._results[number] = result
+        self.catch_up(self.count + 1)
 
     def catch_up(self, done: int) -> None:
         """Show that this many inputs are done altogether."""
-        self(done - self._count)
+        self._advance(done - self.count)
+        self.count = done
+
+
+def _nothing_arrives(number: int, result: Any) -> None:
+    """Keep nothing. Another process sends its results a piece at a time."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +162,15 @@ class _PieceWorker(Generic[Result]):
         computation: computes the results of encoded inputs.
         strict: whether to raise the first error.
         seed: see `_seeded`.
-        shown: is called with the number of new results. In another process it does nothing.
+        arrived: is called with each input's number and its result or error. In another process it
+            does nothing.
     """
 
     model: Any
     computation: Computation[Result]
     strict: bool
     seed: int | None
-    shown: Progress
+    arrived: Callable[[int, Any], None]
 
     def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Result | Exception]]:
         """Return each input's number with its result or error."""
@@ -164,7 +183,7 @@ class _PieceWorker(Generic[Result]):
                     if self.strict and isinstance(result, Exception):
                         raise result
                     numbered.append((number, result))
-                    self.shown(1)
+                    self.arrived(number, result)
         return numbered
 
     def _computed(self, usable: Encoded) -> Iterator[tuple[int, Result | Exception]]:
@@ -191,7 +210,7 @@ class _PieceWorker(Generic[Result]):
                     yield from results
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"shown": no_progress}
+        return vars(self) | {"arrived": _nothing_arrives}
 
 
 @contextmanager

@@ -79,4 +79,4 @@ host.frame.addEventListener("keydown", (event) => {
   event.preventDefault();
   KEYS[pressed]();
 });
-host.begin(restore);
+host.begin(restore, say);

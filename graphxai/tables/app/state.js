@@ -4,7 +4,7 @@
      frame              the element that takes keys and dropped files
      ask(name, body, signal)    the answer of the library, as a promise
      steps(name, body, signal)  the answers of a search, as they come
-     begin(restore)     shows what a link names, now and whenever another one comes
+     begin(restore, say) shows what a link names, now and whenever another one comes, and says what happens
      remember(link)     keeps what is shown
      address(link)      what a colleague needs to see the same */
 

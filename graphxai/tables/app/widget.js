@@ -7,6 +7,7 @@ function view(root, host) {
 
 const STYLE = {{STYLE}};
 const VIEW = {{VIEW}};
+const AGAIN = {{AGAIN}};
 
 /* Tell whether the notebook is dark here, by the first background behind an element that is not
    transparent. A canvas reads colours in every notation. */
@@ -50,14 +51,23 @@ function hostOf(model, frame) {
   const viewId = `${Math.random()}`; // the widget may be shown several times, also in other windows
   const waiting = new Map(); // for the id of each request, the function that takes its replies
   let requests = 0;
+  let gone = false;
+  let inform = () => {};
   let shown = null;
   let restored = () => {};
   const take = (reply) => waiting.get(reply.id)?.(reply);
   const linked = () => model.get("link") !== shown && restored(shown = model.get("link"));
+  const lost = () => { // the kernel was restarted, and answers no request of this view any more
+    gone = true;
+    for (const answer of [...waiting.values()]) answer({ error: AGAIN });
+    if (!waiting.size) inform(AGAIN);
+  };
   model.on("msg:custom", take);
   model.on("change:link", linked);
+  model.on("comm_live_update", lost);
 
   async function* steps(name, body, signal) {
+    if (gone) throw new Error(AGAIN);
     const id = `${viewId}-${requests++}`;
     const replies = [];
     let wake = () => {};
@@ -86,8 +96,9 @@ function hostOf(model, frame) {
     async ask(...request) {
       for await (const value of steps(...request)) return value;
     },
-    begin(restore) {
+    begin(restore, say) {
       restored = restore;
+      inform = say;
       linked();
     },
     remember(link) {
@@ -99,6 +110,7 @@ function hostOf(model, frame) {
     end() {
       model.off("msg:custom", take);
       model.off("change:link", linked);
+      model.off("comm_live_update", lost);
     },
   };
 }

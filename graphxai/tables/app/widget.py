@@ -1,6 +1,7 @@
 """The view of the app as a widget, which sends requests to the kernel instead of a server."""
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,17 @@ try:
 except ImportError:
     raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
 
+from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
+from graphxai.explanation.html import image_html, table_html
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
 from .page import filled, text_of, view_script
 from .reading import read
 
+AGAIN = "Run the cell again to change the molecule."
+RESTARTED = "The kernel was restarted: run the cell again."
 # Molecules are explained one at a time, in the order requested, while the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 LOGGER = logging.getLogger(__name__)
@@ -39,6 +44,7 @@ class Explorer(anywidget.AnyWidget):
         SCRIPT=text_of("draw.js") + view_script(),
         STYLE=json.dumps(text_of("app.css")),
         VIEW=json.dumps(text_of("view.html")),
+        AGAIN=json.dumps(RESTARTED),
     )
     link = traitlets.Unicode().tag(sync=True)
 
@@ -65,6 +71,28 @@ class Explorer(anywidget.AnyWidget):
     @smiles.setter
     def smiles(self, value: str) -> None:
         self.link = _begun(self.link, [value])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Return the view, and a picture with a table for where no kernel answers it."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None or not self.smiles:
+            return bundle
+        data, metadata = bundle
+        return data | self._still(), metadata
+
+    def _still(self) -> dict[str, Any]:
+        """Return the molecule shown, explained by the first model, as HTML and as PNG."""
+        explanation = explain(self._models[self._models.names[0]], self.smiles, progress=False)
+        picture = explanation._repr_png_()
+        rows = [(p.heading, p.in_full) for p in explanation.predictions]
+        shown = table_html(("task", "prediction"), rows) + f"<p>{AGAIN}</p>"
+        if picture is None:
+            return {"text/html": shown}
+        image = image_html(picture, explanation.headline)
+        return {
+            "text/html": f"<p>{image}</p>{shown}",
+            "image/png": base64.b64encode(picture).decode(),
+        }
 
     @property
     def basket(self) -> list[dict[str, str]]:

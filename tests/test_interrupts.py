@@ -1,0 +1,114 @@
+"""An interrupt keeps what was done, and leaves nothing behind that fails in the next call."""
+
+import os
+import queue
+import random
+import time
+
+import pytest
+
+import graphxai as gx
+from graphxai.chemistry import counterfactuals
+
+SMILES = "(['CCO', 'CC(=O)Nc1ccc(OC)cc1'] * 10)"
+CALLS = (
+    f"gx.explain('solubility', {SMILES}).to_frame(per='input')",
+    f"gx.evaluate('solubility', {SMILES}[:2], 'lrp', progress=False).plot('activation')",
+    "gx.counterfactuals('solubility', 'CCOc1ccccc1', '>0', predictions=20, progress=False)",
+)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Return a function that runs a cell in a new kernel."""
+    pytest.importorskip("ipykernel", reason='needs pip install "graphxai[notebook]"')
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel()
+
+    def run(code, interrupted_after=None):
+        """Run a cell, and return the error that ended it, if any."""
+        begun, error = time.monotonic(), ""
+        sent = client.execute(code)
+        for _ in range(3000):
+            if interrupted_after is not None and time.monotonic() - begun > interrupted_after:
+                interrupted_after = manager.interrupt_kernel()  # None
+            try:
+                message = client.get_iopub_msg(timeout=0.05)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") == sent:
+                content = message["content"]
+                if message["msg_type"] == "error":
+                    error = f"{content['ename']}: {content['evalue']}"
+                elif content.get("execution_state") == "idle":
+                    return error
+        raise AssertionError("the kernel does not answer")
+
+    yield run
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_function_that_was_interrupted_works_when_it_is_called_again(run):
+    assert run("import graphxai as gx") == ""
+    generator = random.Random(0)
+    for call in CALLS:
+        stopped = run(call, interrupted_after=generator.uniform(0.1, 1.5))
+        assert stopped == "" or stopped.startswith(("KeyboardInterrupt", "Interrupted")), stopped
+        assert run(call) == ""
+
+
+def interrupted_at(call, function):
+    """Return a function that does the same, but stands for Ctrl-C in a later call."""
+    calls = []
+
+    def stopped(*args, **options):
+        calls.append(args)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return function(*args, **options)
+
+    return stopped
+
+
+def sizes(model, batch, target):
+    return batch.mask.float()
+
+
+def test_the_results_of_a_list_are_kept():
+    smiles = ["C" * k for k in range(1, 60)]
+    whole = gx.explain("solubility", smiles, sizes)
+    with pytest.raises(KeyboardInterrupt, match="results") as stop:
+        gx.explain("solubility", smiles, interrupted_at(2, sizes))
+    kept = stop.value.results
+    done = [k for k, e in enumerate(kept) if e is not None]
+    assert 0 < len(done) < len(kept) == len(smiles)
+    assert f"stopped after {len(done)} of {len(smiles)} inputs" in str(stop.value)
+    for k in done:
+        assert kept[k].prediction == whole[k].prediction
+    assert kept.to_frame(per="input").smiles[done[0]] == smiles[done[0]]
+
+
+def test_the_report_until_an_interrupt_is_kept(tmp_path):
+    smiles = ["C" * k for k in range(2, 40)]
+    stopped = interrupted_at(2, sizes)
+    stopped.__name__ = "sizes"
+    options = {"metrics": ["auac"], "steps": 3, "target": "predicted", "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt, match="of 38 graphs") as stop:
+        gx.evaluate("bace", smiles, stopped, **options)
+    report = gx.evaluate("bace", smiles, sizes, resume=True, **options)
+    kept = {(unit.graph, unit.method) for unit in stop.value.results.units}
+    assert set() < kept < {(unit.graph, unit.method) for unit in report.units}
+
+
+def test_the_best_counterfactuals_until_an_interrupt_are_kept(monkeypatch):
+    options = {"predictions": 200, "steps": 1, "progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(counterfactuals, "predict", interrupted_at(3, counterfactuals.predict))
+        with pytest.raises(KeyboardInterrupt, match="neighbours") as stop:
+            gx.counterfactuals("solubility", "CC(=O)Nc1ccc(OC)cc1", ">9", **options)
+    kept = stop.value.results
+    assert 0 < kept.predicted < 200
+    assert len(kept) > 0
