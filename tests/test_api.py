@@ -256,6 +256,22 @@ def test_pictures_draw_themselves_and_save_by_suffix(aspirin, tmp_path):
     assert ASPIRIN in repr(aspirin)
 
 
+def test_pictures_fill_the_axes_of_a_figure_in_its_own_size(aspirin):
+    from matplotlib.figure import Figure
+
+    left, right = Figure(figsize=(8, 3)).subplots(1, 2)
+    right.set_title("mine")
+    for axes in (left, right):
+        aspirin.plot(ax=axes)
+        box, (rows, columns, _) = axes.get_window_extent(), axes.images[0].get_array().shape
+        assert columns / rows == pytest.approx(box.width / box.height, rel=0.01)
+        assert columns >= 2 * box.width  # sharp in print
+    assert (left.get_title(), right.get_title()) == (aspirin.headline, "mine")
+    whole = aspirin.plot(width=480, height=384)
+    assert whole.get_size_inches().tolist() == pytest.approx([5, 4])
+    assert gx.explain("mnist-superpixels", digit_paths()[3]).plot(ax=left) is left.figure
+
+
 def test_methods_side_by_side_and_molecules_in_a_grid(model, aspirin):
     ElementTree.fromstring(gx.compare(model, ASPIRIN, ("lrp", "gae")))
     explained = gx.explain(model, list(MOLECULES.values())[:3])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.result import Result
+from graphxai.explanation.result import Drawing, Result
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
@@ -41,7 +41,7 @@ FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is com
 
 
 @dataclass(frozen=True)
-class Fragment:
+class Fragment(Drawing):
     """A part of a molecule with the summed relevance of its atoms, or its Shapley value.
 
     Args:
@@ -68,7 +68,9 @@ class Fragment:
         """The mean relevance of its atoms."""
         return self.relevance / len(self.atoms)
 
-    def svg(self, *, scale: "Scale | float | None" = None, palette: str = "red-blue") -> str:
+    def svg(  # type: ignore[override]
+        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue"
+    ) -> str:
         """Return a small drawing of the fragment in the colour of its relevance."""
         from graphxai.visualization import Scale
         from graphxai.visualization.fragments import fragment_svg
@@ -80,7 +82,7 @@ class Fragment:
         return fragment_svg(self.smiles, self.relevance, scale=chosen)
 
     def _repr_svg_(self) -> str | None:
-        return self.svg() if self.smiles else None
+        return super()._repr_svg_() if self.smiles else None
 
 
 @dataclass(frozen=True, eq=False)

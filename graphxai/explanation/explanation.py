@@ -118,9 +118,13 @@ class Explanation(ExplainedGraph, Result):
         """Return the largest |relevance| of nodes and edges, or 1 if all is zero."""
         return float(np.abs(np.concatenate([self.relevance, edges])).max()) or 1.0
 
-    def _size_for(self, width: float, height: float) -> dict[str, Any]:
-        of_any_size = self.image is None
-        return {"width": width, "height": height} if of_any_size else {}
+    def _options_for(self, width: float, height: float) -> dict[str, Any]:
+        size = {} if self.image is not None else {"width": width, "height": height}
+        return {"title": "", "subtitle": "", **size}
+
+    @property
+    def _title(self) -> str:
+        return self.headline
 
     def _repr_svg_(self) -> str | None:
         return super()._repr_svg_() if self.has_picture else None

@@ -169,8 +169,12 @@ class Pairs(Result):
         assert molecule is not None
         return pairs_svg(molecule, relevance[0, 1:], arrows, **options)
 
-    def _size_for(self, width: float, height: float) -> dict[str, Any]:
-        return {"width": width, "height": height}
+    def _options_for(self, width: float, height: float) -> dict[str, Any]:
+        return {"title": "", "subtitle": "", "width": width, "height": height}
+
+    @property
+    def _title(self) -> str:
+        return self.explanation.headline
 
     def _repr_svg_(self) -> str | None:
         explanation = self.explanation

@@ -35,21 +35,30 @@ class Drawing:
         """Show the picture in Matplotlib's axes, or in a new figure of its size.
 
         In axes, a picture that can have any size is drawn for theirs, so that its text is as large
-        as Matplotlib's and is not shrunk.
+        as Matplotlib's. Its title becomes that of the axes, if they have none.
 
         Args:
             ax: the axes, which lose their ticks and frame.
-            options: those of `svg`, such as `title=""` where the axes have a title.
+            options: those of `svg`.
+
+        Returns:
+            The figure with the axes.
         """
         from graphxai.visualization.axes import room_in, show_in_axes
 
         if ax is not None:
-            options = self._size_for(*room_in(ax)) | options
+            options = self._options_for(*room_in(ax)) | options
+            ax.set_title(ax.get_title() or self._title)
         return show_in_axes(self.svg(**options), ax)
 
-    def _size_for(self, width: float, height: float) -> dict[str, Any]:
-        """Return the options that draw the picture in this many pixels, if it has any."""
+    def _options_for(self, width: float, height: float) -> dict[str, Any]:
+        """Return the options for a picture of this many pixels in axes, if it has a choice."""
         return {}
+
+    @property
+    def _title(self) -> str:
+        """The title of axes with the picture, or "" if the picture has its own."""
+        return ""
 
     def _repr_svg_(self) -> str | None:
         from graphxai.visualization import displayed

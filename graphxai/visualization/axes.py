@@ -28,6 +28,7 @@ def show_in_axes(svg: str, axes: "Axes | None") -> "Figure":
     pixels = imread(BytesIO(svg_to_png(svg, SHARPNESS / PIXELS_PER_INCH)))  # (H, W, 4)
     if axes is None:
         figure = new_figure(pixels.shape[1] / SHARPNESS, pixels.shape[0] / SHARPNESS)
+        figure.set_layout_engine("none")
         axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(pixels, interpolation="antialiased")
     axes.set_axis_off()
