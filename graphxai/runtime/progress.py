@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds."""
+"""Show progress: a bar on a terminal or in a notebook, elsewhere a line every 30 s."""
 
 import sys
 import time
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-PATIENCE = 2.0  # seconds before a bar appears
+from graphxai.runtime.notebook_progress import PATIENCE, in_kernel, notebook_bar
+
 INTERVAL = 30.0  # seconds between lines in a log file
 Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
@@ -23,11 +24,15 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     The bar appears after two seconds and disappears at the end.
 
     Args:
-        show: whether to draw the bar. If it is None, the bar is drawn on a terminal. A log file
-            gets a line every 30 seconds instead.
+        show: whether to draw the bar. If it is None, the bar is drawn on a terminal and in a
+            notebook. A log file gets a line every 30 seconds instead.
     """
     if show is False:
         yield no_progress
+        return
+    if in_kernel():
+        with notebook_bar(title, total) as bar_in_notebook:
+            yield bar_in_notebook
         return
     if show is None and not sys.stderr.isatty():
         yield logged(title, total)

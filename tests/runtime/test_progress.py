@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from graphxai.runtime import progress
 
 
@@ -17,4 +19,27 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(capsys, monkeypatch):
     ]
     with progress.progress_bar("fitting", 10, show=False) as advance:
         advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_gets_a_bar_that_leaves_nothing(capsys, monkeypatch):
+    pytest.importorskip("IPython")
+    shown = []
+
+    class Handle:
+        def update(self, data, raw):
+            shown.append(data["text/plain"])
+
+    def display(data, **options):
+        Handle().update(data, raw=True)
+        return Handle()
+
+    clock = iter([0.0, 1.0, 3.0, 3.1, 6.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("graphxai.runtime.progress.in_kernel", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    with progress.progress_bar("fitting", 1000) as advance:
+        for _ in range(4):
+            advance(100)
+    assert shown == ["fitting: 200 of 1,000, 12 s left", "fitting: 400 of 1,000, 9 s left", ""]
     assert capsys.readouterr().err == ""
