@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .color import Scale, finite, signed_alike
-from .frame import (
-    BAR_ROOM,
-    MARGIN,
-    SMALLEST_ROOM,
-    color_bar,
-    document,
-    heading,
-    too_small,
-)
+from .frame import MARGIN, SMALLEST_ROOM, document, frame, too_small
 from .molecule import structure
+from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 Listed = tuple[str, Sequence[int], float]  # the name, the atoms, and the relevance
+
+WIDE = PictureOptions(width=840)  # the list of parts takes 250 pixels of it
 
 _RADIUS, _BAND = 0.36, 0.46  # an atom's disc and the width of a bond's band, in bond lengths
 _EDGE = 1.4  # the outline around a fragment, in pixels
@@ -36,17 +31,11 @@ _FRAGMENT_SIZE = (180.0, 120.0)  # the width and height of its picture, in pixel
 _TAG = 8.5  # the radius of the circle around a number, in pixels
 
 
+@with_picture_options(WIDE)
 def fragments_svg(
     mol: Mol,
     fragments: Sequence[Listed],
-    *,
-    scale: Scale | float | None = None,
-    title: str = "",
-    subtitle: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 840,
-    height: float = 480,
-    palette: str = "red-blue",
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
 
@@ -54,11 +43,7 @@ def fragments_svg(
         mol: any RDKit molecule.
         fragments: the name, atom indices and summed relevance of each fragment. No atom is in two
             fragments.
-        scale: the colours. By default they are fitted to the sums.
-        title, subtitle: plain text above the molecule.
-        legend: the words at the negative and the positive end of the colour bar.
-        width, height: the size of the picture in pixels. The list takes 250 of the width.
-        palette: one of `PALETTES`, if `scale` is not given.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: a sum is not finite, or the picture is too small.
@@ -76,24 +61,16 @@ def fragments_svg(
             f'<g class="structure" pointer-events="none">{drawing}</g>{tags}'
         )
 
-    return parts_page(
-        fragments, drawn, "Fragments coloured by relevance", scale=scale, title=title,
-        subtitle=subtitle, legend=legend, width=width, height=height, palette=palette,
-    )  # fmt: skip
+    title = "Fragments coloured by relevance"
+    return parts_page(fragments, drawn, title, WIDE.changed(**options))
 
 
 def parts_page(
     parts: Sequence[Listed],
     drawn: Callable[[tuple[float, float], Sequence[str], Scale], str],
     untitled: str,
+    picture: PictureOptions,
     *,
-    scale: Scale | float | None,
-    title: str,
-    subtitle: str,
-    legend: Sequence[str],
-    width: float,
-    height: float,
-    palette: str,
     dark_tags: bool = False,
 ) -> str:
     """Draw what has parts as SVG, beside a numbered list of the parts.
@@ -102,32 +79,26 @@ def parts_page(
         parts: the name, members and summed relevance of each part.
         drawn: draws them in a room of pixels, given the colour of each part and the scale.
         untitled: the title for screen readers if there is no other.
-        scale, title, subtitle, legend, width, height, palette: as for `fragments_svg`.
+        picture: the words, size and colours of the picture.
         dark_tags: whether the numbers of the parts are in dark circles.
     """
     sums = finite([relevance for *_, relevance in parts])
-    scale = Scale.chosen(scale, sums, palette=palette)
-    head, top = heading(title, subtitle, width)
-    bottom = height - BAR_ROOM
-    room = (width - _LIST_WIDTH - 3 * MARGIN, bottom - top - 2 * MARGIN)
+    scale = picture.scale_for(sums)
+    framed = frame(picture)
+    size = (picture.width, picture.height)
+    room = (framed.room[0] - _LIST_WIDTH - MARGIN, framed.room[1] - MARGIN / 2)
     if min(room) < SMALLEST_ROOM:
-        least = (SMALLEST_ROOM + width - room[0], SMALLEST_ROOM + height - room[1])
-        raise too_small((width, height), least)
-    x, y = MARGIN, top + MARGIN
-    listed_at = (width - _LIST_WIDTH - MARGIN, y)
-    body = (
-        f'{head}<g transform="translate({number(x)} {number(y)})">'
-        f"{drawn(room, scale.hex(sums), scale)}</g>"
-        f"{_list(parts, scale, listed_at, bottom - y, dark_tags)}"
-        f"{color_bar(scale, 0, bottom, width, legend, values=sums)}"
-    )
+        least = (SMALLEST_ROOM + size[0] - room[0], SMALLEST_ROOM + size[1] - room[1])
+        raise too_small(size, least)
+    listed = _list(parts, scale, (room[0] + MARGIN, 0.0), room[1] + MARGIN, dark_tags)
+    drawing = drawn(room, scale.hex(sums), scale) + listed
     text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in parts)
+    about = (picture.subtitle.strip(), f"{text}.", picture.note)
     return document(
-        width,
-        height,
-        body,
-        title=title.strip() or untitled,
-        description=f"{subtitle.strip()}. {text}.".removeprefix(". "),
+        *size,
+        framed.around(drawing, scale, sums, picture.legend),
+        title=picture.title.strip() or untitled,
+        description=". ".join(filter(None, about)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import digest, document, frame
 from .graph_layout import laid_out_graph
-from .picture import PictureOptions, with_picture_options
+from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
@@ -45,7 +46,7 @@ def graph_svg(
     edge_relevance: ArrayLike | None = None,
     labels: bool = True,
     outlined: Collection[int] = (),
-    picture: PictureOptions,
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a graph as SVG, with its nodes coloured by signed relevance.
 
@@ -62,12 +63,13 @@ def graph_svg(
         labels: whether to write the label of each node on it. Long labels go beside the node if
             there is room.
         outlined: further nodes with a dark ring.
-        picture: the words, size and colours of the picture.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: `relevance` does not have one finite number per node, `edge_relevance` does not
             have one per edge, or the picture is too small.
     """
+    picture = PictureOptions(**options)
     values = finite(relevance)
     of_edges = np.zeros(0) if edge_relevance is None else finite(edge_relevance)
     if values.ndim != 1 or (edge_relevance is not None and of_edges.shape != graph.edges.shape[1:]):

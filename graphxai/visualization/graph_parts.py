@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .color import Scale
-from .fragments import Listed, free_place, numbered_tag, parts_page
+from .fragments import WIDE, Listed, free_place, numbered_tag, parts_page
 from .graph import GraphLayout, PlainGraph, laid_out, lines_svg, nodes_svg, nodes_to_draw
+from .picture import PictureKeywords, with_picture_options
 from .text import escape, number
 
 _EDGE = 1.4  # the outline around a part, in pixels
@@ -17,18 +19,13 @@ _AREA = 1.45  # the radius of the area around a node, in radii of the node
 _OUTLINE = "#7a7a7a"
 
 
+@with_picture_options(WIDE)
 def graph_parts_svg(
     graph: PlainGraph,
     parts: Sequence[Listed],
     *,
     labels: bool = True,
-    scale: Scale | float | None = None,
-    title: str = "",
-    subtitle: str = "",
-    legend: Sequence[str] = ("against", "for"),
-    width: float = 840,
-    height: float = 480,
-    palette: str = "red-blue",
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a graph with filled and outlined parts as SVG, and list them with numbers.
 
@@ -38,11 +35,7 @@ def graph_parts_svg(
         graph: the graph.
         parts: the name, nodes and summed relevance of each part. No node is in two parts.
         labels: whether to write the label of each node on it.
-        scale: the colours. By default they are fitted to the sums.
-        title, subtitle: plain text above the graph.
-        legend: the words at the negative and the positive end of the colour bar.
-        width, height: the size of the picture in pixels. The list takes 250 of the width.
-        palette: one of `PALETTES`, if `scale` is not given.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: a sum is not finite, or the picture is too small.
@@ -64,11 +57,8 @@ def graph_parts_svg(
         tags = _tags([nodes for _, nodes, _ in parts], layout, room)
         return f'<g class="parts">{"".join(areas)}</g>{lines_svg(graph, layout)}{plain}{tags}'
 
-    return parts_page(
-        parts, drawn, "Parts of a graph coloured by relevance", scale=scale, title=title,
-        subtitle=subtitle, legend=legend, width=width, height=height, palette=palette,
-        dark_tags=True,
-    )  # fmt: skip
+    title = "Parts of a graph coloured by relevance"
+    return parts_page(parts, drawn, title, WIDE.changed(**options), dark_tags=True)
 
 
 def _area(

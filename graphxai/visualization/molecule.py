@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .color import Scale, finite
 from .frame import digest, document, frame
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
-from .picture import PictureOptions, with_picture_options
+from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number, numbers
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def molecule_svg(
     outlined: Collection[int] = (),
     window: Window | None = None,
     bond_relevance: ArrayLike | None = None,
-    picture: PictureOptions,
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule as SVG, with its atoms coloured by signed relevance.
 
@@ -66,12 +66,13 @@ def molecule_svg(
         window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
             the same window and `keep_layout` have their atoms in the same places.
         bond_relevance: one number per bond of `mol` (M,), if bonds were explained.
-        picture: the words, size and colours of the picture.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: `relevance` does not have one finite number per atom, `bond_relevance` does not
             have one per bond, or the picture is too small for the molecule.
     """
+    picture = PictureOptions(**options)
     values = finite(relevance)
     of_bonds = None if bond_relevance is None else finite(bond_relevance)
     if values.shape != (mol.GetNumAtoms(),):

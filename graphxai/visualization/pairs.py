@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,7 @@ from .color import Scale, finite, signed
 from .curves import new_figure
 from .graph import ARC, GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
 from .molecule import Window, framed
-from .picture import PictureOptions, with_picture_options
+from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def pairs_svg(
     atom_numbers: bool | Sequence[int] = False,
     keep_layout: bool = False,
     window: Window | None = None,
-    picture: PictureOptions,
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule as SVG, with arrows between pairs of atoms and rings around atoms.
 
@@ -57,11 +57,12 @@ def pairs_svg(
         read: the relevance that the graph token read from each atom (N,), which is drawn as a ring.
         pairs: the atom that reads, the atom that it reads, and the relevance between them.
         atom_numbers, keep_layout, window: as for `molecule_svg`.
-        picture: the words, size and colours of the picture.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: `read` does not have one finite number per atom, or the picture is too small.
     """
+    picture = PictureOptions(**options)
     rings, between = finite(read), finite([value for *_, value in pairs])
     if rings.shape != (mol.GetNumAtoms(),):
         raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
@@ -98,7 +99,7 @@ def graph_pairs_svg(
     pairs: Sequence[Pair],
     *,
     labels: bool = True,
-    picture: PictureOptions,
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a graph as SVG, with arrows between pairs of nodes and rings around nodes.
 
@@ -110,12 +111,13 @@ def graph_pairs_svg(
         read: the relevance that the graph token read from each node (N,), which is drawn as a ring.
         pairs: the node that reads, the node that it reads, and the relevance between them.
         labels: whether to write the label of each node on it.
-        picture: the words, size and colours of the picture.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: a number is not finite, a pair has another node than those of the graph, or the
             picture is too small.
     """
+    picture = PictureOptions(**options)
     rings, between = finite(read), finite([value for *_, value in pairs])
     if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
         raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")

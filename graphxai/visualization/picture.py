@@ -6,15 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from typing import Any
+from typing import ParamSpec, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
 from .color import Scale
 
-__all__ = ["PictureOptions", "with_picture_options"]
+__all__ = ["PictureKeywords", "PictureOptions", "with_picture_options"]
 
-ARGUMENT = "picture"  # of the drawing functions, in whose place a user gives the options
+ARGUMENT = "options"  # of the drawing functions, in whose place users see the keywords
+Parameters = ParamSpec("Parameters")
+
+
+class PictureKeywords(TypedDict, total=False):
+    """The fields of `PictureOptions` as keywords of a drawing function."""
+
+    scale: Scale | float | None
+    palette: str
+    title: str
+    subtitle: str
+    note: str
+    legend: Sequence[str]
+    width: float
+    height: float
+    color_bar: bool
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,10 @@ class PictureOptions:
     height: float = 480
     color_bar: bool = True
 
+    def changed(self, **options: Unpack[PictureKeywords]) -> PictureOptions:
+        """Return a copy with other options."""
+        return replace(self, **options)
+
     def scale_for(self, *relevances: ArrayLike) -> Scale:
         """Return the colours, fitted to these relevances unless the user chose others.
 
@@ -53,14 +72,14 @@ class PictureOptions:
 
 def with_picture_options(
     defaults: PictureOptions = PictureOptions(),
-) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Let users of a drawing function give the fields of `PictureOptions` as keywords.
+) -> Callable[[Callable[Parameters, str]], Callable[Parameters, str]]:
+    """Show the fields of `PictureOptions` where a drawing function takes them as keywords.
 
-    The function takes them as one value, `picture`. In the signature and the docstring that users
-    see, the fields stand in its place.
+    They stand in the signature and in the docstring that users see, in the place of `options`. Type
+    checkers know them from `PictureKeywords`.
 
     Args:
-        defaults: the options that are used where a user gives none.
+        defaults: the options that the function uses where a user gives none.
     """
     shared = [
         Parameter(
@@ -71,13 +90,11 @@ def with_picture_options(
         )
         for each in fields(PictureOptions)
     ]
-    names = {each.name for each in shared}
 
-    def decorated(draw: Callable[..., str]) -> Callable[..., str]:
+    def decorated(draw: Callable[Parameters, str]) -> Callable[Parameters, str]:
         @wraps(draw)
-        def draw_with_options(*args: Any, **options: Any) -> str:
-            chosen = {name: options.pop(name) for name in names & set(options)}
-            return draw(*args, **options, **{ARGUMENT: replace(defaults, **chosen)})
+        def draw_with_options(*args: Parameters.args, **options: Parameters.kwargs) -> str:
+            return draw(*args, **options)
 
         declared = signature(draw)
         others = [each for name, each in declared.parameters.items() if name != ARGUMENT]
@@ -91,7 +108,7 @@ def with_picture_options(
 
 
 def _with_options_described(text: str) -> str:
-    """Put the descriptions of the options where a docstring describes `picture`."""
+    """Put the descriptions of the options where a docstring describes `options`."""
     described = cleandoc(PictureOptions.__doc__ or "").partition("Attributes:\n")[2]
     lines = cleandoc(text).splitlines(keepends=True)
     place = next(k for k, line in enumerate(lines) if line.startswith(f"    {ARGUMENT}: "))

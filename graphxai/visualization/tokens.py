@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
 from .frame import document, frame, too_small
-from .picture import PictureOptions, with_picture_options
+from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 _LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
@@ -17,18 +18,24 @@ _DARK = 0.45  # below this luminance of the background, a token is white
 _PAD, _GAP, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
 
 
-@with_picture_options(PictureOptions(height=260))
-def tokens_svg(relevance: ArrayLike, *, words: Sequence[str] = (), picture: PictureOptions) -> str:
+DEFAULTS = PictureOptions(height=260)
+
+
+@with_picture_options(DEFAULTS)
+def tokens_svg(
+    relevance: ArrayLike, *, words: Sequence[str] = (), **options: Unpack[PictureKeywords]
+) -> str:
     """Draw tokens as SVG, one after another as in a text, coloured by signed relevance.
 
     Args:
         relevance: one number per token (N,).
         words: the text of each token. By default it is the token's number, counted from 0.
-        picture: the words, size and colours of the picture.
+        options: the words, size and colours of the picture.
 
     Raises:
         ValueError: the numbers of tokens and words differ, or the picture is too small for them.
     """
+    picture = DEFAULTS.changed(**options)
     values = finite(relevance)
     texts = [str(word) for word in words] or [str(k) for k in range(len(values))]
     if values.shape != (len(texts),):

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import fields
+from typing import get_type_hints
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from rdkit import Chem
 
 from graphxai import visualization
-from graphxai.visualization import PictureOptions, PlainGraph, pairs
+from graphxai.visualization import PictureOptions, PlainGraph, fragments, graph_parts, pairs
+from graphxai.visualization.picture import PictureKeywords
 
 OPTIONS = [each.name for each in fields(PictureOptions)]
 RELEVANCE = np.array([1.0, -0.5, 0.25])
@@ -22,9 +24,26 @@ DRAWING = {
     pairs.pairs_svg: (ETHANOL, RELEVANCE, [(0, 2, 1.0)]),
     pairs.graph_pairs_svg: (PATH, RELEVANCE, [(0, 2, 1.0)]),
 }
+PARTS = {
+    fragments.fragments_svg: (ETHANOL, [("ethyl", (0, 1), 0.5), ("hydroxyl", (2,), 0.25)]),
+    graph_parts.graph_parts_svg: (PATH, [("end", (0,), 1.0), ("rest", (1, 2), -0.25)]),
+}
+ALL = DRAWING | PARTS
 
 
-@pytest.mark.parametrize("draw", DRAWING, ids=lambda draw: draw.__name__)
+def test_type_checkers_know_the_keywords_of_every_option():
+    hints = get_type_hints(PictureKeywords)
+    assert hints == get_type_hints(PictureOptions)
+
+
+@pytest.mark.parametrize("draw", PARTS, ids=lambda draw: draw.__name__)
+def test_parts_have_the_words_of_other_pictures(draw):
+    svg = draw(*PARTS[draw], title="A title", note="a note", legend=("loss", "gain"), width=600)
+    assert "a note" in svg
+    assert "colour-bar" not in draw(*PARTS[draw], color_bar=False)
+
+
+@pytest.mark.parametrize("draw", ALL, ids=lambda draw: draw.__name__)
 def test_every_option_is_a_keyword_that_help_describes(draw):
     parameters = inspect.signature(draw).parameters
     assert set(OPTIONS) <= set(parameters)
@@ -53,7 +72,7 @@ def test_words_size_and_colours_are_those_that_were_given(draw):
     assert "colour-bar" not in draw(*DRAWING[draw], color_bar=False)
 
 
-@pytest.mark.parametrize("draw", DRAWING, ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", ALL, ids=lambda draw: draw.__name__)
 def test_an_unknown_option_is_refused_by_name(draw):
     with pytest.raises(TypeError, match="colour_bar"):
-        draw(*DRAWING[draw], colour_bar=False)
+        draw(*ALL[draw], colour_bar=False)
