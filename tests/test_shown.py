@@ -58,6 +58,12 @@ def test_a_model_with_many_tasks_names_the_first():
     assert "6 more" in shown
 
 
+def test_trust_is_a_line_for_each_sign(model):
+    trust = gx.trust(model, gx.explain(model, "CCO"))
+    assert repr(trust) == str(trust)
+    assert_fits_a_screen(trust)
+
+
 def test_counterfactuals_have_a_line_each_and_a_single_one_a_table(changes):
     assert_fits_a_screen(changes)
     assert len(repr(changes).splitlines()) == 1 + len(changes)

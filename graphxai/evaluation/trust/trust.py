@@ -105,6 +105,8 @@ class Trust:
         lines = (f"  {sign.name + ':':19}{sign.level:9}{sign.sentence}" for sign in self._all)
         return "\n".join([self.sentence, *lines])
 
+    __repr__ = __str__
+
     @property
     def of_molecule(self) -> tuple[Sign, ...]:
         """The signs that differ between molecules, those that decide nothing included."""

@@ -72,6 +72,9 @@ class Explorer(anywidget.AnyWidget):
     def smiles(self, value: str) -> None:
         self.link = _begun(self.link, [value])
 
+    def __repr__(self) -> str:
+        return f"Explorer({self.smiles})"
+
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Return the view, and a picture with a table for where no kernel answers it."""
         bundle = super()._repr_mimebundle_(**kwargs)
