@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from jupyter_client import AsyncKernelManager
@@ -15,6 +16,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
+LARGE = 55_000  # characters of SVG
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -58,10 +60,26 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
         cell.id = f"cell-{number:02d}"
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            if "image/svg+xml" in data:  # every viewer shows this, but not all show SVG in HTML
-                data.pop("text/html", None)
+            _keep_one_form(output.get("data", {}))
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not _is_empty(output)]
     return notebook
+
+
+def _is_empty(output: NotebookNode) -> bool:
+    """Return whether nothing is shown, as where a bar of progress was."""
+    return "data" in output and not any(output.data.values())
+
+
+def _keep_one_form(data: dict[str, Any]) -> None:
+    """Leave one form of a picture: SVG, which every viewer shows, or PNG if it is much smaller."""
+    svg, png = data.get("image/svg+xml"), data.get("image/png")
+    if svg is not None:
+        data.pop("text/html", None)  # not all viewers show SVG in HTML
+    if svg is not None and png is not None:
+        smaller = len(svg) > LARGE and len(png) < len(svg)
+        data.pop("image/svg+xml" if smaller else "image/png")
+    data.pop("application/vnd.jupyter.widget-view+json", None)  # no kernel answers a stored view
 
 
 def main(names: list[str]) -> None:
