@@ -31,7 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Hide what imports made from the garbage collector, which saves a tenth of the time."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
