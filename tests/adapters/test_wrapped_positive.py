@@ -217,7 +217,7 @@ def three_models():
 
 @pytest.mark.usefixtures("only_relevance", "recorded_once")
 def test_scores_of_a_graph_do_not_depend_on_its_batch(three_models):
-    graphs = molecules()[:2]
+    graphs = [graph for graph in molecules() if graph.num_nodes < 15]
     for model, method in product(three_models, METHODS):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no operation is without a rule

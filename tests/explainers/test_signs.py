@@ -12,6 +12,7 @@ import graphxai as gx
 from graphxai.datasets.samples import digit_paths
 from graphxai.explainers import REGISTRY, Traits, get_explainer
 from graphxai.visualization import Scale
+from other_models import quick_explainer
 
 MOLECULES = ["O=[N+]([O-])c1ccccc1", "CC(=O)Nc1ccc(O)cc1"]
 TWO_SIDED = re.compile("raises|lowers|against|for active|for pIC50")
@@ -19,6 +20,11 @@ UNSIGNED = {
     "saliency", "gnn_explainer", "gae", "gae_rollout", "transformer_attribution", "masked_lrp",
     "lrp_zplus", "partial_lrp", "rollout", "attention_flow", "attention_last",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bace():
+    return gx.load("bace")
 
 
 def words(svg: str) -> list[str]:
@@ -29,9 +35,8 @@ def words(svg: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [m for m, cls in REGISTRY.items() if not cls.traits.needs_fitting])
 @pytest.mark.parametrize("target", ["active", "pIC50"])
-def test_every_method_has_the_key_of_its_scores(name, target):
-    fewer = {"epochs": 5} if name == "gnn_explainer" else {}
-    explanations = gx.explain("bace", MOLECULES, name, target=target, progress=False, **fewer)
+def test_every_method_has_the_key_of_its_scores(name, target, bace):
+    explanations = gx.explain(bace, MOLECULES, quick_explainer(name), target=target, progress=False)
     lowest = min(e.relevance.min() for e in explanations)
     for e in explanations:
         shown = words(e.svg(title="", subtitle=""))
