@@ -25,13 +25,10 @@ def profile(models: OneOrMoreModels, text: str) -> PropertyProfile:
     """Read what is wished for the properties that one or several models predict.
 
     A text such as "pIC50 > 7.5, log D 1 to 3, solubility > -4, penetrant" has a goal for each
-    property, separated by commas, or by semicolons if a name has a comma. A goal is
-
-    * `pIC50 > 7.5` or `pIC50 < 5`: desirability 1 beyond the limit;
-    * `log D 1 to 3`: 1 within the range;
-    * `log D = 2`: 1 at the value alone;
-    * `BACE-1 inhibition: active`, or the class alone if one property has it: the
-      probability of the class.
+    property, separated by commas, or by semicolons if a name has a comma. `pIC50 > 7.5` has
+    desirability 1 above the limit, `log D 1 to 3` within the range, and `log D = 2` at the value
+    alone. `BACE-1 inhibition: active`, or the class alone if one property has it, has the predicted
+    probability of the class.
 
     Beyond a limit, desirability falls along a straight line to 0. It reaches 0 one standard
     deviation of the model's training values away (its task's `scale`, which is 1 if unknown), or
