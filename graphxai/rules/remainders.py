@@ -33,7 +33,10 @@ Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # of f_c, by tens
 
 
 def gradients_of(
-    f: Tensor, leaves: Sequence[Tensor | GradientEdge], differentiable: bool = False
+    f: Tensor,
+    leaves: Sequence[Tensor | GradientEdge],
+    differentiable: bool = False,
+    again: bool = False,
 ) -> Gradients:
     """Return the gradients of f (B,) at tensors, or at the tensors that graph edges lead to.
 
@@ -41,9 +44,16 @@ def gradients_of(
 
     Args:
         differentiable: whether the gradients have gradients in turn.
+        again: whether other gradients of f are computed afterwards.
     """
     wrt: Any = leaves  # PyTorch accepts tensors and edges in one list
-    gradients = torch.autograd.grad(f.sum(), wrt, allow_unused=True, create_graph=differentiable)
+    gradients = torch.autograd.grad(
+        f.sum(),
+        wrt,
+        allow_unused=True,
+        create_graph=differentiable,
+        retain_graph=again or differentiable,
+    )
     return {
         leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
         if gradient is None

@@ -32,6 +32,7 @@ from graphxai.rules.conservative import (
     current_tape,
     record,
 )
+from graphxai.rules.remainders import gradients_of
 
 from ..eval_replica import uncompiled, with_plain_attention
 from ..ties import ties_as_computed
@@ -203,13 +204,8 @@ def _explained(hooked: _HookedPass, rules: Rules, weights: Tensor) -> ExplainedP
     with torch.enable_grad():
         weights = weights.detach().requires_grad_(deferred.differentiable)
         explained = (hooked.outputs * weights).sum()
-        gradient, *at_leaves = torch.autograd.grad(
-            explained,
-            leaves,
-            retain_graph=True,
-            create_graph=deferred.differentiable,
-            materialize_grads=True,
-        )
+        gradients = gradients_of(explained, leaves, deferred.differentiable, again=True)
+    gradient, *at_leaves = [gradients[leaf] for leaf in leaves]
     gradient = gradient.detach()
     relevance = hooked.request.relevance_of_tokens(gradient)
     shares = deferred.shares(at_leaves, hooked.outputs.detach(), weights, relevance)
