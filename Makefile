@@ -111,4 +111,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .venv-dist build dist demo htmlcov .coverage docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest .venv-dist build dist demo htmlcov .coverage docs/_build docs/notebooks *.egg-info .pytest_cache .mypy_cache .ruff_cache

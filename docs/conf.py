@@ -1,17 +1,30 @@
 """Configure Sphinx for `make docs`."""
 
+import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+from graphxai.runtime.version import VERSION
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "extensions"))
+
+# Sphinx reads what lies in its folder alone.
+shutil.copytree(
+    DOCS.parent / "notebooks",
+    DOCS / "notebooks",
+    ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*"),
+    dirs_exist_ok=True,
+)
 
 project = "graphxai"
+version = release = VERSION
 author = "The graphxai developers"
 copyright = author
 language = "en"
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
@@ -21,6 +34,7 @@ extensions = [
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # pages show the outputs that the notebooks store
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -32,10 +46,11 @@ add_module_names = False
 html_math_renderer = "mathml"
 
 html_theme = "furo"
-html_title = "graphxai"
+html_title = f"graphxai {VERSION}"
 html_static_path = ["static"]
 html_css_files = ["graphxai.css"]
 html_show_sourcelink = False
 html_copy_source = False
-pygments_style = "friendly"
+pygments_style = "a11y-high-contrast-light"  # at least 4.5:1 for every colour
+pygments_dark_style = "a11y-high-contrast-dark"
 exclude_patterns = ["_build", "extensions"]

@@ -1,40 +1,107 @@
-"""Make the pictures of the gallery from the bundled models: `python docs/make_images.py`."""
+"""Make pictures of these pages from the bundled models: `python docs/make_images.py`.
 
+With the folder of a benchmark of `bace`, `python docs/make_images.py bench/bace` draws its curves.
+"""
+
+import json
+import sys
 from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.datasets import KarateClub
+from torch_geometric.nn import GINConv, GPSConv
 
 import graphxai as gx
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.evaluation import bootstrap
+from graphxai.visualization.curves import curves_figure
 
-FOLDER = Path(__file__).parent / "images" / "gallery"
-ZOOM = 1.5  # pixels per SVG unit
+IMAGES = Path(__file__).parent / "images"
+FOLDER = IMAGES / "gallery"
+COMPARED = ("path_marginals", "learned", "lrp", "gae", "gradient_input", "random")
 
 
-def molecules() -> dict[str, bytes]:
-    """Draw one molecule: atoms, fragments, pairs of atoms, and the contrast with another one."""
+class KarateGps(nn.Module):
+    """Messages along friendships beside attention between all members, a group for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(34, 16), nn.Linear(16, 4)
+        self.layer = GPSConv(16, GINConv(nn.Linear(16, 16)), heads=2, act="gelu", norm=None)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Return the logits of the groups, (N, 4)."""
+        return self.head(self.layer(self.embed(x), edge_index))
+
+
+def molecules() -> dict[str, str]:
+    """Draw one molecule: atoms, fragments, pairs, methods, changes, and a contrast."""
     model = gx.load("bace")
     first, second = MOLECULES["elenbecestat"], MOLECULES["atabecestat"]
     explanation = gx.explain(model, first)
+    changes = gx.counterfactuals(model, first, "inactive", n=3, predictions=200)
     return {
-        "molecule": explanation.png(zoom=ZOOM),
-        "fragments": gx.fragments(explanation, "brics").png(zoom=ZOOM),
-        "pairs": gx.pairs(model, first).png(zoom=ZOOM),
-        "contrast": gx.contrast(model, first, second).png(zoom=ZOOM),
+        "molecule": explanation.svg(),
+        "fragments": gx.fragments(explanation, "brics").svg(),
+        "pairs": gx.pairs(model, first).svg(),
+        "contrast": gx.contrast(model, first, second).svg(),
+        "methods": gx.compare(model, first, methods=("lrp", "path_marginals", "gae")).svg(),
+        "counterfactuals": changes.svg(),
     }
 
 
-def digits() -> dict[str, bytes]:
-    """Draw one digit: its class, its class against another, and several methods."""
+def digits() -> dict[str, str]:
+    """Draw one digit: its class, its class against another, methods, and what decides."""
     model = gx.load("mnist-superpixels")
     three = digit_paths()[3]
     return {
-        "digit": gx.explain(model, three).png(zoom=ZOOM),
-        "digit-against": gx.explain(model, three, target=("3", "8")).png(zoom=ZOOM),
-        "digit-methods": gx.compare(model, three).png(zoom=ZOOM),
+        "digit": gx.explain(model, three).svg(),
+        "digit-against": gx.explain(model, three, target=("3", "8")).svg(),
+        "digit-methods": gx.compare(model, three).svg(),
+        "digit-set": gx.counterfactual_set(model, three).svg(),
     }
 
 
+def graphs() -> dict[str, str]:
+    """Draw why a GPS puts a member of Zachary's karate club into a group."""
+    torch.manual_seed(0)
+    club, network = KarateClub()[0], KarateGps()
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(200):
+        optimiser.zero_grad()
+        outputs = network(club.x, club.edge_index)[club.train_mask]
+        nn.functional.cross_entropy(outputs, club.y[club.train_mask]).backward()
+        optimiser.step()
+    model = gx.wrap(network.eval(), kind="multiclass", classes=4, task="group")
+    return {"graph": gx.explain(model, club, "path_marginals", node=9).svg()}
+
+
+def draw_curves(benchmark: Path) -> None:
+    """Draw the activation curves of some methods that a benchmark measured."""
+    lines = (benchmark / "units.jsonl").read_text(encoding="utf-8").splitlines()
+    units = [json.loads(line) for line in lines]
+    curves = {}
+    for method in COMPARED:
+        of_method = [u["curves"]["mask"]["activation"] for u in units if u["method"] == method]
+        points = [bootstrap(np.array(values)) for values in zip(*of_method, strict=True)]
+        curves[method] = tuple(np.array([(p.mean, p.low, p.high) for p in points]).T)
+    figure = curves_figure(
+        np.linspace(0, 1, len(curves["random"][0])),
+        curves,
+        title=f"bace, {len(of_method)} test compounds: mean and 95 % interval",
+        x_label="share of the atoms shown, most relevant first",
+        y_label="probability of the true class",
+    )
+    figure.savefig(IMAGES / "activation-bace.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        draw_curves(Path(sys.argv[1]))
+        raise SystemExit
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, picture in (molecules() | digits()).items():
-        (FOLDER / f"{name}.png").write_bytes(picture)
-        print(FOLDER / f"{name}.png")
+    for name, picture in (molecules() | digits() | graphs()).items():
+        (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
+        print(FOLDER / f"{name}.svg")

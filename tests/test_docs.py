@@ -312,3 +312,4 @@ def test_docstrings_become_restructuredtext(monkeypatch):
     to_rst = import_module("markdown_docstrings").to_rst
     assert to_rst("`a * b` of |x| and y_") == r"``a * b`` of \|x\| and y\_"
     assert to_rst("*args, ``kept``") == r"\*args, ``kept``"
+    assert to_rst("A list:\n\n* of *x*\n  * and y") == "A list:\n\n* of \\*x\\*\n  * and y"

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CODE = re.compile(r"(?<!`)(?::\w+:)?`([^`]+)`(?!`)")  # with or without a role of Sphinx
-MARKUP = re.compile(r"([*|\\]|(?<=\w)_(?!\w))")
+MARKUP = re.compile(r"(?P<bullet>^ *\* )|[*|\\]|(?<=\w)_(?!\w)", re.MULTILINE)
 ARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[[^\]]*\]\]")
 
 
 def to_rst(text: str) -> str:
     """Convert a docstring to reStructuredText."""
     pieces = CODE.split(text)  # prose and code alternate
-    pieces[::2] = [MARKUP.sub(r"\\\1", prose) for prose in pieces[::2]]
+    pieces[::2] = [MARKUP.sub(_escaped, prose) for prose in pieces[::2]]
     pieces[1::2] = [f"``{code.strip()}``" for code in pieces[1::2]]
     return "".join(pieces)
+
+
+def _escaped(markup: re.Match[str]) -> str:
+    """Return a character with a backslash, but the bullet of a list as it is."""
+    return markup["bullet"] or f"\\{markup[0]}"
 
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

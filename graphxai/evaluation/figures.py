@@ -40,7 +40,6 @@ def draw(
             title=f"Node activation ({text})",
             x_label="fraction of nodes added, most relevant first",
             y_label="probability of the explained class",
-            highlight=_leaders(report, "auac", operator),
             axes=axes,
         )
     if kind == "pruning":
@@ -50,7 +49,6 @@ def draw(
             title=f"Node pruning ({text})",
             x_label="fraction of nodes removed, smallest |relevance| first",
             y_label="squared distance of logits",
-            highlight=_leaders(report, "au_mse", operator),
             axes=axes,
         )
     if kind == "conservation":
@@ -97,9 +95,3 @@ def _ranked(
     if metric not in report.metrics(operator):
         return curves
     return {name: curves[name] for name in report.ranking(metric, operator) if name in curves}
-
-
-def _leaders(report: MethodValues, metric: str, operator: str) -> tuple[str, ...]:
-    if metric not in report.metrics(operator):
-        return ("random",)
-    return (report.ranking(metric, operator)[0], "random")

@@ -15,6 +15,7 @@ from .metrics import METRICS
 from .paper_table import table_frame, table_latex
 from .robustness import SHARES
 from .statistics import COLUMNS
+from .store import finite_or_null
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +97,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
         + _glossary(report)
     )
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
-    made = json.dumps(report.settings, indent=1).replace("<", "\\u003c")
+    made = json.dumps(finite_or_null(report.settings), indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
     return "\n".join(lines)
 
@@ -258,7 +259,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
             }
             for name, c in report.conservation().items()
         },
-        "settings": report.settings,
+        "settings": finite_or_null(report.settings),
     }
 
 

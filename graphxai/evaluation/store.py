@@ -56,7 +56,7 @@ class Unit:
 
     def to_json(self) -> str:
         """Return the unit as one line of JSON, with null for NaN."""
-        return json.dumps(_plain(asdict(self)), allow_nan=False)
+        return json.dumps(finite_or_null(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> "Unit":
@@ -141,12 +141,12 @@ class Store:
         return content
 
 
-def _plain(value: Any) -> Any:
+def finite_or_null(value: Any) -> Any:
     """Replace NaN and infinities by null in JSON values."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
+        return {k: finite_or_null(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_null(v) for v in value]
     if isinstance(value, float):
         return round(value, 9) if math.isfinite(value) else None
     return value
@@ -156,7 +156,7 @@ def _figures(value: Any) -> Any:
     """Replace null by NaN in JSON values, and require that all other values are numbers."""
     if isinstance(value, dict):
         return {k: _figures(v) for k, v in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_figures(v) for v in value]
     if value is None:
         return math.nan

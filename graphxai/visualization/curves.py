@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours are safe for colour-blind readers. Further methods repeat them in dashes.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The first seven are Okabe and Ito's colours, which are safe for colour-blind readers. The others
+# are from Tol's muted scheme. More methods than colours take theirs from a map.
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#332288", "#882255", "#999933", "#44AA99", "#661100", "#AA4499"),
+)
 DASHES = ("-", "--", ":", "-.")
 CONTROL = "#8A8A8A"
-BANDS = 6  # with more curves than this, bands would hide more than they show
+FEW = 7  # lines; more are thinner, dashed in turn, and have paler bands
 
 Band = tuple[Any, Any, Any]  # the mean, the lower and the upper end
 Span = tuple[float, float, float]
@@ -29,18 +33,16 @@ def curves_figure(
     title: str,
     x_label: str,
     y_label: str,
-    highlight: Sequence[str] = (),
     axes: "Axes | None" = None,
 ) -> "Figure":
     """Draw mean curves with their bands, the most important first.
 
-    With many curves, the first ones stand out, and only the bands of `highlight` are drawn.
+    With many curves, the first ones stand out.
 
     Args:
         grid: the positions on the x axis (K,).
         curves: the mean, the lower and the upper end of each method, (K,) each.
         title, x_label, y_label: plain text.
-        highlight: the methods that always have a band.
         axes: where to draw, by default in a new figure.
 
     Returns:
@@ -48,10 +50,10 @@ def curves_figure(
     """
     figure, axes = _canvas(7.2, 4.4, axes)
     styles = _styles(curves)
+    opacity = 0.15 if len(curves) <= FEW else 0.07
     for name, (mean, low, high) in curves.items():
         axes.plot(grid, mean, label=name, **styles[name])
-        if len(curves) <= BANDS or name in highlight:
-            axes.fill_between(grid, low, high, color=styles[name]["color"], alpha=0.15, lw=0)
+        axes.fill_between(grid, low, high, color=styles[name]["color"], alpha=opacity, lw=0)
     axes.set(title=title, xlabel=x_label, ylabel=y_label, xlim=(0, 1))
     _legend(axes, len(curves))
     return figure
@@ -172,17 +174,22 @@ def _canvas(width: float, height: float, axes: "Axes | None") -> "tuple[Figure, 
 
 
 def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return colour, dashes and width of each line, with grey for the control."""
-    styles, rank = {}, 0
-    for name in names:
-        if name == "random":
-            styles[name] = {"color": CONTROL, "ls": "-", "lw": 1.4}
-            continue
-        dash = DASHES[rank // len(COLORS) % len(DASHES)]
-        width = 1.6 if rank < len(COLORS) else 0.9
-        styles[name] = {"color": COLORS[rank % len(COLORS)], "ls": dash, "lw": width}
-        rank += 1
+    """Return a colour of its own for each line, dashes and width, with grey for the control."""
+    methods = [name for name in names if name != "random"]
+    styles: dict[str, dict[str, Any]] = {"random": {"color": CONTROL, "ls": "-", "lw": 1.4}}
+    for rank, (name, color) in enumerate(zip(methods, _colors(len(methods)), strict=True)):
+        turn, width = (0, 1.6) if rank < FEW else (rank // FEW, 0.9)
+        styles[name] = {"color": color, "ls": DASHES[turn % len(DASHES)], "lw": width}
     return styles
+
+
+def _colors(count: int) -> Sequence[Any]:
+    """Return this many different colours."""
+    if count <= len(COLORS):
+        return COLORS[:count]
+    from matplotlib import colormaps
+
+    return list(colormaps["turbo"](np.linspace(0.03, 0.97, count)))
 
 
 def _legend(axes: "Axes", count: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from scipy.stats import entropy, kendalltau, spearmanr
 from torch_geometric.data import Data
 
@@ -24,6 +25,7 @@ from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
+from graphxai.visualization.curves import curves_figure
 from other_models import GpsModel
 from pages import sketched
 from toy import random_graphormer
@@ -489,6 +491,14 @@ def test_labels_that_are_numbers_may_be_names():
     assert {u.graph: u.target for u in report.units} == {0: "1", 1: "2", 2: "2"}
 
 
+def test_equal_labels_have_no_r2_and_the_report_is_written_all_the_same(tmp_path, small_figures):
+    model = random_graphormer(tasks=(Task("value", "regression"),))
+    report = gx.evaluate(model, SMILES[:2], ["lrp"], labels=[1.0, 1.0], metrics=["au_mse"])
+    report.save(tmp_path)
+    settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
+    assert None in settings["robustness"]["mask"]["values"]
+
+
 def test_a_curve_is_drawn_into_a_subplot():
     report = gx.evaluate(random_graphormer(), SMILES, ["lrp", "gradient_input"], metrics="all")
     from matplotlib.figure import Figure
@@ -500,6 +510,18 @@ def test_a_curve_is_drawn_into_a_subplot():
     assert not left.lines
     with pytest.raises(ValueError, match="several panels: leave out ax="):
         report.plot("forest", ax=left)
+
+
+@pytest.mark.parametrize("count", [3, 12, 28])
+def test_every_curve_has_its_band_and_a_colour_of_its_own(count):
+    grid = np.linspace(0, 1, 5)
+    curves = {f"method {k}": (grid, grid - 0.1, grid + 0.1) for k in range(count)}
+    figure = curves_figure(
+        grid, curves | {"random": (grid, grid, grid)}, title="", x_label="", y_label=""
+    )
+    (axes,) = figure.axes
+    assert len(axes.collections) == len(axes.lines) == count + 1
+    assert len({to_hex(line.get_color()) for line in axes.lines}) == count + 1
 
 
 def test_a_plot_shows_itself_in_a_notebook():

@@ -62,7 +62,7 @@ def test_compounds_far_from_the_training_set_give_a_warning(bace, name):
     trust = gx.trust(bace, FAR[name])
     assert trust.warns
     assert trust["training set"].level == "warning"
-    assert trust.sentence.startswith("Do not rely on this explanation")
+    assert trust.sentence.startswith("Do not rely on this prediction")
 
 
 def test_an_element_that_was_never_trained_on_is_named(bace):

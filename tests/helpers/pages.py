@@ -59,7 +59,7 @@ LESS_WORK = {
         "[:100]": "[:20]",
         "[70, 71, 72]": "[70, 71]",
     },
-    "docs/howto/chemist.md": {"predictions=100": "predictions=20"},
+    "docs/howto/counterfactuals.md": {"predictions=100": "predictions=20"},
 }
 OFFICIAL = [["benchmark", "bace"], ["benchmark", "mnist-superpixels"]]  # need official data
 
@@ -155,20 +155,22 @@ def files_of_the_reader(folder: Path, page: str) -> None:
     shutil.copy(published / "config.json", folder / "folder")
     weights = gzip.decompress((published / "model.safetensors.gz").read_bytes())
     (folder / "folder" / "model.safetensors").write_bytes(weights)
+    if page == "docs/get-started.md":
+        (folder / "mine.csv").write_text("name,smiles\nphenol,Oc1ccccc1\naniline,Nc1ccccc1\n")
     if page == CHEMPROP:
         shutil.copytree(ROOT / "tests/data/chemprop/run_2.2.4", folder / "solubility_run")
     if page == "docs/howto/researcher.md":
         shutil.copytree(locate("bace"), folder / "runs" / "mine")
-        write_assay(folder / "test.csv", rows=10)
+        write_assay(folder / "runs" / "mine" / "test.csv", rows=10)
         shutil.copy(locate("bace") / "training.csv", folder / "library.csv")
 
 
 def write_assay(path: Path, rows: int) -> None:
-    """Write the bundled model's first training compounds to a table, every other one as active."""
+    """Write the bundled model's first training compounds to a table, with values of pIC50."""
     with (locate("bace") / "training.csv").open() as file:
         smiles = [row["smiles"] for _, row in zip(range(rows), csv.DictReader(file), strict=False)]
-    lines = [f"{text},{k % 2}" for k, text in enumerate(smiles)]
-    path.write_text("\n".join(["smiles,activity", *lines]) + "\n")
+    lines = [f"{text},{5 + k % 3}" for k, text in enumerate(smiles)]
+    path.write_text("\n".join(["smiles,pIC50", *lines]) + "\n")
 
 
 def with_less_work(block: Block, page: str) -> str:

@@ -113,7 +113,7 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     ledger = explained["aspirin"].ledger
     for value in (ledger.nodes, ledger.graph_token, ledger.output):
         assert figure(page, value) in text
-    for words in ("Do not rely on this explanation", "Gradient x Input", "Occlusion", "Nearest"):
+    for words in ("Do not rely on this prediction", "Gradient x Input", "Occlusion", "Nearest"):
         assert words in text
     page.hover('dialog svg.large circle[data-atom="0"]')
     page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")

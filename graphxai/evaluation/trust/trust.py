@@ -51,6 +51,7 @@ STYLE: dict[Level, str] = {
     "unknown": "color: #3d4651; background: #eceff3",
     "known": "color: #3d4651; background: #eceff3",
 }
+OF_EXPLANATIONS = {"ledger", "equivalent inputs"}  # the other signs are about predictions
 ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
 
 
@@ -93,12 +94,18 @@ class Trust:
             text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}.{also}"
         start = {
-            "warning": "Do not rely on this explanation",
+            "warning": f"Do not rely on this {self._doubted}",
             "caution": "Use with care",
             "unknown": "Not everything can be checked",
             "known": "A training compound",
         }[self.level]
         return f"{start}: {self._listed(self.level, 'known')}.{also}"
+
+    @property
+    def _doubted(self) -> str:
+        """What the warnings are about: an explanation that fails a check, or the prediction."""
+        warned = {sign.name for sign in self.signs if sign.level == "warning"}
+        return "explanation" if warned & OF_EXPLANATIONS else "prediction"
 
     def __str__(self) -> str:
         """Write the sentence, then a line for each sign."""
