@@ -26,6 +26,13 @@ NEED_TRAINING = {
 }
 # Replacements, by notebook, with which a cell shows the same kind of output after less work.
 LESS_WORK = {
+    "00_from_a_table_to_an_explanation": {
+        "head(40)": "head(12)",
+        "minimum=5": "minimum=2",
+        "head(8)": "head(2)",
+        "detailed=1": "detailed=0",
+        "predictions=60": "predictions=20",
+    },
     "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:50]"},
     "04_which_explainer": {
         "epochs=4": "epochs=1",

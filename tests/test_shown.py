@@ -59,7 +59,9 @@ def test_a_model_with_many_tasks_names_the_first():
 
 
 def test_trust_is_a_line_for_each_sign(model):
-    trust = gx.trust(model, gx.explain(model, "CCO"))
+    explanation = gx.explain(model, "CCO")
+    trust = gx.trust(model, explanation)
+    assert trust == gx.trust("solubility", explanation)
     assert repr(trust) == str(trust)
     assert_fits_a_screen(trust)
 

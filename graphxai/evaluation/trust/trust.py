@@ -6,6 +6,7 @@ gx.trust(model, explanation).sentence
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from graphxai.contract.inputs import Input, prepare_all, prepare_for
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.nearness import nearness_of
 from graphxai.explanation.explanation import Explanation
 
@@ -151,19 +152,20 @@ class Trust:
         return "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
 
 
-def trust(model: Model, explained: Any, *, target: Any = None) -> Trust:
+def trust(model: "Model | str | Path", explained: Any, *, target: Any = None) -> Trust:
     """Measure what speaks for and against the explanation of one molecule or picture.
 
     It takes as long as two further explanations.
 
     Args:
-        model: the explained model.
+        model: the explained model, or its name.
         explained: an Explanation made with this model, or an input, which `lrp` then explains.
         target: the target for an input. If an explanation is given, its target is the default.
 
     Raises:
         ValueError: the explanation is of another target or model, or does not hold its input.
     """
+    model = loaded(model)
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
         explainer = get_explainer("lrp")
