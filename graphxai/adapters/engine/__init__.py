@@ -26,8 +26,10 @@ Five ideas, in the order in which they build on each other:
 5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
    `layer_inputs` what enters the layer around it.
 
-`hooked_pass` with `hooked_ledger` is the first tier, `recorded_pass` the second. `session` chooses
-between them for a pass of a wrapped model (`pass_request`), and `interception` does it all
-for a module that is called in a block of a user's code. `presence` lets nodes be absent from a
-recorded pass. `pass_cache` keeps what several methods need of the same pass.
+`hooked_pass` with `hooked_ledger` is the first tier. In it, `row_sums` divides the biases among the
+graphs of a batch, as `row_graphs` and `row_moves` say which graph a row belongs to. `recorded_pass`
+is the second tier. `session` chooses between them for a pass of a wrapped model (`pass_request`),
+and `interception` does it all for a module that is called in a block of a user's code. `presence`
+lets nodes be absent from a recorded pass. `pass_cache` keeps what several methods need of the same
+pass.
 """
