@@ -98,6 +98,7 @@ def show(page, text):
 def start(page, smiles=AMIDE):
     show(page, smiles)
     page.wait(f"{SHOWN} === {json.dumps(smiles)}")
+    page.wait("!byId('outlook').hidden")  # which moves what is below it
 
 
 def atom(number):
