@@ -10,7 +10,7 @@ from .grid import grid
 from .html import image_html, page_html, table_html
 from .labelled import LabelledResults
 from .prediction import table_cells
-from .result import Picture
+from .result import Picture, shown_as_png
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +119,9 @@ class Explanations(LabelledResults[Explanation]):
             subtitle=self._counts(SHOWN),
             shared_scale=len({(e.method, e.target) for *_, e in shown}) == 1,
         )._repr_svg_()
+
+    def _repr_png_(self) -> bytes | None:
+        return shown_as_png(self._repr_svg_())
 
     def _repr_html_(self) -> str | None:
         """Return a table of the first explanations, if they came from one or have no pictures."""

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 ZOOM = 1.5  # PNG pixels per SVG unit in a notebook, which stores them
 
 
+def shown_as_png(svg: str | None) -> bytes | None:
+    """Return a notebook's picture as PNG, or None if there is none."""
+    from graphxai.visualization import svg_to_png
+
+    return None if svg is None else svg_to_png(svg, ZOOM, few_colors=True)
+
+
 class Drawing:
     """A result with an SVG picture, which can be turned into a PNG and shown in a notebook."""
 
@@ -67,10 +74,7 @@ class Drawing:
 
     def _repr_png_(self) -> bytes | None:
         """Return the picture for what shows no SVG, such as LaTeX."""
-        from graphxai.visualization import svg_to_png
-
-        svg = self._repr_svg_()
-        return None if svg is None else svg_to_png(svg, ZOOM, few_colors=True)
+        return shown_as_png(self._repr_svg_())
 
 
 class Result(Drawing):

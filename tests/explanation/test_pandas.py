@@ -111,7 +111,9 @@ def test_explanations_have_a_row_per_input_with_a_small_picture(explanations, pr
 def test_a_notebook_shows_tables_of_what_came_from_a_frame(explanations, predictions):
     shown = explanations._repr_html_()
     assert shown.count("<img") == 2
-    assert explanations._repr_svg_() is None
+    assert explanations._repr_svg_() is explanations._repr_png_() is None
+    of_list = gx.Explanations([explanations[0]])
+    assert of_list._repr_png_() == svg_to_png(of_list._repr_svg_(), 1.5, few_colors=True)
     for results in (explanations, predictions):
         text = unescape(results._repr_html_())
         for label, of_input in zip((7, 12), (predictions[0], predictions[2]), strict=True):
