@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from inspect import isfunction
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
+import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, example_files
 from graphxai.evaluation.metrics import METRICS, metric
@@ -222,6 +224,22 @@ def test_every_public_name_is_in_the_reference(package):
     module = import_module(package)
     described = {id(documented(path)) for path in DOCUMENTED}
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
+
+
+SHOWN_ELSEWHERE = {  # train for minutes, or need Ray
+    *("train", "train_table", "fit_explainer", "fit_masked_atoms", "explain_dataset"),
+    *("report", "profile", "table_changes", "rgroup_table"),
+}
+
+
+def test_every_public_function_is_called_in_an_example_that_runs():
+    code = {page: "".join(b.text for b in blocks_of(page) if b.kind == "python") for page in PAGES}
+    functions = {name for name in gx.__all__ if isfunction(getattr(gx, name))}
+    called = {page: set(re.findall(r"gx\.(\w+)\(", text)) for page, text in code.items()}
+    assert functions - called["docs/api/graphxai.md"] <= SHOWN_ELSEWHERE
+    assert functions - {"train_table", "fit_explainer", "fit_masked_atoms"} <= set().union(
+        *called.values()
+    )
 
 
 def documented(path: str) -> object:
