@@ -55,8 +55,8 @@ TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dis
 test: $(READY)
 	$(TESTS) --ignore tests/install
 
-# These build and install the package, and type the guides into a copy of it. Nothing that the
-# package computes is tested here.
+# These build and install the package, type the guides into a copy of it, and check the types of a
+# user's script. Nothing that the package computes is tested here.
 test-install: $(READY)
 	$(TESTS) tests/install
 

@@ -3,6 +3,7 @@ import lzma
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ def _quick_processes() -> None:
     Scripts, which know nothing of this, test what a process imports by itself.
     """
     multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _heed_interrupts() -> None:
+    """Heed Ctrl-C, which processes ignore that a shell starts in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import graphxai as gx
 from graphxai.explainers.names import MethodName
 from graphxai.models.graphormer import ModelName
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # A line with a mistake ends with `# wrong`.
 SCRIPT = """
