@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.environments import environment_rows
 from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.shortest_paths import IntArray, shortest_paths
 from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig
-from .environments import environment_rows
 from .paths import Bags, Codes, averaged_bags, continuous_bags, distance_bags, floyd_bags
 
 if TYPE_CHECKING:
