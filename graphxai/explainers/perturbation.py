@@ -92,10 +92,10 @@ class ShapleySampling(_Removal):
     error over orders, or over pairs if all orders are paired. A single order or pair has no spread.
 
     With `gates`, a few backward passes say before any order what every node adds at random
-    coalitions, see `gate_marginals`. The orders then correct these estimates. On 12 molecules of
-    BACE with 27 atoms on average, 16 coalitions and 8 orders have the error of 14 orders alone, and
-    16 coalitions without any order, in 32 passes, nearly that of 8 orders in 216. Without orders
-    there is no spread, and more coalitions do not converge to Shapley values.
+    coalitions, see `gate_marginals`. The orders then correct these estimates. On 10
+    molecules of BACE with 38 atoms on average, 16 coalitions without any order, in 32 passes, have
+    nearly the error of 8 orders, in 306. 16 coalitions and 8 orders have the error of 13 orders.
+    Without orders there is no spread, and more coalitions do not converge to Shapley values.
 
     Args:
         operator: how nodes are removed, "mask" or "zero".
