@@ -104,13 +104,15 @@ def joined_scores(runs: Sequence[Mapping[str, Any]], published: pd.DataFrame) ->
     The result has a row for each table and method, with the columns dataset, method, rmse and
     cliff_rmse.
     """
-    own = pd.DataFrame(
+    ours = pd.DataFrame(
         {"dataset": run["table"], "method": MODELS[name]} | scores
         for run in runs
         for name, scores in run["scores"].items()
     )
-    own = own.groupby(["dataset", "method"], as_index=False).mean()
-    return pd.concat([own, published[published["dataset"].isin(own["dataset"])]], ignore_index=True)
+    ours = ours.groupby(["dataset", "method"], as_index=False).mean()
+    return pd.concat(
+        [ours, published[published["dataset"].isin(ours["dataset"])]], ignore_index=True
+    )
 
 
 def rank(scores: pd.DataFrame, measure: str) -> pd.Series[int]:

@@ -78,9 +78,11 @@ def changes(
         frame = rgroup_table(models, core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"
     else:
-        found = table_changes(models, measured, at_least=at_least)
-        frame = found.pairs_frame() if pairs else found.to_frame()
-        count = sum(len(each.pairs) for each in found)
-        summary = f"{len(found):,} exchanges in {count:,} pairs of {found.compounds:,} compounds"
+        exchanges = table_changes(models, measured, at_least=at_least)
+        frame = exchanges.pairs_frame() if pairs else exchanges.to_frame()
+        count = sum(len(each.pairs) for each in exchanges)
+        summary = (
+            f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
+        )
     write_csv(frame, out, index=False, **csv_options(opened.dialect))
     echo(f"{summary}, measured in {measured.name!r}: {out}")

@@ -16,7 +16,7 @@ from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
-from .row_sums import RowSumPlan, RowSums, known_graphs, plan_row_sums
+from .row_sums import RowSumPlan, RowSums, graphs_at_the_ends, plan_row_sums
 from .trace import Op, Ref, refs_in
 from .vocabulary import ADDITIVE, GATES
 
@@ -73,9 +73,9 @@ class HookedPlan:
         """Let hooks on a pass sum what each graph has of the biases, if the plan says how."""
         if (plan := self.row_sums) is None:
             return None
-        known = known_graphs(request, plan.roots, plan.output)
-        graphs = known and plan.graphs.of_pass(
-            known, lambda number: graph.nodes[self.places[number]], partial(self._shape, graph)
+        at_ends = graphs_at_the_ends(request, plan.roots, plan.output)
+        graphs = at_ends and plan.graphs.of_pass(
+            at_ends, lambda number: graph.nodes[self.places[number]], partial(self._shape, graph)
         )
         if not graphs:
             return None

@@ -68,14 +68,14 @@ class RowGraphs(NamedTuple):
     values: frozenset[int]
 
     def of_pass(
-        self, known: Mapping[int, Tensor], node_of: NodeOf, shape_of: ShapeOf
+        self, graphs_at_ends: Mapping[int, Tensor], node_of: NodeOf, shape_of: ShapeOf
     ) -> dict[int, Tensor] | None:
         """Return the graphs of the values in a pass, or None if they are unclear.
 
         Args:
-            known: the graphs of inputs and outputs, by value.
+            graphs_at_ends: the graphs of inputs and outputs, by value.
         """
-        graphs = dict(known)
+        graphs = dict(graphs_at_ends)
         for step in self.steps:
             target = step.follow(graphs[step.source], node_of, shape_of)
             if target is None:
@@ -85,16 +85,19 @@ class RowGraphs(NamedTuple):
 
 
 def find_row_graphs(
-    trace: GraphTrace, wanted: Collection[int], known: Mapping[int, Tensor], node_of: NodeOf
+    trace: GraphTrace,
+    wanted: Collection[int],
+    graphs_at_ends: Mapping[int, Tensor],
+    node_of: NodeOf,
 ) -> RowGraphs | None:
     """Find out how the graphs of some values follow from those of inputs and outputs.
 
     Returns None if the graphs of a value are unclear, or if two ways to it do not agree.
 
     Args:
-        known: the graphs of inputs and outputs, by value.
+        graphs_at_ends: the graphs of inputs and outputs, by value.
     """
-    graphs, ways, todo = dict(known), dict[int, Step](), deque(known)
+    graphs, ways, todo = dict(graphs_at_ends), dict[int, Step](), deque(graphs_at_ends)
     incomplete, tried = deque[Step](), set[Step]()  # taken only where no other step leads
     while todo or incomplete:
         possible = _steps_from(trace, todo.popleft()) if todo else iter([incomplete.popleft()])

@@ -67,12 +67,12 @@ def plan_row_sums(
         if graph.nodes[place] in graph.bits
     }
     (output,) = (ref.value for ref in refs_in(trace.output))
-    known = known_graphs(request, roots, output)
+    at_ends = graphs_at_the_ends(request, roots, output)
     wanted = {addition.result for addition in additions}
-    if known is None:
+    if at_ends is None:
         return None
     places = trace.places
-    graphs = find_row_graphs(trace, wanted, known, lambda number: graph.nodes[places[number]])
+    graphs = find_row_graphs(trace, wanted, at_ends, lambda number: graph.nodes[places[number]])
     return None if graphs is None else RowSumPlan(tuple(additions), graphs, roots, output)
 
 
@@ -100,12 +100,12 @@ def _additions(trace: GraphTrace, plan: ReplayPlan) -> Iterator[RowAddition | No
 _ADDING = {"add", "addmm", "native_layer_norm"} | _BY_CHANNEL
 
 
-def known_graphs(
+def graphs_at_the_ends(
     request: PassRequest, roots: Mapping[int, int], output: int
 ) -> dict[int, Tensor] | None:
     """Return the graphs of inputs and of the output, by value, or None if an input has none."""
     count = torch.arange(len(request.layout.mask), device=request.layout.graph.device)
-    known = {output: count[:, None]}
+    at_ends = {output: count[:, None]}
     for bit, value in roots.items():
         tensor = request.rows if bit == NODES else request.others[request.names[bit]]
         if bit == NODES:
@@ -117,8 +117,8 @@ def known_graphs(
             graphs = of_input
         if len(graphs) != len(tensor):
             return None
-        known[value] = graphs.view(-1, *(1,) * (tensor.dim() - 1))
-    return known
+        at_ends[value] = graphs.view(-1, *(1,) * (tensor.dim() - 1))
+    return at_ends
 
 
 class RowSums:

@@ -37,14 +37,14 @@ def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list
         if table is None:
             return {}
         numbers = [record.number for record in _records(table)]
-        found: dict[str, list[Any]] = {}
+        measured: dict[str, list[Any]] = {}
         for each in panel.properties:
             name = each.task.name
             if table.columns.count(name) != 1 or name == table.structures.name:
                 continue
             values = measured_table(table, (each.task,), {name: name}, LARGEST_TABLE)
-            found[each.name] = [_cell(values, each.task, number) for number in numbers]
-        return {name: cells for name, cells in found.items() if any(cells)}
+            measured[each.name] = [_cell(values, each.task, number) for number in numbers]
+        return {name: cells for name, cells in measured.items() if any(cells)}
 
 
 def _cell(table: MeasuredTable, task: Any, number: int) -> list[Any] | None:
