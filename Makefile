@@ -7,11 +7,12 @@ READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-install coverage mutants fuzz lowest newest docs lint format dist clean
+.PHONY: help demo test test-pages test-install coverage mutants fuzz lowest newest docs lint format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run the tests of what the package computes, writes and shows"
+	@echo "make test-pages  run every page and every notebook as a reader would"
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
 	@echo "make mutants change the core in small ways and list the changes that no test notices"
@@ -53,7 +54,10 @@ demo: $(DEMO_READY)
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 test: $(READY)
-	$(TESTS) --ignore tests/install
+	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
+
+test-pages: $(READY)
+	$(TESTS) tests/walkthroughs
 
 # These build and install the package, type the guides into a copy of it, and check the types of a
 # user's script. Nothing that the package computes is tested here.

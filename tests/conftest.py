@@ -22,7 +22,7 @@ gc.disable()
 
 # These files start processes or run whole pages. They run first, so that two processes can share
 # the short tests at the end evenly.
-FIRST = ("test_cluster.py", "test_run_workers.py", "test_docs.py", "test_notebooks.py")
+FIRST = ("test_cluster.py", "test_run_workers.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,6 +103,19 @@ def smiles() -> list[str]:
 def unlike(smiles: list[str]) -> list[str]:
     """Return four molecules that differ most: one atom, two parts, a radical, and a drug."""
     return [smiles[0], smiles[1], smiles[3], smiles[2]]
+
+
+@pytest.fixture
+def kept_registries() -> Iterator[None]:
+    """Remove the methods and metrics that a test registers when the test is over."""
+    from graphxai.evaluation.metrics import METRICS
+    from graphxai.explainers import REGISTRY
+
+    registries = [(registry, dict(registry)) for registry in (REGISTRY, METRICS)]
+    yield
+    for registry, before in registries:
+        registry.clear()
+        registry.update(before)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every code block in the documentation runs and prints the output shown below it."""
+"""Pages name what exists, link to what is there, and describe all that is public."""
 
 import re
 import shlex
@@ -9,127 +9,28 @@ from importlib import import_module
 from inspect import isfunction
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch_geometric.data import Data
-from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.samples import MOLECULES, example_files
 from graphxai.evaluation.metrics import METRICS, metric
 from graphxai.explainers import REGISTRY, Random, Traits, register
 from graphxai.models.graphormer import pretrained_names
-from guides import pasted_blocks
 from pages import (
-    CHEMPROP,
     COMMAND,
     DOCS,
-    ENGINES,
     FENCE,
     LANGUAGES,
     LESS_WORK,
-    OFFICIAL,
     PAGES,
     ROOT,
     blocks_of,
     commands_of,
-    engine_of,
-    files_of_the_reader,
-    left_out,
-    run,
-    run_block,
-    run_blocks_for,
 )
-
-
-class Gps(nn.Module):
-    """The reader's model, if a page mentions one."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Linear(9, 16), nn.Linear(16, 1)
-        self.layer = GPSConv(16, GINConv(nn.Linear(16, 16)), heads=2, act="gelu")
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        h = self.layer(self.embed(x), edge_index, batch)
-        return self.head(global_mean_pool(h, batch))
-
-
-def taken_for_granted() -> dict[str, dict]:
-    """Return, by section of the README, what it assumes: a model, graphs, and a method."""
-    torch.manual_seed(0)
-    drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
-    graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
-    return {
-        "Researchers: wrap a model, measure methods": {
-            "my_gps": Gps().eval(),
-            "graphs": graphs,
-            "my_own_function": lambda model, batch, target: batch.mask.float(),
-        },
-    }
-
-
-@pytest.fixture
-def own_registry():
-    """Remove methods and metrics that a page registers when the page is over."""
-    registries = [(registry, dict(registry)) for registry in (REGISTRY, METRICS)]
-    yield
-    for registry, before in registries:
-        registry.clear()
-        registry.update(before)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-@pytest.mark.usefixtures("small_networks")
-def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, own_registry):
-    if page == CHEMPROP:
-        pytest.importorskip("chemprop", reason="chemprop is not installed")
-    files_of_the_reader(tmp_path, page)
-    monkeypatch.chdir(tmp_path)
-    for name in ("EPOCHS", "FEWEST_EPOCHS"):  # of training on graphs, which takes minutes
-        monkeypatch.setattr(f"graphxai.learning.graphs.settings.{name}", 1)
-    granted = taken_for_granted() if page == "README.md" else {}
-    names = {"__name__": "page"}
-    into_files = {block.text for block in pasted_blocks(page)}  # see install/test_guides.py
-    for block in blocks_of(page):
-        names |= granted.pop(block.section, {})
-        if engine_of(block) is None and block.text not in into_files:
-            run_block(block, page, names, monkeypatch)
-    for name, example in example_files().items():  # a page writes over no file of its reader's
-        copy = tmp_path / name
-        assert not copy.exists() or copy.read_bytes() == example.read_bytes()
 
 
 @pytest.mark.parametrize("page", LESS_WORK)
 def test_what_is_replaced_for_less_work_is_on_the_page(page):
     code = "".join(block.text for block in blocks_of(page))
     assert [much for much in LESS_WORK[page] if much not in code] == []
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("engine", [e for e in ENGINES if e != "ray"])  # see test_cluster.py
-def test_each_engine_of_the_page_explains_the_table(engine, tmp_path, monkeypatch):
-    pytest.importorskip(engine, reason=f"{engine} is not installed")
-    run_blocks_for(engine, tmp_path, monkeypatch)
-
-
-def commands_on_official_data() -> list[str]:
-    """Return each such command of all pages once."""
-    blocks = [block for page in PAGES for block in blocks_of(page) if block.kind == "sh"]
-    words = [words for block in blocks for words in commands_of(block.text)]
-    return sorted({shlex.join(w[1:]) for w in words if w[1:3] in OFFICIAL})
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("command", commands_on_official_data())
-def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
-    run(shlex.split(command), monkeypatch)
-    assert list(tmp_path.rglob("summary.md"))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -264,7 +165,7 @@ def built(page: str, registry_tables) -> str:
     return registry_tables.filled((DOCS / page).read_text(encoding="utf-8"))
 
 
-def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables, own_registry):
+def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables, kept_registries):
     assert "## Further methods" not in built("theory/explainers.md", registry_tables)
 
     @register
@@ -281,7 +182,7 @@ def test_a_new_method_is_in_the_table_and_among_the_definitions(registry_tables,
     assert row.endswith("| scores without a sign (early) |")
 
 
-def test_a_new_metric_is_in_the_table(registry_tables, own_registry):
+def test_a_new_metric_is_in_the_table(registry_tables, kept_registries):
     @metric(False, "this test", classes_only=True)
     def middle(series):
         """Output with half of the nodes."""

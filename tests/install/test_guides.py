@@ -19,7 +19,7 @@ FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md")
 # What a new method, metric, option or model has to pass beside its own tests.
 AFFECTED = [
     "tests/test_house.py::test_every_public_name_is_listed_once_and_loads",
-    "tests/test_docs.py::test_every_block_of_the_page_runs[docs/theory/evaluation.md]",
+    "tests/walkthroughs/test_pages.py::test_every_block_of_the_page_runs[docs/theory/evaluation.md]",
     "tests/test_docs.py::test_tables_have_a_row_for_each_method_metric_and_model",
     "tests/explainers/test_explainers.py::test_every_method_of_the_papers_is_registered",
     "tests/explainers/test_signs.py::"

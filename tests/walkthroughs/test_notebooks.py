@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 if not all(map(importlib.util.find_spec, ("nbformat", "nbclient", "ipykernel"))):
     pytest.skip('needs pip install "graphxai[notebook]"', allow_module_level=True)
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LARGEST = 260_000  # bytes
 NEED_TRAINING = {
