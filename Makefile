@@ -12,7 +12,7 @@ RELEASE_READY := .venv/.release-ready
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run the tests of what the package computes, writes and shows"
-	@echo "make test-pages  run every page and every notebook as a reader would"
+	@echo "make test-pages  run every page and notebook as a reader would, and the app in a browser"
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
 	@echo "make mutants change the core in small ways and list the changes that no test notices"
