@@ -29,7 +29,9 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
-def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
+def security_policy(
+    style: str, script: str = "", *, rest: str = "", loaded: Iterable[str] = ()
+) -> str:
     """Return a content security policy that allows no network, and only this style and script.
 
     Style and script are allowed by their hashes. Without a script, none can run.
@@ -38,10 +40,11 @@ def security_policy(style: str, script: str = "", *, rest: str = "") -> str:
         style: the text of the style sheet.
         script: the text of the script, or "".
         rest: further directives.
+        loaded: the addresses of files that the script may load as scripts.
     """
-    allowed = f" script-src '{_hash(script)}';" if script else ""
+    allowed = f" script-src {' '.join([_quoted_hash(script), *loaded])};" if script else ""
     return (
-        f"default-src 'none'; style-src '{_hash(style)}'{rest};{allowed}"
+        f"default-src 'none'; style-src {_quoted_hash(style)}{rest};{allowed}"
         " base-uri 'none'; form-action 'none'"
     )
 
@@ -50,9 +53,9 @@ def page_html(title: str, sections: Iterable[str]) -> str:
     """Make a page of sections with HTML that is already escaped. No script can run in it."""
     body = "".join(f"<section>{html}</section>" for html in sections)
     # escaped text has no plain quotes, so only attributes of our tables match
-    styles = sorted({_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
-    hashes = "".join(f" '{digest}'" for digest in styles)
-    policy = security_policy(_STYLE, rest=f" 'unsafe-hashes'{hashes}; img-src data:")
+    styles = sorted({_quoted_hash(unescape(text)) for text in re.findall(r'style="([^"]*)"', body)})
+    hashes = " ".join(["", "'unsafe-hashes'", *styles])
+    policy = security_policy(_STYLE, rest=f"{hashes}; img-src data:")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
@@ -68,9 +71,9 @@ _STYLE = (
 )
 
 
-def _hash(text: str) -> str:
+def _quoted_hash(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _row(cell: str, values: Iterable[object]) -> str:

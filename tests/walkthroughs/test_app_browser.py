@@ -1,12 +1,15 @@
 """The app works in a headless Chromium, in several tabs, and after the server is restarted."""
 
+import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +29,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.app import molecules, server
+from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
@@ -40,7 +44,8 @@ def serving(models, token, port=0, prefix=""):
     """Run the server in a thread, behind a proxy if there is a prefix, and yield its address."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
-        guarded = server.application(models, token, port)
+        public = PublicAddress.of(f"http://127.0.0.1:{port}{prefix}/") if prefix else None
+        guarded = server.application(models, token, port, public)
 
         async def app(scope, receive, send):  # passes on the path behind the prefix
             scope["path"] = scope.get("path", "").removeprefix(prefix)
@@ -277,6 +282,43 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
     text = {"mimeType": "text/plain", "data": "CCCN"}
     drop(page, {"items": [text], "dragOperationsMask": 1})
     page.wait(f"{SHOWN} === 'CCCN'")
+
+
+# what may go wrong on the way between two libraries: charges, stereo, aromatic rings, isotopes
+DRAWN = ["C[C@H](N)C(=O)O", "C/C=C\\C(C)=O", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", "C[N+](=O)[O-]",
+         "[2H]C#N", "c1ccc2[nH]ccc2c1", "O=c1cc[nH]cc1", "C[C@]12CC[C@H](C1)CC2=O", "F/C=C/F",
+         "CS(=O)(=O)c1ccsc1", "C[n+]1ccccc1", "O=C1CC[C@@H](c2ccc(Cl)cc2)N1"]  # fmt: skip
+
+
+def test_a_molecule_is_drawn_and_then_changed_in_the_editor(page):
+    page.wait("sketching !== null && byId('sketcher').firstChild !== null")
+    x, y = page.js("(r => [r.x, r.y])(byId('sketcher').getBoundingClientRect())")
+    page.press(x + 33, y + 202)  # the tool for benzene
+    page.press(x + 250, y + 200)
+    page.click("#sketched")
+    page.wait(f"{SHOWN} === 'c1ccccc1' && byId('sketch').hidden")
+    page.click("#draw")
+    page.wait("sketchedFrom.index === 0")
+    page.click("#sketched")  # nothing was changed
+    page.wait("byId('sketch').hidden")
+    page.js("sketch()")
+    page.js("sketching.then(({ editor }) => editor.getMolecule().setAtomicNo(0, 7))")
+    page.click("#sketched")
+    page.wait(f"{SHOWN} === 'c1ccncc1' && {NODES} === 2")
+    assert page.js("current().parent") == 0
+    through = f"""sketching.then(({{ library }}) => {json.dumps(DRAWN)}.map((smiles) =>
+        library.Molecule.fromSmiles(smiles).toIsomericSmiles({{ kekulizedOutput: true }})))"""
+    for smiles, written in zip(DRAWN, page.js(through), strict=True):
+        assert Chem.CanonSmiles(written) == Chem.CanonSmiles(smiles)
+
+
+def test_the_editor_is_as_published_with_its_licence():
+    folder = files("graphxai.tables.app") / "openchemlib"
+    row = re.compile(r"^\| `(\S+)` \| `\S+` \| `([0-9a-f]{64})` \|$", re.MULTILINE)
+    recorded = dict(row.findall((folder / "README.md").read_text()))
+    assert set(recorded) == {"openchemlib.js", "LICENSE"}
+    for name, digest in recorded.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
 
 
 def test_rows_are_sorted_searched_and_filtered(page):

@@ -145,6 +145,8 @@ def test_two_views_of_a_notebook_are_changed_apart(notebook):
     page.key("Enter")
     patiently(lambda: shown(page, 1) == "CCN")
     assert shown(page, 0) == AMIDE
+    click(page, 1, "#draw")  # the kernel sends the editor
+    patiently(lambda: page.js("at(1, '#sketcher').childElementCount") == 1)
 
 
 def test_suggestions_stream_into_a_notebook_and_can_be_cancelled(notebook):

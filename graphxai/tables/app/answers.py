@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from rdkit import Chem
+
 from graphxai.chemistry.goal import Goal
 from graphxai.chemistry.profile_text import joins_goals
 from graphxai.contract.target import Target
@@ -15,6 +17,8 @@ from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
 from .opened_table import matching_rows, measured_of_rows
 from .overview import joint_suggestions, overview
+from .page import EDITOR, text_of
+from .reading import read
 from .tables import KINDS, exported, measured_in, rows_of
 
 LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
@@ -172,5 +176,7 @@ ANSWERS: dict[str, Answer] = {
     "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
     "contrast": _contrast,
     "read": _read,
+    "canonical": lambda models, body: {"smiles": Chem.MolToSmiles(read(body.text("smiles")))},
+    "editor": lambda models, body: {"text": text_of(EDITOR)},
     "export": _export,
 }

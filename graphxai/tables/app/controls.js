@@ -48,6 +48,7 @@ byId("beside").addEventListener("toggle", drawSides);
 byId("column").addEventListener("change", (event) => event.target.value && open(table.opened, event.target.value));
 for (const button of root.querySelectorAll("[data-kind]")) button.addEventListener("click", () => download(button.dataset.kind, button));
 const CLICKS = {
+  draw: sketch, "put-away": putAway, sketched: showSketched,
   undo, redo, cancel, more: moreRows, keep: keepCurrent,
   lock: () => lock(place),
   "lock-part": () => lock(partOf(current().card, place)),

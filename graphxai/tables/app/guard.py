@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN = "x-graphxai-token"
+OPENED = ("/", "/openchemlib.js")  # what a browser loads by an address, which holds the token
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -99,7 +100,7 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0] not in self.origins:
             return "this server answers to 127.0.0.1 only; behind a proxy, use --behind-proxy."
-        page = scope["path"] == "/"
+        page = scope["path"] in OPENED
         if any(origin not in self.origins[hosts[0]] for origin in headers.getlist("origin")):
             return "requests of other pages are refused."
         if not page and headers.get("sec-fetch-site", "same-origin") != "same-origin":

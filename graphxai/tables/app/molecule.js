@@ -46,6 +46,7 @@ function show() {
   byId("level").textContent = LEVELS[card.trust.level];
   byId("level").className = `badge ${card.trust.level}`;
   byId("welcome").hidden = true;
+  putAway();
   byId("written").textContent = smiles;
   byId("smiles").value = smiles; // the field follows what is shown
   byId("name").value = current().name;

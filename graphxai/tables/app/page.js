@@ -38,6 +38,7 @@ const host = {
       }
     }
   },
+  editor: () => import(new URL(`openchemlib.js${location.search}`, location.href)), // with the token
   begin(restore) {
     window.addEventListener("hashchange", () => restore(location.hash));
     restore(location.hash);

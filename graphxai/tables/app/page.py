@@ -6,14 +6,18 @@ from importlib.resources import files
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
     *("state.js", "choices.js", "molecule.js", "properties.js", "history.js"),
-    *("search.js", "table.js", "basket.js", "controls.js"),
+    *("sketch.js", "search.js", "table.js", "basket.js", "controls.js"),
 )
 
 
+EDITOR = "openchemlib.js"  # in which users draw molecules, see openchemlib/README.md
+
+
 def text_of(name: str) -> str:
-    """Return the text of a file in this folder, or of draw.js in the folder of the report."""
+    """Return the text of a file in this folder, of the editor, or of the report's draw.js."""
     folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
-    return (folder / name).read_text(encoding="utf-8")
+    place = folder / "openchemlib" / name if name == EDITOR else folder / name
+    return place.read_text(encoding="utf-8")
 
 
 def view_script() -> str:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 try:
     import uvicorn
@@ -32,7 +33,7 @@ from .browser import opened_in_browser
 from .connections import ARRIVAL, TimedConnection
 from .guard import Guard, PublicAddress
 from .models import OfferedModels
-from .page import filled, text_of, view_script
+from .page import EDITOR, filled, text_of, view_script
 
 PATIENCE = 30.0  # how long a request waits for its turn, in seconds
 LOGGER = logging.getLogger(__name__)
@@ -52,8 +53,11 @@ def application(
     turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 
     async def page(request: Request) -> Response:
-        text, policy = _page()
+        text, policy = _page(port, public)
         return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    async def editor(request: Request) -> Response:
+        return Response(text_of(EDITOR), media_type="text/javascript")
 
     async def answer(request: Request) -> Response:
         work = ANSWERS.get(request.path_params["name"])
@@ -81,6 +85,7 @@ def application(
 
     routes = [
         Route("/", page),
+        Route(f"/{EDITOR}", editor),
         Route("/api/suggest", suggest, methods=["POST"]),
         Route("/api/{name}", answer, methods=["POST"]),
     ]
@@ -196,10 +201,20 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code)
 
 
-def _page() -> tuple[str, str]:
-    """Return the page and its content security policy, which only allows this style and script."""
+def _page(port: int, public: PublicAddress | None) -> tuple[str, str]:
+    """Return the page and its content security policy.
+
+    The policy only allows this style, this script and, by its address, the editor of molecules.
+    """
     style = text_of("app.css")
     script = text_of("draw.js") + text_of("page.js") + view_script()
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
-    policy = security_policy(style, script, rest=f"{rest}; require-trusted-types-for 'script'")
+    places = [f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"]
+    places += [] if public is None else [public.page]
+    policy = security_policy(
+        style,
+        script,
+        rest=f"{rest}; require-trusted-types-for 'script'",
+        loaded=[quote(place, safe=":/%") + EDITOR for place in places],
+    )
     return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy

@@ -4,6 +4,7 @@
      frame              the element that takes keys and dropped files
      ask(name, body, signal)    the answer of the library, as a promise
      steps(name, body, signal)  the answers of a search, as they come
+     editor()           the editor of molecules, as a promise of its module
      begin(restore, say) shows what a link names, now and whenever another one comes, and says what happens
      remember(link)     keeps what is shown
      address(link)      what a colleague needs to see the same */
@@ -114,6 +115,7 @@ async function restore(hash) {
   drawBasket();
   await predictNodes();
   if (state.nodes.length) await go(state.at);
+  else sketch();
   if (state.models.length + state.methods.length) byId("beside").open = true;
   if (asked && asked !== state.model) say(`This link was made with the model ${asked}, which is not offered here. The model shown is ${state.model}.`);
 }

@@ -90,11 +90,16 @@ function hostOf(model, frame) {
     }
   }
 
-  return {
+  const host = {
     frame,
     steps,
     async ask(...request) {
       for await (const value of steps(...request)) return value;
+    },
+    async editor() {
+      const { text } = await host.ask("editor");
+      const address = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+      return import(address).finally(() => URL.revokeObjectURL(address));
     },
     begin(restore, say) {
       restored = restore;
@@ -113,6 +118,7 @@ function hostOf(model, frame) {
       model.off("comm_live_update", lost);
     },
   };
+  return host;
 }
 
 export default {

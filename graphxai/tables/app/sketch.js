@@ -1,0 +1,37 @@
+/* Draw a molecule in the editor of OpenChemLib, which is loaded when it is first opened. */
+
+let sketching = null; // a promise of the editor and of its library
+let sketchedFrom = { index: -1, code: "" }; // what the editor began with: its place in the history, its ID code
+
+async function loadSketcher() {
+  const library = await host.editor();
+  return { library, editor: new library.CanvasEditor(byId("sketcher")) };
+}
+
+/* Open the editor, with the molecule that is shown. */
+async function sketch() {
+  byId("sketch").hidden = false;
+  await trying(async () => {
+    sketching ||= loadSketcher();
+    sketching.catch(() => { sketching = null; }); // so that it can be tried again
+    const { library, editor } = await sketching;
+    if (current()) editor.setMolecule(library.Molecule.fromSmiles(current().smiles));
+    sketchedFrom = { index: state.at, code: editor.getMolecule().getIDCode() };
+  });
+}
+
+const putAway = () => { byId("sketch").hidden = true; };
+
+/* Show the molecule that was drawn. OpenChemLib does not say what is aromatic: RDKit finds it. */
+async function showSketched() {
+  await trying(async () => {
+    const { editor } = await sketching;
+    const molecule = editor.getMolecule();
+    if (!molecule.getAllAtoms()) throw new Error("Nothing is drawn yet.");
+    if (molecule.getIDCode() === sketchedFrom.code) return putAway();
+    const { smiles } = await ask("canonical", { smiles: molecule.toIsomericSmiles({ kekulizedOutput: true }) }, "canonical");
+    await add(smiles, "drawn", sketchedFrom.index);
+  });
+}
+
+byId("sketcher").addEventListener("keydown", (event) => event.stopPropagation()); // they draw atoms
