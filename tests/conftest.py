@@ -77,6 +77,16 @@ def _quick_processes() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _without_waiting_for_the_disk() -> None:
+    """Leave files in the system's cache, since no test cuts the power.
+
+    A training waits some hundred times, and a core would be idle meanwhile. Processes that tests
+    start wait as a user's do.
+    """
+    os.fsync = lambda _: None
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _heed_interrupts() -> None:
     """Heed Ctrl-C, which processes ignore that a shell starts in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -51,7 +51,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    monkeypatch.setattr(forests, "TREES", 50)
+    monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(training, "RECOMBINED", 20)
     monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
