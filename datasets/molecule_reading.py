@@ -108,11 +108,27 @@ def _parent_or_error(
         given = AsGiven(read.text, parent.atoms, size, parent.changes)
         return ReadMolecule(parent.mol, smiles, True, given)
     order = list(parent.mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    mol = Chem.MolFromSmiles(smiles)
+    mol = _in_order(parent.mol, order, smiles)
     if mol is None or mol.GetNumAtoms() != len(order):
         return read
     atoms = tuple(parent.atoms[index] for index in order)
     return ReadMolecule(mol, smiles, False, AsGiven(read.text, atoms, size, parent.changes))
+
+
+def _in_order(mol: Chem.Mol, order: list[int], smiles: str) -> Chem.Mol | None:
+    """Return the molecule as it is read from its canonical SMILES.
+
+    Renumbering its atoms takes a quarter of the time of reading. But the tag of a stereocentre is
+    relative to the order of its bonds, which renumbering does not change.
+
+    Args:
+        mol: sanitised.
+        order: its atoms in the order of the SMILES.
+        smiles: its canonical SMILES.
+    """
+    if "@" in smiles:
+        return Chem.MolFromSmiles(smiles)
+    return Chem.RenumberAtoms(mol, order)
 
 
 def _read_as_drawn(

@@ -246,7 +246,9 @@ def _compound(components: list[_Component]) -> _Component | None:
 
 def _charges(mol: Chem.Mol, atoms: Iterable[int]) -> list[int]:
     """Return the formal charges of these atoms."""
-    return list(map(Chem.Atom.GetFormalCharge, map(mol.GetAtomWithIdx, atoms)))
+    matches = mol.GetSubstructMatches(_charged(), maxMatches=mol.GetNumAtoms())
+    charges = {i: mol.GetAtomWithIdx(i).GetFormalCharge() for (i,) in matches}
+    return [charges.get(i, 0) for i in atoms]
 
 
 def _with_stereo(mol: Chem.RWMol) -> Chem.Mol:
@@ -292,6 +294,11 @@ def _acids() -> tuple[Chem.Mol, ...]:
 @cache
 def _metal() -> Chem.Mol:
     return Chem.MolFromSmarts("[!#0;!#1;!#5;!#6;!#7;!#8;!#9;!#14;!#15;!#16;!#17;!#34;!#35;!#53]")
+
+
+@cache
+def _charged() -> Chem.Mol:
+    return Chem.MolFromSmarts("[!+0]")
 
 
 @cache

@@ -93,6 +93,27 @@ def test_the_atoms_of_a_parent_lead_back_to_the_molecule_given(given):
         assert neighbours == {other.GetIdx() for other in before.GetNeighbors()}
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        BESYLATE,
+        r"C[NH2+]C/C=C\c1ccc2[nH]ccc2c1.[Cl-]",
+        "C[N+](C)(C)C[C@H](O)CC(=O)[O-]",
+        "[O-]c1ccccn1",
+    ],
+)
+def test_a_parent_has_the_graph_of_its_smiles(drawn):
+    """With and without a stereocentre, a double bond with configuration and a fused ring."""
+    parent = molecule_graph(drawn, standardise="parent")
+    read = molecule_graph(parent.smiles, standardise="parent")
+    assert parent.x.tolist() == read.x.tolist()
+    edges = [
+        sorted(zip(*graph.edge_index.tolist(), graph.edge_attr.tolist(), strict=True))
+        for graph in (parent, read)
+    ]
+    assert edges[0] == edges[1]
+
+
 def test_a_mixture_of_two_compounds_is_refused_by_name():
     with pytest.raises(MixtureError, match=r"a mixture of .*CN1CCC.* and .*CCCc1ccccc1"):
         molecule_graph("CN1CCC(c2ccccc2)CC1.CCCc1ccccc1C(C)(C)C", standardise="parent")
