@@ -61,11 +61,13 @@ def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
     There is no warning if another thread or the method itself draws them, or if a recorded pass has
     already warned.
     """
+    module = getattr(model, "module", None)
+    if not isinstance(module, torch.nn.Module):
+        yield
+        return
     before = torch.get_rng_state()
     yield
-    draws, module = current_draws(), getattr(model, "module", None)
-    if draws is None or draws.seen or torch.equal(before, torch.get_rng_state()):
-        return
-    if isinstance(module, torch.nn.Module):
+    draws = current_draws()
+    if not (draws is None or draws.seen or torch.equal(before, torch.get_rng_state())):
         with recording(model.running, [], graded=False) as done:
             warn_of_random_numbers(type(module).__name__, done(model(batch)))

@@ -71,7 +71,11 @@ class _RunningShares:
 
     def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
         """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
-        self.biases += (gradient.sum(1) * bias).sum(1)
+        summed = gradient.sum(1) if gradient.shape[1] > 1 else gradient[:, 0]  # (B, D)
+        if bias.dim() == 1:
+            self.biases.addmv_(summed, bias)
+        else:
+            self.biases += torch.linalg.vecdot(summed, bias)
 
     def add_remainder(self, name: str, remainder: Tensor) -> None:
         """Add the remainder (B,) of one operation."""
@@ -191,6 +195,8 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
                 ledger.add_bias(norm.bias, gradient)
                 gradient = gradient * norm.weight
                 return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
+            if gradient.shape[:-1].numel() < len(weight) and weight.dim() == 2:  # few tokens
+                return with_constant_scale(gradient @ weight, None, ledger)
             ledger.add_bias(weight @ norm.bias, gradient)
             weight = weight * norm.weight  # it is small: centred and scaled here
             return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
@@ -216,13 +222,12 @@ def _attend(
     """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
     maps = part.query, part.key, part.value
     weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
-    q, k, v = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1)).unbind(2)
-    q = (q * part.scale).transpose(1, 2).contiguous()  # (B, H, T, d)
-    k = k.permute(0, 2, 3, 1).contiguous()  # (B, H, d, T)
-    v = v.transpose(1, 2).contiguous()
+    joint = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1))
+    q, k, v = joint.permute(2, 0, 3, 1, 4).contiguous()  # (B, H, T, d) each
+    q.mul_(part.scale)
 
     def weights() -> Tensor:
-        logits = (q @ k).add_(bias)  # (B, H, T, T)
+        logits = (q @ k.mT).add_(bias)  # (B, H, T, T)
         return torch.softmax(logits, dim=-1, out=logits)
 
     attention = weights()
@@ -257,7 +262,7 @@ def _attend(
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
             return behind(joined, part.value.weight, ledger)
-        queries = ledger.shared(to_logits @ k.mT).mul_(part.scale)
+        queries = ledger.shared(to_logits @ k).mul_(part.scale)
         keys = ledger.shared(to_logits.mT @ q)
         joined = torch.cat([_join(queries), _join(keys), _join(values)], dim=-1)
         ledger.add_bias(shift, joined)

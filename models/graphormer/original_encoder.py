@@ -27,6 +27,7 @@ _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
     nn.Linear: {},
     nn.Dropout: {},
 }
+_WITH_BIAS = {Linear, LayerNorm}
 _FORWARD = {kind: kind.forward for kind in _PARTS}
 _ENCODE = Graphormer.encode
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -55,28 +56,35 @@ def has_original_encoder(model: object) -> TypeGuard[Graphormer]:
     if model.final_norm is not None:
         encoder.append((model.final_norm, LayerNorm))
     dtype = weight.dtype
-    return dtype in (torch.float32, torch.float64) and all(
-        _is_original(module, kind, dtype) for module, kind in encoder
-    )
+    return dtype in (torch.float32, torch.float64) and _are_original(encoder, dtype)
 
 
-def _is_original(module: nn.Module, kind: type[nn.Module], dtype: torch.dtype) -> bool:
-    """Return whether a module of the encoder, with its parts, is as this package wrote it."""
-    attributes = vars(module)
-    if type(module) is not kind or kind.forward is not _FORWARD[kind] or "forward" in attributes:
-        return False
-    if module.training or any(map(attributes.__getitem__, _HOOKS)):
-        return False
-    for parameter in module._parameters.values():
-        if parameter is not None and (
-            type(parameter) is not nn.Parameter or parameter.dtype != dtype
-        ):
+def _are_original(modules: list[tuple[nn.Module, type[nn.Module]]], dtype: torch.dtype) -> bool:
+    """Return whether modules of the encoder, with their parts, are as this package wrote them.
+
+    It is asked in every explanation, so it goes through the modules without calling itself.
+    """
+    while modules:
+        module, kind = modules.pop()
+        attributes = vars(module)
+        if type(module) is not kind or kind.forward is not _FORWARD[kind]:
             return False
-    if isinstance(module, Linear | LayerNorm) and module.bias is None:
-        return False
-    parts = _PARTS[kind]
-    children = module._modules
-    return children.keys() == parts.keys() and all(
-        part is not None and _is_original(part, parts[name], dtype)
-        for name, part in children.items()
-    )
+        if attributes["training"] or "forward" in attributes:
+            return False
+        for name in _HOOKS:
+            if attributes[name]:
+                return False
+        parameters = attributes["_parameters"]
+        for parameter in parameters.values():
+            if parameter is not None and (
+                type(parameter) is not nn.Parameter or parameter.dtype != dtype
+            ):
+                return False
+        if kind in _WITH_BIAS and parameters.get("bias") is None:
+            return False
+        parts, children = _PARTS[kind], attributes["_modules"]
+        if children.keys() != parts.keys():
+            return False
+        for name, part in children.items():
+            modules.append((part, parts[name]))  # a part that is None has another type
+    return True

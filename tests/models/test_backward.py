@@ -20,6 +20,7 @@ from graphxai.explainers.passes import by_autograd, run_pass
 from graphxai.explainers.variants import structural_bias
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.original_encoder import has_original_encoder
+from graphxai.models.graphormer.without_nodes import outputs_without_nodes
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
@@ -88,6 +89,21 @@ def test_the_explicit_pass_equals_autograd(method, kind, smiles):
         for structure in (False, True):
             tokens, ways = both_ways(model, batch, method, weights, structure)
             assert_equal_shares(tokens, ways, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_output_without_nodes_is_that_of_the_model_whatever_was_done_to_its_weights(kind):
+    model = random_graphormer(**KINDS[kind]).double()
+    batch = batch_of(model, ["CCO"])
+    hidden = torch.zeros_like(batch.mask)
+    for _ in range(2):
+        with torch.no_grad():
+            expected = model.encode(model.embed(batch), batch, keep=hidden)
+        outputs = outputs_without_nodes(model)
+        torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)
+        model.layers[-1].attention.value.weight.data.mul_(1.5)  # which no counter notices
+    model.layers[0].attention.value.register_forward_hook(lambda part, x, y: 2 * y)
+    assert outputs_without_nodes(model) is None  # only the model itself knows what a hook does
 
 
 @cache

@@ -20,6 +20,7 @@ from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.nearness import nearness_of
 from graphxai.explanation.explanation import Explanation
+from graphxai.runtime.threads import one_thread
 
 from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
@@ -199,9 +200,11 @@ def trust_prepared(
         target: the target of the explanations.
     """
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
+    tautomers: dict[Key, Sign] = {}
     if explainer is not None:
-        rewritten = _rewritten(model, prepared, explanations, explainer, target)
-    tautomers = tautomer_signs(model, prepared, explanations) if explainer is not None else {}
+        with one_thread():
+            rewritten = _rewritten(model, prepared, explanations, explainer, target)
+            tautomers = tautomer_signs(model, prepared, explanations)
     training = training_set_of(model)
     trusted = {}
     for key, item in prepared:
@@ -271,21 +274,25 @@ def _rewritten(
     explainer: Explainer,
     target: Any,
 ) -> dict[Key, list[NDArray[np.floating]]]:
-    """Explain other forms of each input, and return relevance (N,) in the original node order."""
+    """Explain other forms of each input, and return relevance (N,) in the original node order.
+
+    All forms of all inputs are explained together, in batches of similar size.
+    """
+    forms = {
+        (key, draw): form
+        for draw in range(WRITINGS)
+        for key, item in prepared
+        if (form := another_form(item, draw)) is not None
+    }
+    encoded = prepare_all(model, [value for value, _ in forms.values()])
+    inputs = list(zip(forms, encoded, strict=True))
     rewritten: dict[Key, list[NDArray[np.floating]]] = {}
-    for draw in range(WRITINGS):
-        orders, values = {}, []
-        for key, item in prepared:
-            written = another_form(item, draw)
-            if written is not None:
-                value, orders[key] = written
-                values.append(value)
-        inputs = list(zip(orders, prepare_all(model, values), strict=True))
-        for key, explanation in explain_prepared(model, inputs, explainer, target=target):
-            _require_same_target(explanations[key], explanation)
-            relevance = np.empty_like(explanation.relevance)
-            relevance[orders[key]] = explanation.relevance
-            rewritten.setdefault(key, []).append(relevance)
+    for (key, draw), explanation in explain_prepared(model, inputs, explainer, target=target):
+        _require_same_target(explanations[key], explanation)
+        _, order = forms[key, draw]
+        relevance = np.empty_like(explanation.relevance)
+        relevance[order] = explanation.relevance
+        rewritten.setdefault(key, []).append(relevance)
     return rewritten
 
 

@@ -25,7 +25,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.explanation.provenance import provenance
-from graphxai.models.graphormer import Graphormer
+from graphxai.models.graphormer import Graphormer, without_nodes
 
 from .drawn import plain_graph
 from .models import Model, conformal_of
@@ -135,6 +135,10 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     return None.
     """
     with evaluating(model), torch.no_grad():
+        if isinstance(model, Graphormer):
+            outputs = without_nodes.outputs_without_nodes(model)
+            if outputs is not None:
+                return outputs
         return model.outputs_without_nodes(batch)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rdkit import Chem
 
-from graphxai.api import explain, predict
+from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.counterfactuals import Counterfactuals, search
 from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
@@ -20,16 +20,21 @@ from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.transformations import Change, transformed
+from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.evaluation.trust.trust import trust
+from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import get_explainer
+from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
-from graphxai.tables.report.drawing import UNIT, drawing
+from graphxai.runtime.device import on_cpu_by_default
+from graphxai.runtime.threads import one_thread
+from graphxai.tables.report.drawing import UNIT
 from graphxai.tables.report.records import record, rounded
 from graphxai.visualization.contrast import aligned
 from graphxai.visualization.layout import laid_out
@@ -75,15 +80,13 @@ def card(
             origin are worked out if they are left out.
     """
     read(smiles)
-    explanation = explain(model, smiles, get_explainer(method), target=target, progress=False)
+    explanation, trusted = _explained(model, smiles, method, target)
     mol = explanation.atoms()
     drawn, origin = _drawn_like(model, mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)
-    trusted = trust(model, explanation)
-    content = record("", 0, explanation, fragments(explanation, "brics"), trusted)
+    content = record("", 0, explanation, fragments(explanation, "brics"), trusted, drawn)
     score = trusted.model
     return content | {
-        "draw": drawing(drawn, keep=True),
         "origin": origin,
         "shown": rounded(shown),
         "limit": rounded([float(np.abs(shown).max(initial=0.0)) or 1.0])[0],
@@ -95,6 +98,20 @@ def card(
         "words": [about_output(explanation), about_terms(explanation)],
         "score": score.sentence if score is not None and score.level != "good" else "",
     }
+
+
+@on_cpu_by_default
+def _explained(model: Model, smiles: str, method: str, target: Target) -> tuple[Explanation, Trust]:
+    """Explain a molecule and measure its signs of trust, and encode it once for both."""
+    explainer, training = get_explainer(method), training_set_of(model)
+    with one_thread():
+        encoded = {0: prepare_for(model, smiles)}
+        items = list(encoded.items())
+        explained = dict(
+            explain_prepared(model, items, explainer, target=target, training=training)
+        )
+        trusted = trust_prepared(model, items, explained, explainer, target=explained[0].wanted)
+    return explained[0], trusted[0]
 
 
 def changes_at(

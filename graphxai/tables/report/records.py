@@ -1,7 +1,7 @@
 """Describe one molecule of a report as compact JSON values, rounded to what a page shows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,9 @@ from graphxai.visualization.text import minus_signs
 
 from .drawing import drawing
 
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
 DIGITS = 4  # the significant digits of a relevance
 
 
@@ -23,6 +26,7 @@ def record(
     explanation: Explanation,
     parts: Fragments,
     trust: Trust,
+    drawn: "Mol | None" = None,
 ) -> dict[str, Any]:
     """Return the page's data for one molecule, to which `full_card` may add.
 
@@ -31,6 +35,7 @@ def record(
         explanation: the explanation.
         parts: the explanation's fragments.
         trust: how far the explanation can be trusted.
+        drawn: the molecule with the coordinates at which it is drawn. Without it, it is laid out.
 
     Raises:
         ValueError: the explanation has no molecule.
@@ -63,7 +68,7 @@ def record(
             for part in parts
         ],
         "trust": _trust(trust),
-        "draw": drawing(mol),
+        "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),
     }
     content |= bonds_record(explanation)
     if explanation.note:
