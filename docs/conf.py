@@ -29,6 +29,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "markdown_docstrings",
+    "parameter_lists",
     "mathml",
     "registry_tables",
 ]

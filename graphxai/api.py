@@ -168,6 +168,7 @@ def explain(
             nodes of a single graph.
         pair: for models that read `edge_label_index` or score all pairs of nodes (N, N), the two
             nodes of the link to explain, or a list as for `node`.
+        on_error: "warn" or "raise", see above.
         progress: whether to show a bar on stderr. By default it is shown only on a terminal.
         workers: the number of processes for a list of more than 512 inputs. None takes the free
             cores if that is faster (see `runtime.workers.map_in_processes`). Each process computes
@@ -175,6 +176,7 @@ def explain(
             any number of processes. Model, method and inputs are sent to them, so your own must be
             defined in a module.
         device: where to compute, such as "cuda". The model is moved there and stays there.
+        options: of the method's constructor, such as `samples=32` of `shapley_sampling`.
 
     Returns:
         An Explanation, or for a list Explanations of the same length.
@@ -259,13 +261,17 @@ def predict(
     same name, the model's name follows it in brackets. An input of a list that only some of the
     models can use has the predictions of these.
 
-    Inputs, node, pair, errors and progress are as for `explain`.
-
     Args:
         model: a model from `load` or `wrap`, or its name, or a list of these.
+        inputs: one input or a list, as for `explain`.
+        node: the node that is predicted, for models with one output per node.
+        pair: the two nodes of the link that is predicted, for models of links.
+        on_error: "warn" leaves None in place of an input of a list that cannot be used, and names
+            it in a warning. "raise" raises the error.
+        progress: whether to show a bar on stderr. By default it is shown only on a terminal.
 
     Returns:
-        A dict {task: Prediction}, or for a list Predictions, which are a list of these.
+        A Prediction by the name of each task, or for a list Predictions, which are a list of these.
     """
     panel = ModelPanel.of(model)
     values, several = as_list(mark_explained_for(panel.models[0], inputs, node, pair))

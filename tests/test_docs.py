@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from inspect import isfunction
+from inspect import isfunction, signature
 
 import pytest
 
@@ -232,3 +232,16 @@ def test_docstrings_become_restructuredtext(monkeypatch):
     assert to_rst("`a * b` of |x| and y_") == r"``a * b`` of \|x\| and y\_"
     assert to_rst("*args, ``kept``") == r"\*args, ``kept``"
     assert to_rst("A list:\n\n* of *x*\n  * and y") == "A list:\n\n* of \\*x\\*\n  * and y"
+
+
+def test_parameters_have_their_types_defaults_and_the_words_of_their_settings(monkeypatch):
+    pytest.importorskip("sphinx", reason="sphinx is not installed")
+    monkeypatch.syspath_prepend(str(DOCS / "extensions"))
+    complete = import_module("parameter_lists").complete
+    lines = (gx.report.__doc__ or "").split("\n")
+    complete(None, "function", "gx.report", gx.report, None, lines)
+    at = lines.index("    level: `float = 0.9`")
+    assert lines[at + 1].strip().startswith("How often intervals and sets")
+    assert lines.count("Args:") == 1
+    listed = {match[1] for line in lines if (match := re.match(r" {4}(\w+): ", line))}
+    assert set(signature(gx.report).parameters) - {"settings"} <= listed

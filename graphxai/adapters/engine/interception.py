@@ -70,9 +70,20 @@ def conservative(
 ) -> Iterator[Rules]:
     """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
 
-    The rules act on a bundled Graphormer, and on `model`, which may be any PyTorch module and
-    needs no change (see `intercepted`). `graphxai.rules.conservative.conservative` describes the
-    rules themselves.
+    The rules act on a bundled Graphormer, and on `model`, which needs no change: see `intercepted`.
+    The forward pass must run inside the block. The backward pass may run outside.
+
+    Args:
+        attention: hold attention constant (Ali 2022, section 4).
+        layernorm: hold LayerNorm's scale constant (Ali 2022, section 4).
+        activation: "ratio" to hold `f(x) / x` constant (Achtibat 2024), or None.
+        products: halve the gradient to both factors of `A v` and `q k^T` (Achtibat 2024). It is
+            meant for attention that is not held constant.
+        custom: rules for single operations and for classes of modules.
+        model: any PyTorch module.
+
+    Raises:
+        ValueError: `activation` is anything else, or an operation or class has two custom rules.
     """
     with (
         rules_of.conservative(attention, layernorm, activation, products, custom) as in_force,
