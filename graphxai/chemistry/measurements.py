@@ -164,7 +164,7 @@ class Measurements:
         sided = {b.position: _written(b.side, b.value) for b in parsed_numbers(cells).bounds}
         sided = {position: text for position, text in sided.items() if text}
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
-        compounds = _compounds([rows[k][0] for k in used], standardise)
+        compounds = compounds_of([rows[k][0] for k in used], standardise)
         values_of, bounds = defaultdict(list), {}
         for k, compound in zip(used, compounds, strict=True):
             if compound and k in sided:
@@ -230,8 +230,8 @@ class Measurements:
         return dict(changes)
 
 
-def _compounds(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
-    """Return the canonical SMILES of each molecule's compound, or "" if it cannot be read."""
+def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
+    """Return the canonical SMILES of the compound of each molecule, or "" if it cannot be read."""
     with rdBase.BlockLogs():
         read = read_molecules(smiles, MAX_ATOMS, standardise)
     return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
@@ -240,7 +240,7 @@ def _compounds(smiles: Sequence[str], standardise: Standardisation) -> list[str]
 @lru_cache(maxsize=4096)  # a search asks again after every batch
 def _compound(smiles: str, standardise: Standardisation) -> str:
     """Return the canonical SMILES of a molecule's compound, or the SMILES given."""
-    return _compounds([smiles], standardise)[0] or smiles
+    return compounds_of([smiles], standardise)[0] or smiles
 
 
 def _written(side: int, value: float) -> str:

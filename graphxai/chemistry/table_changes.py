@@ -5,12 +5,12 @@ stands beside what a model predicts for the same molecules, so that both can be 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -160,27 +160,53 @@ def table_changes(
         ValueError: the table has no measured values.
     """
     panel = ModelPanel.of(model)
-    table = _measurements(panel, measured, column)
-    values = dict(islice(table.values.items(), MOST_COMPARED))
-    predictions = dict(zip(values, _predicted(panel, list(values)), strict=True))
-    molecules = [Chem.MolFromSmiles(smiles) for smiles in values]
-    by_exchange: dict[Exchange, list[ChangedPair]] = defaultdict(list)
+    return changes_among(_measurements(panel, measured, column), PredictionsOf(panel), at_least)
+
+
+class PredictionsOf:
+    """The predictions of several models for compounds, which are made when they are asked for."""
+
+    def __init__(self, panel: ModelPanel) -> None:
+        self.panel = panel
+        self._made: dict[str, Mapping[str, Prediction] | None] = {}
+
+    def __call__(self, smiles: Iterable[str]) -> list[Mapping[str, Prediction] | None]:
+        """Return the predictions for each SMILES, or None for what a model cannot read."""
+        wanted = list(smiles)
+        new = [text for text in dict.fromkeys(wanted) if text not in self._made]
+        if new:
+            made = predict(list(self.panel.models), new, progress=False)
+            self._made.update(zip(new, made, strict=True))
+        return [self._made[text] for text in wanted]
+
+
+def changes_among(
+    measured: Measurements, predicted: PredictionsOf, at_least: int = 2
+) -> TableChanges:
+    """Find what each exchange of a part did among measured compounds, as `table_changes` does."""
+    values = dict(islice(measured.values.items(), MOST_COMPARED))
     names = list(values)
-    for (i, j), pair in matched_pairs(molecules).items():
+    pairs_of: dict[Exchange, list[tuple[str, str]]] = defaultdict(list)
+    for (i, j), pair in matched_pairs([Chem.MolFromSmiles(smiles) for smiles in names]).items():
         exchange, before, after = pair.exchange, names[i], names[j]
         if _size(exchange.old) > _size(exchange.new):
             exchange, before, after = exchange.reversed, after, before
-        change = _changes(predictions[before], predictions[after])
-        if change is not None:
-            difference = values[after] - values[before]
-            by_exchange[exchange].append(ChangedPair(before, after, difference, change))
-    kept = [
-        MeasuredExchange(exchange, tuple(pairs))
-        for exchange, pairs in by_exchange.items()
-        if len(pairs) >= at_least
-    ]
+        pairs_of[exchange].append((before, after))
+    often = {exchange: pairs for exchange, pairs in pairs_of.items() if len(pairs) >= at_least}
+    ends = dict.fromkeys(chain.from_iterable(chain.from_iterable(often.values())))
+    predictions = dict(zip(ends, predicted(ends), strict=True))
+    kept = []
+    for exchange, pairs in often.items():
+        changes = [(a, b, _changes(predictions[a], predictions[b])) for a, b in pairs]
+        made = tuple(
+            ChangedPair(a, b, values[b] - values[a], change)
+            for a, b, change in changes
+            if change is not None
+        )
+        if len(made) >= at_least:
+            kept.append(MeasuredExchange(exchange, made))
     kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
-    return TableChanges(table.name, tuple(kept), len(values))
+    return TableChanges(measured.name, tuple(kept), len(values))
 
 
 def rgroup_table(
@@ -204,7 +230,25 @@ def rgroup_table(
     """
     panel = ModelPanel.of(model)
     table = _measurements(panel, measured, column)
-    names = list(table.values)
+    parts = rgroups(core, list(table.values))
+    if not parts:
+        raise ValueError(f"no compound of the table has the core {core}.")
+    return _rgroup_frame(parts, table, PredictionsOf(panel)(parts))
+
+
+def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Divide molecules into a core and its R-groups, as RDKit does.
+
+    Args:
+        core: as for `rgroup_table`.
+        smiles: the molecules.
+
+    Returns:
+        For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
+
+    Raises:
+        ValueError: the core is not understood.
+    """
     # RDKit's stub of this module is not valid Python, which type checkers of our users would say
     decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
     with rdBase.BlockLogs():
@@ -215,18 +259,15 @@ def rgroup_table(
         if pattern is None or not pattern.GetNumAtoms():
             raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
         divided, unmatched = decomposition.RGroupDecompose(
-            [pattern], [Chem.MolFromSmiles(s) for s in names], asSmiles=True, options=options
+            [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
         )
-    if not divided:
-        raise ValueError(f"no compound of the table has the core {core}.")
     left_out = set(unmatched)
-    kept = [smiles for k, smiles in enumerate(names) if k not in left_out]
-    return _rgroup_frame(kept, divided, table, _predicted(panel, kept))
+    kept = [text for k, text in enumerate(smiles) if k not in left_out]
+    return dict(zip(kept, divided, strict=True))
 
 
 def _rgroup_frame(
-    smiles: Sequence[str],
-    divided: Sequence[Mapping[str, str]],
+    divided: Mapping[str, Mapping[str, str]],
     table: Measurements,
     predictions: Sequence[Mapping[str, Prediction] | None],
 ) -> "pd.DataFrame":
@@ -234,7 +275,7 @@ def _rgroup_frame(
     import pandas as pd
 
     rows = []
-    for text, parts, predicted in zip(smiles, divided, predictions, strict=True):
+    for (text, parts), predicted in zip(divided.items(), predictions, strict=True):
         cells: dict[str, Any] = {"smiles": text, "core": parts["Core"]}
         cells |= {name: part for name, part in parts.items() if name != "Core"}
         cells[f"measured {table.name}"] = table.values[text]
@@ -259,12 +300,6 @@ def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> M
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
     return Measurements.read(measured, columns, standardise=way)
-
-
-def _predicted(
-    panel: ModelPanel, smiles: Sequence[str]
-) -> Sequence[Mapping[str, Prediction] | None]:
-    return predict(list(panel.models), list(smiles), progress=False)
 
 
 def _changes(

@@ -334,6 +334,25 @@ def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told
     assert steps[1]["found"][0]["measured"] == ""
 
 
+def test_pairs_and_groups_of_the_open_table_are_those_of_the_library(model, ask):
+    pairs = {AMIDE: "5", "CC(=O)Nc1ccccc1": "6.5", "CCc1ccccc1": "3", "CCc1ccc(OC)cc1": "3.5"}
+    content = "\n".join(["smiles,pIC50", *map(",".join, pairs.items()), f"{AMIDE},6", "x,7"])
+    table = {"key": ask("read", **upload("series.csv", content))["key"], "column": ""}
+    shown = ask("series", table=table)
+    (row,) = shown["exchanges"]["pIC50"]["rows"]
+    (expected,) = gx.table_changes(model, pairs | {AMIDE: 5.5}, "pIC50")
+    assert [row[0], row[1], row[3]] == [expected.exchange.old, expected.exchange.new, 2]
+    assert row[4][0] == pytest.approx(expected.columns["measured_mean_change"])
+    assert row[5][1][0] == pytest.approx(expected.columns["predicted pIC50_mean_change"], rel=1e-2)
+    assert {tuple(pair[:2]) for pair in row[6]} == {(1, 0), (2, 3)}  # rows of the table
+    groups = ask("series", table=table, core="CC(=O)Nc1ccc([*:1])cc1")["cores"][0]
+    assert {row[0]: row[1] for row in groups["rows"]} == {0: ["*OC"], 1: ["*[H]"]}
+    assert "not a core" in ask("series", 400, table=table, core="C(")["error"]
+    assert "no measured compound" in ask("series", 400, table=table, core="[Se]")["error"]
+    empty = {"key": ask("read", **upload("bare.csv", f"smiles\n{AMIDE}"))["key"], "column": ""}
+    assert "no measured values" in ask("series", 400, table=empty)["error"]
+
+
 def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
     monkeypatch.setattr(molecules, "PREDICTIONS", 64)
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"

@@ -709,3 +709,53 @@ def test_several_models_give_one_card_with_every_property_and_its_desirability(t
         gx.report(models, ["C"], tmp_path / "no.html", goal=GOAL, towards="active")
     with pytest.raises(ValueError, match="'tasty' is not a goal"):
         gx.report(models, ["C"], tmp_path / "no.html", goal="tasty")
+
+
+SERIES = {  # anilides of which one has a hostile name, with what was "measured"
+    ATTACK: ("CC(=O)Nc1ccccc1", "5", "1.5"),
+    "fluoro": ("CC(=O)Nc1ccc(F)cc1", "5.5", ">2"),
+    "methoxy": ("COc1ccc(NC(C)=O)cc1", "6", "2.5"),
+    "meta": ("CC(=O)Nc1cccc(F)c1", "5.25", ""),
+    "salt": ("CC(=O)Nc1ccc(Cl)cc1.Cl", "6.5", "2"),
+    "octane": ("CCCCCCCC", "1", ""),
+}
+
+
+def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
+    models = [random_graphormer(num_layers=1), random_graphormer(num_layers=1, tasks=(LOG_D,))]
+    table, out = tmp_path / "series.csv", tmp_path / "series.html"
+    with table.open("w", newline="") as file:
+        rows = [(name, *cells) for name, cells in SERIES.items()]
+        csv.writer(file).writerows([("name", "smiles", "pIC50", "log D"), *rows])
+    options = {"name_column": "name", "goal": "log D 1 to 3", "target": "active", "detailed": 0}
+    _, data = read(gx.report(models, table, out, **options))
+    cells = [m["properties"] for m in data["molecules"]]
+    assert [c[1][7] and c[1][7][0] for c in cells] == [5, 5.5, 6, 5.25, 6.5, 1]
+    assert [c[2][7] and c[2][7][0] for c in cells] == [1.5, None, 2.5, None, 2, None]
+    assert cells[1][2][8] == [2, "> 2", 1]
+    assert [each["task"] for each in data["measured_others"]] == ["pIC50", "log D"]
+    predicted = gx.predict(models, [smiles for smiles, *_ in SERIES.values()])
+    values = np.array([each["pIC50"].value for each in predicted])
+    error = np.sqrt(np.mean((values - [5, 5.5, 6, 5.25, 6.5, 1]) ** 2))
+    assert f"RMSE {error:.3g}" in data["measured_others"][0]["groups"][0][3]
+
+    sar = data["sar"]
+    assert [each[0] for each in sar["properties"]] == ["activity", "pIC50", "log D"]
+    (row,) = sar["exchanges"]["pIC50"]["rows"]  # H to F, in two pairs
+    old, new, at, count, measured, changes, pairs = row
+    assert [sar["parts"][smiles][0] for smiles in (old, new)] == ["H", "fluoro"]
+    assert (at, count) == ("c", 2)
+    assert measured == pytest.approx([0.375, np.std([0.25, 0.5], ddof=1)], rel=1e-3)
+    assert changes[1][0] == pytest.approx(np.mean(values[[1, 3]] - values[0]), abs=1e-3)
+    assert sorted(pairs) == [[0, 1, 0.5], [0, 3, 0.25]]
+    (core,) = sar["cores"]
+    assert core["smiles"] == "c1ccccc1"
+    by_place = {place: (groups, known) for place, groups, known, _ in core["rows"]}
+    assert set(by_place) == {0, 1, 2, 3, 4}  # all but octane
+    assert by_place[4][1] == [6.5, 2]
+    assert "*Cl" in by_place[4][0]
+
+
+def test_a_core_of_r_groups_is_drawn_with_their_numbers():
+    labels = drawing(Chem.MolFromSmiles("c1ccc([*:12])cc1"))["a"].values()
+    assert [label[0] for label in labels] == ["R12"]

@@ -340,6 +340,11 @@ def test_rows_are_sorted_searched_and_filtered(page):
     page.wait(f"JSON.stringify({names}) === JSON.stringify(['a'])")
     page.click("#rows button")
     page.wait("byId('properties').textContent.includes('measured > 3')")
+    set_field(page, "core", "c1ccccc1")
+    page.js("byId('series').open = true")
+    page.wait("byId('sar').querySelectorAll('tbody svg').length === 1")
+    page.click("#sar tbody button")
+    page.wait(f"{SHOWN} === 'c1ccccc1O'")
     set_field(page, "row-smarts", "C(")
     page.wait("byId('notice').textContent.includes('is not a SMARTS')")
     page.errors[:] = [error for error in page.errors if "400" not in error]  # the answer above

@@ -194,6 +194,31 @@ def test_tabs_follow_the_arrow_keys(page):
     assert page.js("byId('tab-rejected').hidden")
 
 
+def test_pairs_and_r_groups_are_sorted_and_lead_to_molecules(browser, tmp_path):
+    rows = {"<b>": ("c1ccccc1CC", 5), "F": ("Fc1ccc(CC)cc1", 6), "Cl": ("Clc1ccc(CC)cc1", 7)}
+    rows |= {"m-F": ("Fc1cccc(CC)c1", 4), "m-Cl": ("Clc1cccc(CC)c1", 6)}
+    lines = [f"{name},{smiles},{value}" for name, (smiles, value) in rows.items()]
+    (tmp_path / "series.csv").write_text("\n".join(["name,smiles,pIC50", *lines]))
+    options = {"name_column": "name", "target": "pIC50", "detailed": 0}
+    out = gx.report(
+        random_graphormer(num_layers=1), tmp_path / "series.csv", tmp_path / "r.html", **options
+    )
+    browser.errors.clear()
+    browser.open(out)
+    browser.click("#tab-sar")
+    first = "byId('sar').querySelector('tbody tr').textContent"
+    for arrow, largest in (("▾", "+1.50 ±"), ("▴", "−1.50 ±")):  # H to Cl, Cl to F
+        browser.js("byId('sar').querySelectorAll('thead button')[4].click()")
+        browser.wait(f"byId('sar').querySelector('thead').textContent.includes('pIC50 {arrow}')")
+        assert largest in browser.js(first)
+    browser.wait("byId('sar').querySelectorAll('details[open] svg path').length > 20")
+    browser.js(
+        "[...byId('sar').querySelectorAll('button')].find(b => b.textContent === '<b>').click()"
+    )
+    browser.wait("byId('detail-title').textContent === '<b>'")
+    assert browser.errors == []
+
+
 def test_sorting_follows_prediction_and_relevance(page, explained):
     page.choose("#sort", "prediction, high to low")
     by_activity = sorted(

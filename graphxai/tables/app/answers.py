@@ -15,7 +15,7 @@ from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions
-from .opened_table import matching_rows, measured_of_rows
+from .opened_table import matching_rows, measured_of_rows, series_of
 from .overview import joint_suggestions, overview
 from .page import EDITOR, text_of
 from .reading import read
@@ -174,6 +174,7 @@ ANSWERS: dict[str, Answer] = {
     "overview": _overview,
     "match": _match,
     "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
+    "series": lambda models, body: series_of(models.panel, *body.table(), body.text("core")),
     "contrast": _contrast,
     "read": _read,
     "canonical": lambda models, body: {"smiles": Chem.MolToSmiles(read(body.text("smiles")))},

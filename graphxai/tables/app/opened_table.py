@@ -8,17 +8,21 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
+from graphxai.chemistry.measurements import Measurements, compounds_of
 from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 from graphxai.datasets.tables.table import Table
+from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.tables.report.measured import MeasuredTable, measured_table, shown
 from graphxai.tables.report.records import rounded
+from graphxai.tables.report.structure_activity import StructureActivity
 from graphxai.tables.settings import LARGEST_TABLE
 
 from .reading import MAX_CHARACTERS
 from .tables import opened_file
 
 LONGEST_SMARTS = 500  # characters
+LARGEST_COMPARED = 2000  # rows among which pairs are looked for, in about 10 s
 AT_A_TIME = 1.0  # seconds for which one request searches
 FOR_A_ROW = 0.1  # seconds for which one molecule is searched
 
@@ -92,6 +96,50 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
     else:
         place = len(structures)
     return {"matches": matches, "slow": slow, "next": place}
+
+
+def series_of(panel: ModelPanel, key: str, column: str, core: str) -> dict[str, Any] | None:
+    """Return matched pairs and R-groups among the measured compounds of the table.
+
+    Args:
+        panel: the models.
+        key: the key of the open table.
+        column: its column of structures, as for `rows_of`.
+        core: the core of a table of R-groups, as SMARTS, or "" for pairs and the common cores.
+
+    Returns:
+        What the page shows, or None if there is neither a pair nor a series.
+
+    Raises:
+        ValueError: nothing was measured, the core is not understood, or no compound has it.
+    """
+    among = _structure_activity(panel, key, column)
+    return among.series(core) if core else among.page()
+
+
+@lru_cache(maxsize=2)  # its predictions are used again for another core
+def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureActivity:
+    rows = measured_of_rows(panel, key, column)
+    compounds = compounds_of(
+        _structures(key, column)[:LARGEST_COMPARED], standardisation_of(panel.models[0])
+    )
+    places: dict[str, int] = {}
+    for place, compound in enumerate(compounds):
+        if compound:
+            places.setdefault(compound, place)
+    measured = {}
+    for each in panel.properties:
+        cells = rows.get(each.name, [])
+        values: dict[str, list[float]] = {}
+        for compound, cell in zip(compounds, cells, strict=False):
+            if compound and cell is not None and cell[0] is not None and not each.task.classes:
+                values.setdefault(compound, []).append(cell[0])
+        if values:
+            means = {smiles: sum(of) / len(of) for smiles, of in values.items()}
+            measured[each.name] = Measurements(each.name, means)
+    if not measured:
+        raise ValueError("the table has no measured values of a property that a model predicts.")
+    return StructureActivity(panel, measured, places)
 
 
 @lru_cache(maxsize=2)

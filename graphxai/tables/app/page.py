@@ -6,16 +6,18 @@ from importlib.resources import files
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
     *("state.js", "choices.js", "molecule.js", "properties.js", "history.js"),
-    *("sketch.js", "search.js", "table.js", "basket.js", "controls.js"),
+    *("sketch.js", "search.js", "table.js", "structure_activity.js", "series.js"),
+    *("basket.js", "controls.js"),
 )
 
 
+OF_REPORT = ("draw.js", "structure_activity.js")  # scripts of reports that the view has, too
 EDITOR = "openchemlib.js"  # in which users draw molecules, see openchemlib/README.md
 
 
 def text_of(name: str) -> str:
-    """Return the text of a file in this folder, of the editor, or of the report's draw.js."""
-    folder = files("graphxai.tables.report" if name == "draw.js" else __package__)
+    """Return the text of a file in this folder, of the editor, or of a file of the report."""
+    folder = files("graphxai.tables.report" if name in OF_REPORT else __package__)
     place = folder / "openchemlib" / name if name == EDITOR else folder / name
     return place.read_text(encoding="utf-8")
 

@@ -30,11 +30,15 @@ async function open(file, column) {
     byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...content.columns.map((name) => element("option", { value: name }, name)));
     for (const id of ["row-search", "row-smarts", "row-low", "row-high"]) byId(id).value = "";
     byId("matched").textContent = "";
+    byId("core").value = "";
+    byId("series").hidden = true;
+    byId("series").open = false;
     const thisTable = table;
     arrangeRows();
     if (!rows.length) return;
     const { measured } = await ask("measured", { table: table.file }, "measured");
     thisTable.measured = measured;
+    if (thisTable === table) byId("series").hidden = !Object.keys(measured).length;
     if (thisTable === table) drawRows();
   });
 }

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from urllib.parse import quote
 
 from graphxai.api import OneOrMoreModels
 from graphxai.chemistry.counterfactuals import Goal
+from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.intervals import require_level
+from graphxai.contract.tasks import Task
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
@@ -26,11 +29,12 @@ from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 from .cards import Cards, CardSettings, make_cards
 from .choice import in_full
 from .contents import model_card, page_data
-from .full_cards import FullCardSettings, make_full_cards, measurements_for, measurements_of
+from .full_cards import FullCardSettings, make_full_cards, measurements_for
 from .measured import note_on_other_tasks
 from .molecules import ReportSource, report_source
 from .page import render
 from .properties import SeveralModels
+from .structure_activity import structure_activity_of
 
 
 class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
@@ -92,7 +96,10 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
 
-    source = report_source(inputs, first.config.tasks, settings)
+    tasks: dict[str, Task] = {}
+    for each in panel.properties:
+        tasks.setdefault(each.task.name, each.task)  # models may share a task
+    source = report_source(inputs, list(tasks.values()), settings)
     level, training = require_level(settings.level), training_set_of(first)
     how = CardSettings(first, training, explainer, settings.target, level, several)
     workers = workers_for(first, settings.workers)
@@ -101,7 +108,9 @@ def report(
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
     full_settings = _full_card_settings(how, cards, settings)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
-    notes = _notes(first, cards, source)
+    explained = cards.molecules[-1].explanation.prediction.task
+    compared = tasks if several is not None else {explained: tasks[explained]}
+    notes = _notes(first, cards, source, compared)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
@@ -117,6 +126,7 @@ def report(
         measured=source.measured,
         dialect=source.dialect,
         several=several,
+        sar=structure_activity_of(panel, cards.molecules),
     )
     return ReportFile(write_whole(out, render(data, title, model_card(first))))
 
@@ -157,15 +167,26 @@ def _full_card_settings(
     return FullCardSettings(how, compared, count, towards, measured)
 
 
-def _notes(model: Model, cards: Cards, source: ReportSource) -> list[str]:
-    """Return what the page and warnings say about odd measured values and useless intervals."""
+def _notes(
+    model: Model, cards: Cards, source: ReportSource, tasks: Mapping[str, Task]
+) -> list[str]:
+    """Return what the page and warnings say about odd measured values and useless intervals.
+
+    Args:
+        model: the model that explains the cards.
+        cards: the cards.
+        source: the molecules.
+        tasks: the tasks of which measured values are shown, by name.
+    """
     explained = cards.molecules[-1].explanation.prediction.task
-    (task,) = (task for task in model.config.tasks if task.name == explained)
-    measured = None
-    if task.kind == "regression":
-        measured = measurements_of(model, cards.molecules, task.name)
-    doubt = "" if measured is None else measured.doubt(task)
-    notes = (*source.measured.notes, doubt, note_on_other_tasks(source.measured, explained))
+    measured = source.measured
+    doubts = [
+        Measurements(measured.columns[name], {str(row): v for row, v in values.items()}).doubt(task)
+        for name, task in tasks.items()
+        if (values := measured.values.get(name))
+    ]
+    unshown = [task for task in model.config.tasks if task.name not in tasks]
+    notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
     guesses = uninformative(model.origin.metadata.get("coverage"))
     return [*_note_on_size(len(cards.molecules)), *filter(None, notes), *guesses]
 

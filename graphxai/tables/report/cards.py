@@ -20,10 +20,10 @@ from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
 from graphxai.tables.cells import predicted_columns, prediction_cells
 
-from .measured import shown
+from .measured import bound_cell, measured_cell
 from .molecules import ReportRow, ReportSource
 from .properties import SeveralModels, properties_of_cards
-from .records import record, rounded
+from .records import record
 
 CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
@@ -142,12 +142,8 @@ def _card_of(
     parts = fragments(explanation, "brics")
     content = record(row.name, row.number, explanation, parts, trust)
     (task,) = (t for t in settings.model.config.tasks if t.name == explanation.prediction.task)
-    value = row.measured.get(task.name)
-    content["measured"] = None if value is None else [rounded([value])[0], shown(task, value)]
-    content["bound"] = None
-    if (bound := row.bounds.get(task.name)) is not None:
-        text = f"{'>' if bound.side > 0 else '<'} {shown(task, bound.value)}"
-        content["bound"] = [rounded([bound.value])[0], text, bound.side]
+    content["measured"] = measured_cell(task, row.measured)
+    content["bound"] = bound_cell(task, row.bounds)
     training = settings.training
     columns, cells = predicted_columns(settings.model), prediction_cells(explanation.predictions)
     content["cells"] = [cells.get(name, "") for name in columns]

@@ -25,7 +25,7 @@ from .drawing import UNIT
 from .full_cards import FullCards
 from .measured import MeasuredTable, agreement
 from .projection import similarity_map
-from .properties import SeveralModels
+from .properties import SeveralModels, agreements
 from .records import colour_limit, rounded
 from .summary import fragment_ranking
 
@@ -45,6 +45,7 @@ def page_data(
     measured: MeasuredTable,
     dialect: Dialect,
     several: SeveralModels | None = None,
+    sar: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all data for the page's script.
 
@@ -60,6 +61,7 @@ def page_data(
         measured: the measured values.
         dialect: how the page writes the basket as a table.
         several: all models of a report with several properties, or None.
+        sar: what the page shows of matched pairs and R-groups, or None.
     """
     columns = [*predicted_columns(model)] if several is None else several.columns
     records = [
@@ -103,6 +105,10 @@ def page_data(
         "rejected": cards.rejected,
         "refused": dict(full.refused),
         "measured": agreement(task, measured.columns.get(task.name, ""), target, records),
+        "measured_others": []
+        if several is None
+        else agreements(several.panel, measured.columns, task.name, records),
+        "sar": sar,
     }
 
 

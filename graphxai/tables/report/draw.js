@@ -41,14 +41,14 @@ function signed(value, limit) {
   return (value > 0 ? "+" : "\u2212") + text;
 }
 
-/* Draw `picture` into an empty <svg>. relevance: a number per atom, or null for a plain drawing.
+/* Draw `picture` into an empty <svg>. A picture that is a `part` is enlarged more than a molecule. relevance: a number per atom, or null for a plain drawing.
    bonds: a number per bond, or nothing if the bonds have no relevance of their own. */
 function drawMolecule(svg, picture, relevance, limit, arms, bonds) {
   svg.replaceChildren();
   const key = `d${drawings++}`;
   const width = Math.max(...picture.x) || 0;
   const height = Math.max(...picture.y) || 0;
-  const [w, h] = [Math.max(width + 180, 560), Math.max(height + 160, 420)];
+  const [w, h] = [Math.max(width + 180, picture.part ? 300 : 560), Math.max(height + 160, picture.part ? 200 : 420)];
   svg.setAttribute("viewBox", `${(width - w) / 2} ${(height - h) / 2} ${w} ${h}`);
   if (relevance) {
     const colours = relevance.map((value) => colourOf(value, limit, arms));

@@ -93,6 +93,8 @@ def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
             return None
     side = _free_side(atom, points) if hydrogens else "E"
     symbol = atom.GetSymbol()
+    if symbol == "*" and atom.GetAtomMapNum():  # the place of an R-group in a core
+        symbol = f"R{atom.GetAtomMapNum()}"
     if symbol == "H" and isotope in (2, 3):
         symbol, isotope = {2: "D", 3: "T"}[isotope], 0
     return [symbol, hydrogens, charge, isotope, radicals, side]

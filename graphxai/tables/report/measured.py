@@ -14,6 +14,8 @@ from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import Table
 from graphxai.learning.metrics import r2, rmse, roc_auc
 
+from .records import rounded
+
 PARTS = {  # the parts of the model's data, in the order in which they are shown
     "test": "test part of the model",
     "validation": "validation part of the model",
@@ -92,9 +94,9 @@ def measured_table(
     return MeasuredTable(columns, values, tuple(filter(None, notes)), bounds)
 
 
-def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
-    """Say which measured tasks are not explained and how to compare them, or return ""."""
-    others = [task for task, values in table.values.items() if values and task != explained]
+def note_on_other_tasks(table: MeasuredTable, tasks: Sequence[Task], explained: str) -> str:
+    """Say which of these tasks were measured and how to compare them, or return "" if none was."""
+    others = [task.name for task in tasks if table.values.get(task.name)]
     if not others:
         return ""
     named = [
@@ -111,6 +113,21 @@ def note_on_other_tasks(table: MeasuredTable, explained: str) -> str:
 def shown(task: Task, value: float) -> str:
     """Return a measured value or class in words."""
     return task.classes[int(value)] if task.classes else f"{value:.4g} {task.unit}".rstrip()
+
+
+def measured_cell(task: Task, values: Mapping[str, float]) -> list[Any] | None:
+    """Return the measured value of a molecule and its text, or None."""
+    value = values.get(task.name)
+    return None if value is None else [rounded([value])[0], shown(task, value)]
+
+
+def bound_cell(task: Task, bounds: Mapping[str, Bound]) -> list[Any] | None:
+    """Return the bound of a value that was not measured, its text and its side, or None."""
+    bound = bounds.get(task.name)
+    if bound is None:
+        return None
+    text = f"{'>' if bound.side > 0 else '<'} {shown(task, bound.value)}"
+    return [rounded([bound.value])[0], text, bound.side]
 
 
 def agreement(

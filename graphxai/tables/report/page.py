@@ -14,7 +14,7 @@ from graphxai.explanation.html import security_policy
 
 SCRIPTS = (  # the order matters, because each file uses constants of those before it
     *("draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
-    *("measured.js", "map.js", "detail.js", "start.js"),
+    *("structure_activity.js", "sar.js", "measured.js", "map.js", "detail.js", "start.js"),
 )
 FORBIDDEN = {
     "<": "\\u003c",

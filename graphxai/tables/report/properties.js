@@ -5,12 +5,16 @@ const WHERE = { "training compound": "training compound", near: "near training",
 const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
 const isWished = () => Boolean(data.several?.goals.length);
 
+/* What was measured of a property of a molecule, or a bound of it, or null. */
+const measuredOf = (property) => (property && (property[7] || property[8])) || null;
+
 /* The properties on a card of the grid: a line for each, with a mark for how near the training set is. */
 function propertyLines(molecule) {
   if (!data.several) return "";
   const lines = molecule.properties.map((property, k) => {
     const [text, , near, sentence] = property || ["not readable", "", "", ""];
-    return element("li", { title: sentence }, element("span", { class: `dot ${DOMAINS[near] || ""}` }), `${data.several.names[k]} ${text}`);
+    return element("li", { title: sentence }, element("span", { class: `dot ${DOMAINS[near] || ""}` }), `${data.several.names[k]} ${text}`,
+      measuredOf(property) ? element("span", { class: "soft" }, `, measured ${measuredOf(property)[1]}`) : "");
   });
   if (isWished()) lines.unshift(element("li", {}, element("strong", {}, `desirability ${hundredths(molecule.desirability)}`)));
   return element("ul", { class: "properties" }, ...lines);
@@ -19,16 +23,17 @@ function propertyLines(molecule) {
 /* The table of all properties in the dialog. */
 function propertyTable(molecule) {
   if (!data.several) return "";
-  const heads = ["Property", "Predicted", "Training set", ...(isWished() ? ["Desirability"] : [])];
+  const isMeasured = molecule.properties.some(measuredOf);
+  const heads = ["Property", ...(isMeasured ? ["Measured"] : []), "Predicted", "Training set", ...(isWished() ? ["Desirability"] : [])];
   const rows = molecule.properties.map((property, k) => {
     const name = element("th", { scope: "row" }, data.several.names[k]);
     if (!property) return element("tr", {}, name, element("td", { colspan: heads.length - 1 }, "not readable for this model"));
     const [text, range, near, sentence, desirability] = property;
-    return element("tr", {}, name, element("td", {}, text, range ? ` (${range})` : ""),
+    return element("tr", {}, name, ...(isMeasured ? [element("td", {}, measuredOf(property)?.[1] ?? "")] : []), element("td", {}, text, range ? ` (${range})` : ""),
       element("td", { title: sentence }, near ? badge(DOMAINS[near], WHERE[near]) : ""),
       ...(isWished() ? [element("td", { class: "number" }, desirability === null ? "" : hundredths(desirability))] : []));
   });
-  const joined = isWished() ? [element("tr", { class: "sum" }, element("th", { scope: "row", colspan: 3 }, "together"), element("td", { class: "number" }, hundredths(molecule.desirability)))] : [];
+  const joined = isWished() ? [element("tr", { class: "sum" }, element("th", { scope: "row", colspan: heads.length - 1 }, "together"), element("td", { class: "number" }, hundredths(molecule.desirability)))] : [];
   return element("div", { class: "block" }, element("h3", {}, "All properties"), element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...rows, ...joined))),

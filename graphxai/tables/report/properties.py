@@ -19,6 +19,7 @@ from graphxai.tables.panel_batch import panel_cells, panel_columns
 from graphxai.visualization.text import minus_signs
 
 from .drawing import drawing
+from .measured import agreement, bound_cell, measured_cell
 from .molecules import ReportRow
 from .records import bonds_record, rounded
 
@@ -73,7 +74,7 @@ def properties_of_cards(
     wanted = [row for row in rows if row.number in explained]
     outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
     outcomes += [_outcomes(model, explainer, wanted) for model in several.panel.models[1:]]
-    return {row.number: _content(several, row.number, outcomes) for row in wanted}
+    return {row.number: _content(several, row, outcomes) for row in wanted}
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,10 @@ def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> 
 
 
 def _content(
-    several: SeveralModels, number: int, outcomes: Sequence[Mapping[int, _Outcome]]
+    several: SeveralModels, row: ReportRow, outcomes: Sequence[Mapping[int, _Outcome]]
 ) -> dict[str, Any]:
     """Return what the card of one molecule shows."""
-    of_molecule = [each.get(number) for each in outcomes]
+    of_molecule = [each.get(row.number) for each in outcomes]
     predictions = several.panel.merged(
         [
             None if each is None else {p.task: p.at(several.level) for p in each.predictions}
@@ -125,7 +126,8 @@ def _content(
     for each in several.panel.properties:
         prediction, part = predictions.get(each.name), parts.get(each.name)
         desirability = None if part is None else part.desirability
-        shown.append(None if prediction is None else _shown(prediction, desirability))
+        known = measured_cell(each.task, row.measured), bound_cell(each.task, row.bounds)
+        shown.append(None if prediction is None else [*_shown(prediction, desirability), *known])
     first = of_molecule[0]
     views = [
         _view(name, each.explanation, first.explanation if first else None)
@@ -142,9 +144,10 @@ def _content(
 
 
 def _shown(prediction: Prediction, desirability: float | None) -> list[Any]:
-    """Return a property's prediction, interval, nearness (word, sentence), desirability and value.
+    """Return prediction, interval, nearness (word, sentence), desirability, value and class.
 
     The value, by which a table is sorted, is that of the second class, or of the predicted one.
+    What was measured follows, and a bound (see `measured_cell` and `bound_cell`).
     """
     near = prediction.nearness
     words = ["", ""] if near is None else [near.word, near.sentence]
@@ -153,7 +156,45 @@ def _shown(prediction: Prediction, desirability: float | None) -> list[Any]:
     if value is None:
         value = shares[1] if len(shares) == 2 else max(shares)
     text = minus_signs(str(prediction)), minus_signs(prediction.range)
-    return [*text, *words, desirability, rounded([value])[0]]
+    return [*text, *words, desirability, rounded([value])[0], prediction.label or ""]
+
+
+def agreements(
+    panel: ModelPanel,
+    columns: Mapping[str, str],
+    explained: str,
+    molecules: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Compare measured and predicted values of the properties that the cards do not explain.
+
+    Args:
+        panel: the models.
+        columns: the column of each measured task.
+        explained: the task that the first model explains.
+        molecules: the records of the molecules.
+
+    Returns:
+        What `agreement` says, with the position of the property.
+    """
+    compared = []
+    for k, each in enumerate(panel.properties):
+        if each.task.name not in columns or (each.place, each.task.name) == (0, explained):
+            continue
+        of_first = each.place == 0
+        shown = [(m["properties"][k], m["part"]) for m in molecules if m["properties"][k]]
+        known = [_compared(cells, part if of_first else "") for cells, part in shown]
+        target = each.task.classes[1] if len(each.task.classes) == 2 else None
+        about = agreement(each.task, columns[each.task.name], target, known)
+        if about is not None:
+            compared.append(about | {"task": each.name, "property": k, "of_first": of_first})
+    return compared
+
+
+def _compared(cells: Sequence[Any], part: str) -> dict[str, Any]:
+    """Return what `agreement` reads of a property's cells, in this part of the model's data."""
+    _, _, near, _, _, value, label, measured, bound = cells
+    part = part or ("training" if near == "training compound" else "")
+    return {"measured": measured, "bound": bound, "value": value, "label": label, "part": part}
 
 
 def _view(name: str, explanation: Explanation | None, first: Explanation | None) -> dict[str, Any]:

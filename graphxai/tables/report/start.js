@@ -12,5 +12,6 @@ showMeasured();
 prepareMap();
 prepareBasket();
 showFragments();
+showStructureActivity();
 showModel();
 showRejected();

@@ -1,0 +1,230 @@
+"""Collect what changes did among measured compounds for a page: matched pairs, and R-groups."""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from rdkit import Chem, rdBase
+
+from graphxai.chemistry.cores import common_cores
+from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
+from graphxai.chemistry.substituents import fragment_name
+from graphxai.chemistry.table_changes import (
+    ChangedPair,
+    MeasuredExchange,
+    PredictionsOf,
+    changes_among,
+    rgroups,
+)
+from graphxai.explanation.compute.models import standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.prediction import Prediction
+from graphxai.visualization.text import minus_signs
+
+from .cards import MoleculeCard
+from .drawing import drawing
+from .records import rounded
+
+MOST_EXCHANGES = 150  # how many exchanges of each measured value a page lists
+MOST_PAIRS = 6  # how many pairs are listed for an exchange
+MOST_CORES = 5  # for how many cores a page has a table of R-groups
+MOST_ROWS = 300  # how many compounds a table of R-groups has
+
+
+def structure_activity_of(
+    panel: ModelPanel, molecules: Sequence[MoleculeCard]
+) -> dict[str, Any] | None:
+    """Return what a report shows of matched pairs and R-groups, or None if nothing was measured."""
+    tasks = {each.task.name: each.name for each in panel.properties if not each.task.classes}
+    if not any(card.row.measured.keys() & tasks.keys() for card in molecules):
+        return None
+    written = [card.explanation.smiles or "" for card in molecules]
+    compounds = compounds_of(written, standardisation_of(panel.models[0]))
+    places: dict[str, int] = {}
+    values: dict[str, dict[str, list[float]]] = {name: {} for name in tasks.values()}
+    for place, (compound, card) in enumerate(zip(compounds, molecules, strict=True)):
+        places.setdefault(compound, place)
+        for task, value in card.row.measured.items() if compound else ():
+            if task in tasks:
+                values[tasks[task]].setdefault(compound, []).append(value)
+    measured = {
+        name: Measurements(name, {smiles: float(np.mean(each)) for smiles, each in of.items()})
+        for name, of in values.items()
+        if of
+    }
+    return StructureActivity(panel, measured, places).page() if measured else None
+
+
+class StructureActivity:
+    """What a page shows of matched pairs and R-groups among the compounds of a table."""
+
+    def __init__(
+        self,
+        panel: ModelPanel,
+        measured: Mapping[str, Measurements],
+        places: Mapping[str, int],
+        most: int = MOST_COMPARED,
+    ) -> None:
+        """Take the compounds that were measured.
+
+        Args:
+            panel: the models.
+            measured: the measured values of each measured property, by its name.
+            places: where each compound stands on the page, by the SMILES in `measured`.
+            most: how many compounds of each property are compared.
+        """
+        self.panel = panel
+        self.predicted = PredictionsOf(panel)
+        self.places = places
+        self.measured = {
+            name: Measurements(m.name, _first(m.values, most), m.note)
+            for name, m in measured.items()
+        }
+        self.parts: dict[str, list[Any]] = {}
+
+    def page(self) -> dict[str, Any] | None:
+        """Return what the page shows, or None if there is neither a pair nor a series."""
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            exchanges = {name: self._exchanges(values) for name, values in self.measured.items()}
+        compounds = list(self._compounds())
+        with rdBase.BlockLogs():
+            molecules = [Chem.MolFromSmiles(smiles) for smiles in compounds]
+        cores = [
+            self.core(core, [compounds[k] for k in members])
+            for core, members in common_cores(molecules, MOST_CORES).items()
+        ]
+        if not any(each["rows"] for each in exchanges.values()) and not any(cores):
+            return None
+        said = list(dict.fromkeys(str(note.message) for note in notes))
+        tables = {"exchanges": exchanges, "cores": [*filter(None, cores)], "notes": said}
+        return self._about() | tables
+
+    def series(self, core: str) -> dict[str, Any]:
+        """Return the table of R-groups for all compounds that have a core, given as SMARTS.
+
+        Raises:
+            ValueError: the core is not understood, or no compound has it.
+        """
+        table = self.core(core, list(self._compounds()))
+        if table is None:
+            raise ValueError(f"no measured compound of the table has the core {core[:80]}.")
+        return self._about() | {"exchanges": {}, "cores": [table], "notes": []}
+
+    def core(self, core: str, compounds: Sequence[str]) -> dict[str, Any] | None:
+        """Return the table of R-groups for compounds, or None if none has the core."""
+        divided = _first(rgroups(core, compounds), MOST_ROWS)
+        if not divided:
+            return None
+        groups = sorted(
+            {name for parts in divided.values() for name in parts} - {"Core"}, key=_number
+        )
+        made = self.predicted(divided)
+        rows: list[list[Any]] = [
+            [
+                self.places[smiles],
+                [self._part(parts.get(name, "")) for name in groups],
+                [
+                    rounded([m.values[smiles]])[0] if smiles in m.values else None
+                    for m in self.measured.values()
+                ],
+                self._predictions(predictions),
+            ]
+            for (smiles, parts), predictions in zip(divided.items(), made, strict=True)
+        ]
+        rows.sort(key=lambda row: row[1])
+        common = next(iter(divided.values()))["Core"]
+        return {
+            "smiles": core,
+            "draw": _drawn(common),
+            "groups": groups,
+            "rows": rows,
+            "compounds": len(compounds),
+        }
+
+    def _about(self) -> dict[str, Any]:
+        """Return the names of the properties, and the parts that tables name by their SMILES."""
+        properties = [[p.name, p.task.unit, bool(p.task.classes)] for p in self.panel.properties]
+        return {"properties": properties, "measured": list(self.measured), "parts": self.parts}
+
+    def _compounds(self) -> dict[str, None]:
+        return dict.fromkeys(smiles for m in self.measured.values() for smiles in m.values)
+
+    def _exchanges(self, measured: Measurements) -> dict[str, Any]:
+        """Return the exchanges among the compounds of which a value was measured."""
+        changes = changes_among(measured, self.predicted)
+        rows = [self._exchange(each) for each in changes[:MOST_EXCHANGES]]
+        return {"compounds": changes.compounds, "count": len(changes), "rows": rows}
+
+    def _exchange(self, each: MeasuredExchange) -> list[Any]:
+        """Return the parts, the atom that carries them, means with deviations, and some pairs."""
+        names = [p.name for p in self.panel.properties]
+        predicted = [
+            _mean_and_sd([p.predicted[name] for p in each.pairs])
+            if all(name in p.predicted for p in each.pairs)
+            else None
+            for name in names
+        ]
+        return [
+            self._part(each.exchange.old),
+            self._part(each.exchange.new),
+            each.exchange.at,
+            len(each.pairs),
+            _mean_and_sd([pair.measured for pair in each.pairs]),
+            predicted,
+            [self._pair(pair) for pair in each.pairs[:MOST_PAIRS]],
+        ]
+
+    def _pair(self, pair: ChangedPair) -> list[Any]:
+        before, after = self.places[pair.before], self.places[pair.after]
+        return [before, after, rounded([pair.measured])[0]]
+
+    def _part(self, smiles: str) -> str:
+        """Keep the name and drawing of a part, and return the SMILES by which tables name it."""
+        if not smiles:
+            return ""
+        with rdBase.BlockLogs():
+            mol = Chem.MolFromSmiles(re.sub(r"\[\*:\d+\]", "*", smiles))
+            plain = smiles if mol is None else str(Chem.MolToSmiles(mol))
+            if plain not in self.parts:
+                self.parts[plain] = [fragment_name(plain), _drawn(plain)]
+        return plain
+
+    def _predictions(self, predictions: Mapping[str, Prediction] | None) -> list[Any]:
+        """Return the value to sort by and the text of each property, or None."""
+        cells: list[Any] = []
+        for each in self.panel.properties:
+            prediction = (predictions or {}).get(each.name)
+            if prediction is None:
+                cells.append(None)
+                continue
+            shares = list(prediction.probabilities.values())
+            value = prediction.value
+            if value is None:
+                value = shares[1] if len(shares) == 2 else max(shares)
+            cells.append([rounded([value])[0], minus_signs(str(prediction))])
+        return cells
+
+
+def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
+    return dict(islice(values.items(), most))
+
+
+def _mean_and_sd(values: Sequence[float]) -> list[float | None]:
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return [rounded([float(np.mean(values))])[0], None if sd is None else rounded([sd])[0]]
+
+
+def _drawn(smiles: str) -> dict[str, Any] | None:
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else drawing(mol) | {"part": True}
+
+
+def _number(group: str) -> tuple[int, str]:
+    """Sort R2 before R10."""
+    digits = group[1:]
+    return (int(digits) if digits.isdigit() else 0, group)
