@@ -23,7 +23,7 @@ from graphxai.api import explain, load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model, conformal_of, standardisation_of
-from graphxai.explanation.compute.panel import is_several
+from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
@@ -33,6 +33,7 @@ from .counterfactual_choice import chosen_from, counts
 from .counterfactual_results import Counterfactual, Counterfactuals
 from .feasibility import feasibility
 from .goal import Goal
+from .measured_properties import measured_properties
 from .measurements import Measurements
 from .neighbours import (
     EXPANDED,
@@ -51,6 +52,7 @@ from .transformations import Change
 __all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
 
 MeasuredValues = Measurements | Mapping[str, float] | str | Path
+MeasuredOfSeveral = Mapping[str, Measurements | Mapping[str, float]] | str | Path
 
 
 @overload
@@ -84,6 +86,7 @@ def counterfactuals(
     sure: bool = False,
     guided: bool = True,
     seed: int = 0,
+    measured: MeasuredOfSeveral | None = None,
     progress: bool | None = None,
 ) -> ProfileCounterfactuals: ...
 def counterfactuals(
@@ -99,7 +102,7 @@ def counterfactuals(
     sure: bool = False,
     guided: bool = True,
     seed: int = 0,
-    measured: MeasuredValues | None = None,
+    measured: MeasuredValues | MeasuredOfSeveral | None = None,
     progress: bool | None = None,
 ) -> Counterfactuals | ProfileCounterfactuals:
     """Find what to change in a molecule so that the model predicts something else.
@@ -132,8 +135,9 @@ def counterfactuals(
         seed: decides the order among equals, and the changes of SELFIES.
         measured: a table with a column of structures and one named after the goal's task, or after
             another task of the model; or values by SMILES. Each result then says whether it is in
-            the table, and what was measured for pairs with the same exchange. Not for a list of
-            models.
+            the table, and what was measured for pairs with the same exchange. For a list of models,
+            all properties that have a column are compared; or give values by SMILES for the name of
+            each property.
         progress: as for `explain`.
 
     Raises:
@@ -145,10 +149,13 @@ def counterfactuals(
     options: dict[str, Any] = {"keep": keep, "sources": sources, "guided": guided, "seed": seed}
     searching: Iterator[tuple[int, Callable[[], Any]]]
     if is_several(model):
+        panel = ModelPanel.of(model)
+        if isinstance(measured, Measurements):
+            raise ValueError("for several models, give the values of each property by its name.")
         if measured is not None:
-            raise ValueError("measured values are compared for one model: leave measured out.")
+            options["measured"] = measured_properties(panel, cast(MeasuredOfSeveral, measured))
         limits = SearchLimits(n, predictions, steps, sure)
-        searching = search_profile(model, molecule, str(towards), limits, **options)
+        searching = search_profile(panel.models, molecule, str(towards), limits, **options)
     else:
         options |= {"predictions": predictions, "steps": steps, "sure": sure, "measured": measured}
         searching = _searched(cast(Model, model), molecule, towards, n, **options)

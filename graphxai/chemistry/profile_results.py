@@ -1,7 +1,7 @@
 """The result of a search over several properties: changes with what each does to all of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -20,6 +20,8 @@ from graphxai.visualization.text import minus_signs
 
 from .desirability import DesirabilityScore, PropertyProfile
 from .matching import NoCommonPartError, common_part
+from .measured_properties import sentence_about
+from .measurements import Measured
 from .neighbours import Way
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class ProfileCounterfactual:
         alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
         isomers: if the change makes a stereocentre, the SMILES of each isomer with its overall
             desirability. `smiles` is the least desirable of them.
+        measured: what was measured for the change, by property.
     """
 
     smiles: str
@@ -62,6 +65,7 @@ class ProfileCounterfactual:
     accessibility: float | None = None
     alerts: tuple[str, ...] = ()
     isomers: tuple[tuple[str, float], ...] = ()
+    measured: Mapping[str, Measured] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ProfileCounterfactual({self.changes}: {self.score}, {self.smiles})"
@@ -101,6 +105,8 @@ class ProfileCounterfactual:
                 cells[f"{name}_change"] = prediction.value - was
         isomers = "; ".join(f"{smiles} {value:.2f}" for smiles, value in self.isomers)
         more = {"accessibility": self.accessibility, "alerts": "; ".join(self.alerts)}
+        for name, known in self.measured.items():
+            cells |= {f"{name}_{column}": cell for column, cell in known.columns.items()}
         return cells | more | {"isomers": isomers}
 
 
@@ -232,13 +238,23 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
     def _table(self) -> str:
         """Return the HTML of a table with the molecule and each neighbour, and all properties."""
         names = list(self.predictions)
-        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts")
+        told = ["measured"] if any(each.measured for each in self.ranked) else []
+        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts", *told)
         start = ["the molecule", self.smiles, f"{self.score.overall or 0:.2f}"]
-        rows = [[*start, *(self.predictions[name].in_full for name in names), "", ""]]
+        rows = [
+            [
+                *start,
+                *(self.predictions[name].in_full for name in names),
+                "",
+                "",
+                *("" for _ in told),
+            ]
+        ]
         for each in self.ranked:
             cells = [each.changes, each.smiles, f"{each.score.overall or 0:.2f}"]
             cells += [each.predictions[n].in_full if n in each.predictions else "" for n in names]
-            rows.append([*cells, f"{each.similarity:.2f}", "; ".join(each.alerts)])
+            more = [sentence_about(each.measured)] if told else []
+            rows.append([*cells, f"{each.similarity:.2f}", "; ".join(each.alerts), *more])
         return table_html(head, rows)
 
 

@@ -25,6 +25,7 @@ from .contrast import NO_MOLECULE
 from .counterfactual_choice import over_sites, pareto_fronts
 from .desirability import DesirabilityScore, PropertyProfile
 from .feasibility import feasibility
+from .measured_properties import MeasuredProperties, measured_change
 from .neighbours import (
     EXPANDED,
     SOURCES,
@@ -69,6 +70,7 @@ def search_profile(
     sources: Sequence[str] = SOURCES[:2],
     guided: bool = True,
     seed: int = 0,
+    measured: MeasuredProperties | None = None,
 ) -> Iterator[tuple[int, Best]]:
     """Yield how many neighbours were predicted, and a function that returns the best of them.
 
@@ -98,7 +100,7 @@ def search_profile(
         chosen = chosen_by_front(tried, now, limits)
         successes = sum(each.reached for each in tried)
         improved = sum(_worth(each.score) > _worth(now) for each in tried)
-        judged = tuple(_judged(each, smiles) for each in chosen)
+        judged = tuple(_judged(each, smiles, measured or {}) for each in chosen)
         return ProfileCounterfactuals(
             smiles, profile, before, judged, len(tried), successes, improved
         )
@@ -235,8 +237,11 @@ class _ProfileSearcher:
             )
 
 
-def _judged(candidate: ProfileCounterfactual, start: str) -> ProfileCounterfactual:
-    """Add accessibility and new alerts to a neighbour."""
+def _judged(
+    candidate: ProfileCounterfactual, start: str, measured: MeasuredProperties
+) -> ProfileCounterfactual:
+    """Add accessibility, new alerts and measured values to a neighbour."""
     (effort, alerts), (_, before) = feasibility(candidate.smiles), feasibility(start)
     new = tuple(alert for alert in alerts if alert not in before)
-    return replace(candidate, accessibility=effort, alerts=new)
+    known = measured_change(measured, start, candidate.smiles)
+    return replace(candidate, accessibility=effort, alerts=new, measured=known)

@@ -15,8 +15,9 @@ from .arguments import (
     require_out,
     show_table,
 )
+from .counterfactuals_shown import print_changes, print_profile_changes
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
-from .terminal import echo, echo_left_out, printable
+from .terminal import echo, echo_left_out
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
@@ -141,8 +142,12 @@ def counterfactuals(
     }
     goal = _single_goal(models, towards)
     if goal is None:
-        if measured is not None or measured_column:
-            raise typer.BadParameter("measured values are compared for a single goal.")
+        if measured_column:
+            raise typer.BadParameter("--measured-column is for a single goal.")
+        if measured is not None or kind == "table":
+            given, required = measured or source, measured is not None
+            tables = _measured_properties(models, given, smiles_column, required=required)
+            options["measured"] = tables or None
     else:
         about = measured, measured_column, smiles_column
         measurements = _measurements_for(models[0], goal, source, kind, *about)
@@ -196,6 +201,21 @@ def _measurements_for(
     return None
 
 
+def _measured_properties(
+    models: "list[Model]", table: str | Path, smiles_column: str | None, *, required: bool
+) -> "dict[str, Measurements]":
+    """Read the measured values of all properties, or return {} if none is there or required."""
+    from graphxai.chemistry.measured_properties import measured_properties
+    from graphxai.explanation.compute.panel import ModelPanel
+
+    try:
+        return measured_properties(ModelPanel.of(models), table, smiles_column)
+    except ValueError:
+        if required:
+            raise
+        return {}
+
+
 def _measurements(
     model: "Model", path: str | Path, columns: list[str], smiles_column: str | None
 ) -> "Measurements":
@@ -234,9 +254,9 @@ def _find_for_molecule(
     results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
     results.save(out)
     if isinstance(results, ProfileCounterfactuals):
-        _print_profile(results)
+        print_profile_changes(results)
     else:
-        _print(results)
+        print_changes(results)
     echo(f"{results.summary}.")
     echo(f"written: {out}")
 
@@ -325,60 +345,3 @@ def _named(row: "TableRow") -> dict[str, Any]:
     from graphxai.explanation.files import one_line
 
     return {"row": row.number} | ({} if row.name is None else {"name": one_line(row.name)})
-
-
-def _print(results: "Counterfactuals") -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
-
-    title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
-    shown = Table(
-        Column("change", overflow="fold"),
-        Column("SMILES", overflow="fold"),
-        "prediction",
-        "predicted change",
-        AT_CHANGE,
-        "similarity",
-        *(["measured"] if any(change.measured for change in results) else []),
-        title=escape(printable(title)),
-        title_justify="left",
-    )
-    for change, share in zip(results, results.at_change, strict=True):
-        predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
-        if change.isomers:
-            values = ", ".join(str(prediction) for _, prediction in change.isomers)
-            predicted += f", worst of its isomers ({values})"
-        cells = [change.changes, change.smiles, predicted, change.change_in_full, percent(share)]
-        cells += [
-            f"{change.similarity:.2f}",
-            *([change.measured.sentence] if change.measured else []),
-        ]
-        shown.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(shown)
-
-
-def _print_profile(results: "ProfileCounterfactuals") -> None:
-    """Print a table with the molecule and each change, and what it does to all properties."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    goals = [part.goal for part in results.score.parts]
-    shown = Table(
-        Column("change", overflow="fold"),
-        Column("SMILES", overflow="fold"),
-        "desirability",
-        *(escape(printable(str(goal))) for goal in goals),
-        title=escape(printable(f"towards {results.profile}")),
-        title_justify="left",
-    )
-    rows = [("the molecule", results.smiles, results.score)]
-    rows += [(change.changes, change.smiles, change.score) for change in results]
-    for name, smiles, score in rows:
-        parts = [f"{part.prediction}: {part.desirability or 0:.2f}" for part in score.parts]
-        cells = [name, smiles, f"{score.overall or 0:.2f}", *parts]
-        shown.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(shown)

@@ -138,6 +138,30 @@ def test_a_search_returns_the_front_that_no_neighbour_beats(models):
         assert beaten == (change.front > 0)
 
 
+def test_changes_say_what_was_measured_of_each_property(models, tmp_path):
+    """The table has phenol and 2-fluorophenol: each property has its own changes from H to F."""
+    table = tmp_path / "assay.csv"
+    lines = ["c1ccccc1O,4,2", "Oc1ccccc1F,4.5,2.25", "c1ccccc1CN,5,1", "NCc1ccccc1F,5.75,"]
+    table.write_text("\n".join(["smiles,pIC50,log D at pH 7.4", *lines]))
+    given = {"n": 200, "predictions": 200, "steps": 1, "progress": False}
+    phenol, fluorophenol = "c1ccccc1O", Chem.CanonSmiles("Oc1ccccc1F")
+    before, after = gx.predict(models, [phenol, fluorophenol])
+    rises = before["pIC50"].value < after["pIC50"].value
+    goal = "pIC50 > 99 (0 at -99)" if rises else "pIC50 < -99 (0 at 99)"  # which a fluorine serves
+    for measured in (table, {"pIC50": {"c1ccccc1O": 4, "Oc1ccccc1F": 4.5}}):
+        changes = gx.counterfactuals(models, phenol, goal, measured=measured, **given)
+        fluoro = next(c for c in changes if c.smiles == fluorophenol)
+        assert (fluoro.measured["pIC50"].before, fluoro.measured["pIC50"].after) == (4, 4.5)
+        if measured == table:
+            assert fluoro.measured["pIC50"].changes == pytest.approx([0.5, 0.75])
+            assert fluoro.measured["log D at pH 7.4"].changes == pytest.approx([0.25])
+            assert fluoro.columns["log D at pH 7.4_measured_mean_change"] == pytest.approx(0.25)
+            assert "0.62 (sd 0.18) in 2 pairs" in changes._table()
+    (tmp_path / "bare.csv").write_text("smiles\nC\n")
+    with pytest.raises(ValueError, match="has no measured values"):
+        gx.counterfactuals(models, "CCO", goal, measured=tmp_path / "bare.csv")
+
+
 def test_a_result_is_written_with_all_properties(models, tmp_path):
     changes = gx.counterfactuals(models, AMIDE, PROFILE, n=2, predictions=20, steps=1)
     table = changes.save(tmp_path / "changes.csv").read_text()
@@ -146,7 +170,7 @@ def test_a_result_is_written_with_all_properties(models, tmp_path):
     assert [mol.GetProp("_Name") for mol in records[1:]] == [change.changes for change in changes]
     page = changes.save(tmp_path / "changes.html").read_text()
     assert all(text in page for text in ("geometric mean", changes[0].smiles))
-    with pytest.raises(ValueError, match="leave measured out"):
+    with pytest.raises(ValueError, match="give the values of each by its name"):
         gx.counterfactuals(models, AMIDE, PROFILE, measured={"C": 1.0})
     with pytest.raises(ValueError, match="leave out sure"):
         gx.counterfactuals(models, AMIDE, PROFILE, sure=True)

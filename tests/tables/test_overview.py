@@ -74,6 +74,12 @@ def test_joined_goals_are_searched_for_on_the_front_and_a_single_goal_as_before(
     assert [change["smiles"] for change in last["found"]] == [each.smiles for each in expected]
     for change in last["found"]:
         assert [name for name, *_ in change["properties"]] == ["activity", "pIC50", "log D"]
+        assert change["measured"] == ""
+    first = expected[0].smiles
+    content = base64.b64encode(f"smiles,log D\n{AMIDE},1\n{first},1.5\n".encode()).decode()
+    key = ANSWERS["read"](models, Body({"name": "a.csv", "content": content}))["key"]
+    *_, last = suggested(models, Body(fields | wish | {"table": {"key": key, "column": ""}}))
+    assert last["found"][0]["measured"].startswith("measured log D 1.5 (before 1)")
     single = suggested(models, Body(fields | {"towards": "activity: active", "wish": "active"}))
     assert "properties" not in next(single)
 

@@ -19,7 +19,7 @@ from .opened_table import matching_rows, measured_of_rows, series_of
 from .overview import joint_suggestions, overview
 from .page import EDITOR, text_of
 from .reading import read
-from .tables import KINDS, exported, measured_in, rows_of
+from .tables import KINDS, exported, measured_in, measured_in_all, rows_of
 
 LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
 LARGEST = 4_000_000  # how many characters any other request may have
@@ -83,7 +83,8 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     smiles, locked, sure = body.text("smiles"), body.numbers("locked"), body.fields.get("sure")
     if joins_goals(body.text("towards")) and not _is_goal(models, body):
         wish = body.text("wish")
-        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True)
+        read_all = partial(measured_in_all, models.panel, *body.table())
+        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True, read_all)
     else:
         model, towards, target = models[body.text("model")], body.text("towards"), body.target()
         tasks = tuple(Goal.of(towards, model).columns(model))

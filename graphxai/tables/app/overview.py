@@ -1,12 +1,17 @@
 """Return what the page shows of several properties: predictions of all models, and desirability."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from rdkit import Chem
+
 from graphxai.api import predict
 from graphxai.chemistry.desirability import PropertyProfile
+from graphxai.chemistry.measured_properties import measured_change, sentence_about
+from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from graphxai.chemistry.profile_search import SearchLimits, search_profile
 from graphxai.chemistry.profile_text import read_profile
@@ -117,7 +122,13 @@ def picture(smiles: str) -> dict[str, Any]:
 
 
 def joint_suggestions(
-    panel: ModelPanel, smiles: str, goal: str, locked: Sequence[int], n: int, sure: bool
+    panel: ModelPanel,
+    smiles: str,
+    goal: str,
+    locked: Sequence[int],
+    n: int,
+    sure: bool,
+    measured: Callable[[], Mapping[str, Measurements]] = dict,
 ) -> Iterator[dict[str, Any]]:
     """After each batch of predictions, yield the best changes of a molecule for several goals.
 
@@ -128,12 +139,23 @@ def joint_suggestions(
         locked: the atoms that must stay.
         n: how many changes to show.
         sure: whether the models must be sure that all goals are met.
+        measured: reads what was measured of each property. It is called after the search, and the
+            last step says what it read.
     """
-    read(smiles)
+    start = Chem.MolToSmiles(read(smiles))
     limits = SearchLimits(n, PREDICTIONS, sure=sure)
     steps = search_profile(list(panel.models), smiles, goal, limits, keep=list(locked))
     for _, best in steps:
-        yield _suggested(best())
+        results = best()
+        yield _suggested(results)
+    if tables := measured():
+        told = [
+            replace(change, measured=measured_change(tables, start, change.smiles))
+            for change in results
+        ]
+        notes = " ".join(table.note for table in tables.values() if table.note).rstrip(".")
+        last = _suggested(replace(results, ranked=tuple(told)))
+        yield last | {"summary": f"{last['summary']}. {notes}" if notes else last["summary"]}
 
 
 def _suggested(results: ProfileCounterfactuals) -> dict[str, Any]:
@@ -170,5 +192,6 @@ def _suggestion(change: ProfileCounterfactual) -> dict[str, Any]:
         "desirability": change.score.overall,
         "front": change.front,
         "properties": rows,
+        "measured": minus_signs(sentence_about(change.measured)),
         "draw": picture(change.smiles),
     }

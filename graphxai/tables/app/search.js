@@ -40,7 +40,7 @@ function drawSuggestions(step, parent) {
 
 /* A change that was found for several goals, with what it does to every property. */
 function jointSuggestion(change, parent) {
-  const facts = [`similarity ${change.similarity}`, change.accessibility && `accessibility ${change.accessibility} of 10`, ...change.alerts.map((name) => `alert: ${name}`)];
+  const facts = [`similarity ${change.similarity}`, change.accessibility && `accessibility ${change.accessibility} of 10`, ...change.alerts.map((name) => `alert: ${name}`), change.measured];
   const effect = ([name, cell, before]) => element("p", { title: cell.near }, `${name} ${cell.text} `, changeOf(cell, before));
   return element("li", {}, mini(change), element("b", {}, change.name),
     element("p", { class: "joint" }, `desirability ${hundredths(change.desirability)}`, change.reached ? (change.sure ? " · all goals met, surely" : " · all goals met") : "", change.front ? "" : " · on the Pareto front"),

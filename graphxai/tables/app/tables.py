@@ -19,7 +19,8 @@ from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import CsvFormat
@@ -88,7 +89,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         return {"rows": rows, "more": more, "columns": [], "key": key, "choice": table.choice}
 
 
-@lru_cache(maxsize=4)  # finding the matched pairs takes seconds
+@lru_cache(maxsize=16)  # finding the matched pairs takes seconds
 def measured_in(
     key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
 ) -> Measurements | None:
@@ -120,6 +121,19 @@ def measured_in(
                 except NoNumbersError as error:
                     unread = unread or Measurements(task, {}, str(error))
     return unread
+
+
+def measured_in_all(panel: ModelPanel, key: str, column: str) -> dict[str, Measurements]:
+    """Read what was measured in a file of each property of several models.
+
+    Args:
+        panel: the models.
+        key, column: as for `measured_in`.
+    """
+    way = standardisation_of(panel.models[0])
+    tasks = {each.name: each.task for each in panel.properties if not each.task.classes}
+    tables = {name: measured_in(key, column, (task.name,), way) for name, task in tasks.items()}
+    return {name: table for name, table in tables.items() if table is not None and table.values}
 
 
 def exported(

@@ -29,7 +29,12 @@ from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 from .cards import Cards, CardSettings, make_cards
 from .choice import in_full
 from .contents import model_card, page_data
-from .full_cards import FullCardSettings, make_full_cards, measurements_for
+from .full_cards import (
+    FullCardSettings,
+    make_full_cards,
+    measurements_for,
+    measurements_of_properties,
+)
 from .measured import note_on_other_tasks
 from .molecules import ReportSource, report_source
 from .page import render
@@ -162,8 +167,13 @@ def _full_card_settings(
 ) -> FullCardSettings:
     """Decide how full cards are made, and find the measured values for counterfactuals."""
     compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
-    count, towards = max(0, settings.counterfactuals), settings.towards
-    measured = measurements_for(how.model, cards.molecules, towards) if count else None
+    count, towards, several = max(0, settings.counterfactuals), settings.towards, how.several
+    if not count:
+        return FullCardSettings(how, compared)
+    if several is not None and several.goal:
+        of_properties = measurements_of_properties(several.panel, cards.molecules)
+        return FullCardSettings(how, compared, count, of_properties=of_properties)
+    measured = measurements_for(how.model, cards.molecules, towards)
     return FullCardSettings(how, compared, count, towards, measured)
 
 

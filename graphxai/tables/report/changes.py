@@ -1,6 +1,6 @@
 """Find counterfactuals of a molecule for its card, which say what would change the prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
 from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.measured_properties import sentence_about
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import prepare_all
@@ -74,7 +75,12 @@ def changes_card(
 
 
 def joint_changes_card(
-    model: Model, explainer: Explainer, explanation: Explanation, several: SeveralModels, n: int
+    model: Model,
+    explainer: Explainer,
+    explanation: Explanation,
+    several: SeveralModels,
+    n: int,
+    measured: Mapping[str, Measurements],
 ) -> dict[str, Any]:
     """Return what a card shows of up to `n` changes that lead to the goal for all properties.
 
@@ -84,12 +90,12 @@ def joint_changes_card(
         explanation: the explanation of the molecule.
         several: all models, with a goal.
         n: how many changes to show.
+        measured: the measured values of the report's table, by property.
     """
     mol, models = explanation.atoms(), list(several.panel.models)
+    options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured or None}
     try:
-        results = counterfactuals(
-            models, mol, several.goal, n, predictions=PREDICTIONS, progress=False
-        )
+        results = counterfactuals(models, mol, several.goal, n, progress=False, **options)
         seen = _explained(model, explainer, explanation, [change.smiles for change in results])
         cards = [
             _joint_facts(change, several) | part for change, part in zip(results, seen, strict=True)
@@ -138,7 +144,7 @@ def _joint_facts(change: ProfileCounterfactual, several: SeveralModels) -> dict[
         "near": "",
         "accessibility": None if effort is None else rounded([effort], 2)[0],
         "alerts": list(change.alerts),
-        "measured": "",
+        "measured": minus_signs(sentence_about(change.measured)),
     }
 
 

@@ -13,6 +13,7 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
@@ -37,6 +38,7 @@ class FullCardSettings:
         counterfactuals: how many counterfactuals to find for each molecule.
         towards: what the model should predict for counterfactuals, or None for a default.
         measurements: the table's measured values, or None.
+        of_properties: the measured values of each property, for changes that lead to a goal.
     """
 
     card: CardSettings
@@ -44,6 +46,7 @@ class FullCardSettings:
     counterfactuals: int = 0
     towards: str | None = None
     measurements: Measurements | None = None
+    of_properties: Mapping[str, Measurements] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
     """Return what a card shows of counterfactuals, for one goal or for the goal of all models."""
     card, count = settings.card, settings.counterfactuals
     if card.several is not None and card.several.goal:
-        return joint_changes_card(card.model, card.explainer, explanation, card.several, count)
+        joint = card.several, count, settings.of_properties
+        return joint_changes_card(card.model, card.explainer, explanation, *joint)
     about = settings.towards, count, card.level, settings.measurements
     return changes_card(card.model, card.explainer, explanation, *about)
 
@@ -159,6 +163,15 @@ def measurements_for(
     in_order = sorted(tasks, key=lambda name: name != goal_task)
     measured = (measurements_of(model, molecules, task) for task in in_order)
     return next(filter(None, measured), None)
+
+
+def measurements_of_properties(
+    panel: ModelPanel, molecules: Sequence[MoleculeCard]
+) -> dict[str, Measurements]:
+    """Return the measured values of each property of several models that has any."""
+    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
+    tables = {name: measurements_of(panel.models[0], molecules, t) for name, t in tasks.items()}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def measurements_of(
