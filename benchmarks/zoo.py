@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from graphxai.contract.checkpoint_files import CARD
 from graphxai.datasets.labels import is_missing
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.table import train_table
 from graphxai.models.graphormer import CONFIG, PRETRAINED
-from graphxai.models.graphormer.checkpoint import CARD
 from graphxai.runtime.writing import json_text
 
 NUCLEAR = ("AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma")

@@ -3,7 +3,6 @@
 Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -11,15 +10,27 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
 from graphxai.contract.checkpoint_error import CheckpointError as CheckpointError
+from graphxai.contract.checkpoint_files import (
+    CARD,
+    CONFIG,
+    INVALID,
+    WEIGHTS,
+    as_numbers,
+    corrupt,
+    read_config,
+    read_object,
+    read_weights,
+    require_shapes,
+    weights_digest,
+    weights_in,
+)
 from graphxai.contract.intervals import Conformal, from_json, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import TaskSet
-from graphxai.runtime.reading import regular_file, small_file
 from graphxai.runtime.suggestions import did_you_mean
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
@@ -30,15 +41,11 @@ from .nodes import graphormer
 
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MEAN_NODE = "mean_node.safetensors"
 CONFORMAL = "conformal.json"
 TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 PRETRAINED = Path(__file__).parent / "pretrained"
 SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
-INVALID = (  # what a configuration that makes no sense can raise
-    AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
-)  # fmt: skip
 
 
 class HasOrigin(Protocol):
@@ -131,17 +138,12 @@ def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> P
     return write_whole(path, json.dumps(content) + "\n")
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of the weights in a folder."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-
-
 def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
     """Read the scores that were measured with the weights of this SHA-256, if there are any."""
     path = folder / CONFORMAL
     if not path.exists():
         return {}
-    content = _read_object(path)
+    content = read_object(path)
     try:
         scores = from_json(content.get("tasks"), config)
     except ValueError as error:
@@ -182,35 +184,14 @@ def is_published(folder: Path) -> bool:
     return content.get("model_type") == "graphormer" or "n_layers" in content
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read the JSON object in `config.json`."""
-    path = folder / CONFIG
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder.")
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
-    return _read_object(path)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a file with a JSON object."""
-    try:
-        content = json.loads(small_file(path).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: not a JSON object.")
-    return content
-
-
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Read the shapes of all tensors from the header of `model.safetensors`."""
-    path = _weights_in(folder)
+    path = weights_in(folder)
     try:
         with safe_open(path, framework="pt") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, *INVALID, OSError) as error:
-        raise _corrupt(path, error) from error
+        raise corrupt(path, error) from error
 
 
 def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
@@ -267,43 +248,6 @@ def _most_numbers(config: GraphormerConfig) -> int:
     return width**2 * config.num_layers + config.num_hops * config.num_heads**2
 
 
-def _corrupt(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path}: corrupt or truncated ({error}); copy or download it again.")
-
-
-def _weights_in(folder: Path) -> Path:
-    """Return the file of the weights, or raise a CheckpointError if it cannot be opened."""
-    path = folder / WEIGHTS
-    if not path.exists():
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
-            p.name for p in folder.glob("*.pt*")
-        )
-        hint = (
-            f" {others[0]} is a pickle, which can run arbitrary code: convert it to safetensors"
-            " in an environment you trust."
-            if others
-            else ""
-        )
-        raise CheckpointError(f"{path}: no such file.{hint}")
-    try:
-        return regular_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-
-
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """Return all tensors of `model.safetensors`, and the file's SHA-256."""
-    path = _weights_in(folder)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    try:
-        return load_tensors(raw), hashlib.sha256(raw).hexdigest()
-    except (SafetensorError, *INVALID) as error:
-        raise _corrupt(path, error) from error
-
-
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters, whose names and shapes must match."""
     parameters = model.state_dict()
@@ -315,42 +259,6 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     model.load_state_dict(
         {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
     )
-
-
-def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a tensor as `dtype`, or raise a CheckpointError if a value is not a finite number."""
-    if value.dtype not in FLOAT_DTYPES:
-        raise CheckpointError(
-            f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
-            " bits."
-        )
-    if not torch.isfinite(value).all():
-        raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
-    converted = value.to(dtype)
-    if dtype != value.dtype and not torch.isfinite(converted).all():
-        raise CheckpointError(f"{path}: key {key!r} holds values that are too large for {dtype}.")
-    return converted
-
-
-def require_shapes(
-    expected: dict[str, tuple[int, ...]], stored: dict[str, tuple[int, ...]], path: Path
-) -> None:
-    """Raise CheckpointError unless a model and its checkpoint have the same names and shapes."""
-    missing = sorted(set(expected) - set(stored))
-    surplus = sorted(set(stored) - set(expected))
-    if missing or surplus:
-        text = [f"missing key {missing[0]!r}"] if missing else []
-        text += [f"unexpected key {surplus[0]!r}"] if surplus else []
-        more = len(missing) + len(surplus) - len(text)
-        raise CheckpointError(
-            f"{path}: does not fit {CONFIG}: {', '.join(text)}"
-            + (f" and {more} more." if more else ".")
-        )
-    for key, shape in stored.items():
-        if shape != expected[key]:
-            raise CheckpointError(
-                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {expected[key]}."
-            )
 
 
 def only_starts(model: Stored) -> bool:

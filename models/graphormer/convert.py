@@ -15,24 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphxai.contract.checkpoint_files import (
+    CONFIG,
+    INVALID,
+    WEIGHTS,
+    as_numbers,
+    read_config,
+    read_weights,
+)
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import (
-    CONFIG,
-    INVALID,
-    WEIGHTS,
-    CheckpointError,
-    as_numbers,
-    fill,
-    name_of,
-    outlined,
-    read_config,
-    read_weights,
-    shapes_of,
-    with_memory,
-)
+from .checkpoint import CheckpointError, fill, name_of, outlined, shapes_of, with_memory
 from .config import GraphormerConfig
 from .model import Graphormer
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.checkpoint_files import CARD, CONFIG, read_config, weights_digest
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
@@ -20,17 +21,13 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
-    CARD,
-    CONFIG,
     ENSEMBLE,
     CheckpointError,
     load_checkpoint,
     name_of,
-    read_config,
     read_conformal,
     save_checkpoint,
     save_conformal,
-    weights_digest,
 )
 from .config import GraphormerConfig
 from .encoding import collate

@@ -1,0 +1,124 @@
+"""Read the files of a checkpoint folder, whatever its model: `config.json` and the weights.
+
+Nothing is unpickled. Every error names the file, and the key if there is one.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from graphxai.runtime.reading import regular_file, small_file
+from graphxai.runtime.weight_types import FLOAT_DTYPES
+
+from .checkpoint_error import CheckpointError
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+INVALID = (  # what a configuration that makes no sense can raise
+    AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the JSON object in `config.json`."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder.")
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
+    return read_object(path)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object."""
+    try:
+        content = json.loads(small_file(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object.")
+    return content
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of the weights in a folder."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+
+
+def corrupt(path: Path, error: Exception) -> CheckpointError:
+    """Return the error of weights that cannot be read."""
+    return CheckpointError(f"{path}: corrupt or truncated ({error}); copy or download it again.")
+
+
+def weights_in(folder: Path) -> Path:
+    """Return the file of the weights, or raise a CheckpointError if it cannot be opened."""
+    path = folder / WEIGHTS
+    if not path.exists():
+        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
+            p.name for p in folder.glob("*.pt*")
+        )
+        hint = (
+            f" {others[0]} is a pickle, which can run arbitrary code: convert it to safetensors"
+            " in an environment you trust."
+            if others
+            else ""
+        )
+        raise CheckpointError(f"{path}: no such file.{hint}")
+    try:
+        return regular_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """Return all tensors of `model.safetensors`, and the file's SHA-256."""
+    path = weights_in(folder)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    try:
+        return load_tensors(raw), hashlib.sha256(raw).hexdigest()
+    except (SafetensorError, *INVALID) as error:
+        raise corrupt(path, error) from error
+
+
+def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor as `dtype`, or raise a CheckpointError if a value is not a finite number."""
+    if value.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"{path}: key {key!r} holds {value.dtype}, not floating-point numbers of 16, 32 or 64"
+            " bits."
+        )
+    if not torch.isfinite(value).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are not finite.")
+    converted = value.to(dtype)
+    if dtype != value.dtype and not torch.isfinite(converted).all():
+        raise CheckpointError(f"{path}: key {key!r} holds values that are too large for {dtype}.")
+    return converted
+
+
+def require_shapes(
+    expected: dict[str, tuple[int, ...]], stored: dict[str, tuple[int, ...]], path: Path
+) -> None:
+    """Raise CheckpointError unless a model and its checkpoint have the same names and shapes."""
+    missing = sorted(set(expected) - set(stored))
+    surplus = sorted(set(stored) - set(expected))
+    if missing or surplus:
+        text = [f"missing key {missing[0]!r}"] if missing else []
+        text += [f"unexpected key {surplus[0]!r}"] if surplus else []
+        more = len(missing) + len(surplus) - len(text)
+        raise CheckpointError(
+            f"{path}: does not fit {CONFIG}: {', '.join(text)}"
+            + (f" and {more} more." if more else ".")
+        )
+    for key, shape in stored.items():
+        if shape != expected[key]:
+            raise CheckpointError(
+                f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {expected[key]}."
+            )
