@@ -16,7 +16,7 @@ from graphxai.datasets.tables.collections import column_values, structure_name
 from graphxai.datasets.tables.columns import named_column
 
 from .batches import ExplainBatch
-from .rows import CHUNK
+from .rows import chunk_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,8 +79,9 @@ class ExplainFrame:
         import pyarrow as pa
 
         rows: list[dict[str, Any]] = []
-        for first in range(0, len(values), CHUNK):
-            chunk = range(first, min(first + CHUNK, len(values)))
+        size = chunk_size(self.batch)
+        for first in range(0, len(values), size):
+            chunk = range(first, min(first + size, len(values)))
             text = [k for k in chunk if values[k] is None or isinstance(values[k], str)]
             chunk_names = (
                 None if names is None else ["" if names[k] is None else str(names[k]) for k in text]

@@ -47,7 +47,7 @@ from .batches import (
 )
 from .files import CsvFormat, with_items
 from .panel_batch import PredictPanelBatch
-from .rows import RowSource, TableRow, map_rows, other_cells
+from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
 from .run_folder import open_run, require_formats
 from .settings import ExplanationSettings, PredictionSettings, RowSettings
 
@@ -120,7 +120,7 @@ def explain_table(
     with open_run(folder, description, outputs.done, outputs.rejected, settings) as files:
         batch.check()
         progress(len(files.finished))
-        chunks = source.chunks(files.finished)
+        chunks = source.chunks(files.finished, chunk_size(batch))
         lost = partial(rejected_cells, named=named)
         total = source.table.count() - len(files.finished)
         with closing(map_rows(batch, chunks, lost, settings.workers, total)) as results:
@@ -159,7 +159,8 @@ def explain_rows(
     training = training_set_of(model)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     total = source.table.count() - len(skip)
-    results = map_rows(batch.explanations, source.chunks(skip), _itself, settings.workers, total)
+    chunks = source.chunks(skip, chunk_size(batch))
+    results = map_rows(batch.explanations, chunks, _itself, settings.workers, total)
     with closing(results):
         for _, row in chain.from_iterable(results):
             if isinstance(row, ExplainedRow):

@@ -173,7 +173,7 @@ def test_a_wrong_number_of_processes_is_refused(model, tmp_path, workers):
         next(explain_rows(model, table, get_explainer("lrp"), workers=workers))
 
 
-MANY_ASPIRINS = ["CC(=O)Oc1ccccc1C(=O)O"] * 600
+MANY_ASPIRINS = ["CC(=O)Oc1ccccc1C(=O)O"] * 1400
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
     assert error.splitlines()[-1:] == [  # a slow run reports its progress before
         f"{word}; continue a table, benchmark or training run with --resume."
     ]
-    assert 100 < rows < 600
+    assert 100 < rows < 1400
     latest = time.monotonic() + 10
     while group_lives(process.pid) and time.monotonic() < latest:
         time.sleep(0.05)
