@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
+    from .fingerprints import FingerprintTable
+
 __all__ = [
     "EDGE",
     "FAR",
@@ -131,7 +133,7 @@ class TrainingSet:
             if any(_canonical(compound) == smiles for compound in equals):
                 return Nearness("training compound", 1.0, smiles)
         nearest = _canonical(self.written[first])
-        unseen = sorted({atom.GetSymbol() for atom in mol.GetAtoms()} - self.elements)
+        unseen = sorted(_elements(mol) - self.elements)
         word: Word = (
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
         )
@@ -144,17 +146,16 @@ class TrainingSet:
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
-        from .fingerprints import ecfp4_bits, packed, tanimoto
+        from .fingerprints import ecfp4_bits
 
-        return tanimoto(packed([ecfp4_bits(mol)])[0], *self._packed)
+        return self._table.similarities(ecfp4_bits(mol))
 
     @cached_property
-    def _packed(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """The bits of all compounds (n, w), and how many are set in each (n,)."""
-        from .fingerprints import packed, set_bits
+    def _table(self) -> FingerprintTable:
+        """The fingerprints of all compounds, to be compared with others."""
+        from .fingerprints import FingerprintTable
 
-        bits = packed(self.fingerprints)
-        return bits, set_bits(bits)
+        return FingerprintTable(self.fingerprints)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:

@@ -302,7 +302,7 @@ def read_outputs(
 
 def _read_task(task: Task, values: Sequence[float], about: dict[str, Any]) -> Prediction:
     value = task.offset + task.scale * values[0]
-    if not all(map(math.isfinite, (*values, value))):
+    if not (math.isfinite(value) and all(map(math.isfinite, values))):
         raise NotFiniteError(
             f"the model's output for {task.name!r} is not a finite number: its weights or this"
             " input are beyond what it can compute."
@@ -317,6 +317,10 @@ def _read_task(task: Task, values: Sequence[float], about: dict[str, Any]) -> Pr
 
 
 def _softmax(values: Sequence[float]) -> list[float]:
+    if len(values) == 2:  # the same numbers; a model may have hundreds of such tasks
+        share = math.exp(-abs(values[0] - values[1]))
+        larger, smaller = 1 / (1 + share), share / (1 + share)
+        return [larger, smaller] if values[0] >= values[1] else [smaller, larger]
     largest = max(values)
     powers = [math.exp(value - largest) for value in values]
     total = sum(powers)
