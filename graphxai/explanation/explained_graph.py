@@ -118,7 +118,9 @@ class ExplainedGraph:
         return f"Explanation({'; '.join(filter(None, parts))})"
 
     def at(self, level: float) -> Self:
-        """Return a copy that gives the intervals or classes of its predictions at this level."""
+        """Return the explanation with intervals or classes of its predictions at this level."""
+        if all(p.level == level for p in (self.prediction, *self.predictions)):
+            return self
         predictions = tuple(p.at(level) for p in self.predictions)
         prediction = next(p for p in predictions if p.task == self.prediction.task)
         return replace(self, prediction=prediction, predictions=predictions)
