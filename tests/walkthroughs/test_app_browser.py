@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -31,6 +31,7 @@ import graphxai as gx
 from graphxai.tables.app import molecules, server
 from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
+from reverse_proxy import reverse_proxy
 from toy import random_graphormer
 
 AMIDE = "CC(=O)Nc1ccc(OC)cc1"
@@ -40,23 +41,17 @@ SHOWN = "byId('written').textContent"
 
 
 @contextmanager
-def serving(models, token, port=0, prefix=""):
-    """Run the server in a thread, behind a proxy if there is a prefix, and yield its address."""
+def serving(models, token, port=0, public=None):
+    """Run the server in a thread, perhaps behind a proxy with an address, and yield its own."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
-        public = PublicAddress.of(f"http://127.0.0.1:{port}{prefix}/") if prefix else None
-        guarded = server.application(models, token, port, public)
-
-        async def app(scope, receive, send):  # passes on the path behind the prefix
-            scope["path"] = scope.get("path", "").removeprefix(prefix)
-            await guarded(scope, receive, send)
-
+        app = server.application(models, token, port, public and PublicAddress.of(public))
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{port}{prefix}/?token={token}"
+            yield f"http://127.0.0.1:{port}/?token={token}"
         finally:
             running.should_exit = True
             thread.join()
@@ -391,12 +386,24 @@ def test_methods_stand_side_by_side_and_the_target_is_chosen_in_place(page):
 
 
 def test_the_page_works_in_a_folder_of_a_proxy(browser, models):
-    with serving(models, "proxied", prefix="/user/ann/proxy/8765") as address:
-        browser.open(address)
-        browser.wait("typeof about === 'object' && about !== null")
-        start(browser)
+    with (
+        reverse_proxy("/user/ann/proxy/8765/") as (page, behind),
+        serving(models, "proxied", public=page) as address,
+    ):
+        behind.append(urlsplit(address).port)
         browser.errors.clear()
-        assert "/user/ann/proxy/8765/#" in browser.js("host.address('')")
+        browser.open(f"{page}?token=proxied")
+        browser.wait("typeof about === 'object' && about !== null")
+        browser.wait("sketching !== null && byId('sketcher').firstChild !== null")
+        start(browser)
+        assert browser.js("host.address('')") == f"{page}#"
+        browser.click("#start")
+        browser.wait("byId('suggestions').children.length > 2")
+        browser.click("#cancel")
+        assert browser.errors == []
+        browser.js("open(new File(['smiles\\n' + 'CCO\\n'.repeat(250000)], 'long.csv'))")
+        browser.wait("byId('notice').textContent.includes('a proxy on the way')")
+        browser.errors.clear()
 
 
 def test_twenty_tabs_at_once_all_show_their_molecule(page, address):

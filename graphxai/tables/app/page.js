@@ -16,8 +16,15 @@ async function request(name, body, signal) {
     throw error.name === "AbortError" ? error : new Error(GONE);
   }
   if (response.status === 403) throw new Error(GONE);
-  if (!response.ok) throw new Error((await response.json()).error);
+  if (!response.ok) throw new Error(await reasonOf(response));
   return response;
+}
+
+/* Why a request failed. A proxy answers in its own words, which are left out. */
+async function reasonOf(response) {
+  const { error } = await response.json().catch(() => ({}));
+  const size = response.status === 413 ? ": the request is too large for it" : "";
+  return error || `Status ${response.status} of a proxy on the way${size}.`;
 }
 
 const host = {
