@@ -38,7 +38,8 @@ class MaskedMolecules(nn.Module):
 
     Args:
         estimator: predicts from rows of features, or from a list of RDKit molecules.
-        featurize: computes the features of a molecule. None gives the estimator the molecules.
+        featurize: computes the features of a molecule, or writes it as SMILES. None gives the
+            estimator the molecules.
     """
 
     def __init__(self, estimator: Any, featurize: Featurize | None) -> None:
@@ -62,7 +63,9 @@ class MaskedMolecules(nn.Module):
         """Return the outputs (B, C) for molecules."""
         rows: Any = list(molecules)
         if self.featurize is not None:
-            rows = np.stack([np.asarray(self.featurize(mol), np.float64) for mol in molecules])
+            rows = [self.featurize(mol) for mol in molecules]
+            if not isinstance(rows[0], str):  # a pipeline may read SMILES itself
+                rows = np.stack([np.asarray(row, np.float64) for row in rows])
         if not hasattr(self.estimator, "predict_proba"):
             values = np.asarray(self.estimator.predict(rows), np.float64)
             return values.reshape(len(molecules), -1)

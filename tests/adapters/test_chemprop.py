@@ -14,7 +14,8 @@ from graphxai.models.graphormer.checkpoint import CheckpointError
 
 pytest.importorskip("chemprop", reason="chemprop is an extra")
 
-from chemprop.models import save_model
+from chemprop.models import MPNN, save_model
+from chemprop.nn import BondMessagePassing
 
 from chemprop_models import MOLECULES, SIZE, mpnn, of_chemprop
 
@@ -366,6 +367,21 @@ def test_activations_as_modules_are_rebuilt_with_their_settings(tmp_path, activa
     save_model(tmp_path / "model.pt", model, ["logS"])
     loaded = gx.load(tmp_path / "model.pt")
     np.testing.assert_allclose(values(loaded, MOLECULES), of_chemprop(model, MOLECULES), atol=1e-5)
+
+
+def test_a_network_that_started_from_a_foundation_model_is_rebuilt(tmp_path):
+    """As by `--from-foundation CheMeleon`: layers made of a file that names its activation."""
+    whole, start = mpnn(), mpnn(message_passing={"depth": 6}, seed=1).message_passing
+    settings = {name: start.hparams[name] for name in ("d_v", "d_e", "d_h", "bias", "depth")}
+    torch.save({"settings": settings, "state": start.state_dict()}, tmp_path / "foundation.pt")
+    saved = torch.load(tmp_path / "foundation.pt", weights_only=True)
+    passing = BondMessagePassing(**saved["settings"], activation="relu")
+    passing.load_state_dict(saved["state"])
+    model = MPNN(passing, whole.agg, whole.predictor).eval()
+    save_model(tmp_path / "model.pt", model, ["logS"])
+    loaded = gx.load(tmp_path / "model.pt")
+    np.testing.assert_allclose(values(loaded, MOLECULES), of_chemprop(model, MOLECULES), atol=1e-5)
+    assert abs(gx.explain(loaded, MOLECULES[1]).ledger.unexplained) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -155,17 +155,21 @@ def test_classes_are_explained_by_their_logit(forest):
 
 
 class OnMolecules:
-    """A pipeline that takes RDKit molecules itself, as those of scikit-mol do."""
+    """A pipeline that takes RDKit molecules or SMILES itself, as of scikit-mol and molpipeline."""
 
     def fit(self, X, y):
         return self
 
     def predict(self, X):
-        return np.array([mol.GetNumAtoms() for mol in X], dtype=float)
+        mols = [Chem.MolFromSmiles(x) if isinstance(x, str) else x for x in X]
+        return np.array([sum(a.GetAtomicNum() > 0 for a in m.GetAtoms()) for m in mols], float)
 
 
-def test_a_pipeline_may_take_molecules_itself():
-    assert gx.predict(gx.wrap(OnMolecules()), "CCO")["output"].value == 3
+def test_a_pipeline_may_take_molecules_or_smiles_itself():
+    for featurize in (None, Chem.MolToSmiles):
+        model = gx.wrap(OnMolecules(), featurize=featurize)
+        assert gx.predict(model, "CCO")["output"].value == 3
+        assert gx.explain(model, "CCO", "occlusion").relevance.tolist() == [1, 1, 1]
 
 
 def test_an_estimator_has_reports_and_says_which_methods_explain_it(forest, tmp_path):

@@ -80,7 +80,7 @@ function record({ place, change }) {
 }
 
 /* What was measured, as a number unless it is a class or a bound such as "> 10". */
-const measuredCell = (m) => (m.measured && !data.measured.classes.length ? m.measured[0] : (m.measured || m.bound)?.[1] ?? "");
+const measuredCell = (m) => (m.bound ? `${m.bound[2] > 0 ? ">" : "<"}${m.bound[0]}` : data.measured.classes.length ? m.measured?.[1] ?? "" : m.measured?.[0] ?? "");
 
 /* A cell as CSV. Text that a spreadsheet would read as a formula gets an apostrophe. */
 function cell(value) {

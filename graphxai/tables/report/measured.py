@@ -13,6 +13,7 @@ from graphxai.datasets.cell_numbers import Bound, parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import Table
 from graphxai.learning.metrics import r2, rmse, roc_auc
+from graphxai.visualization.text import minus_signs
 
 from .records import rounded
 
@@ -112,7 +113,11 @@ def note_on_other_tasks(table: MeasuredTable, tasks: Sequence[Task], explained: 
 
 def shown(task: Task, value: float) -> str:
     """Return a measured value or class in words."""
-    return task.classes[int(value)] if task.classes else f"{value:.4g} {task.unit}".rstrip()
+    return (
+        task.classes[int(value)]
+        if task.classes
+        else minus_signs(f"{value:.4g} {task.unit}".rstrip())
+    )
 
 
 def measured_cell(task: Task, values: Mapping[str, float]) -> list[Any] | None:
