@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 
+OXIDES = {1: " oxide", 2: " dioxide"}  # of the sulfur of a ring, by its number of oxygens
+
+
 def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
     """Return the name of the ring system that these atoms form, or None if it is not listed."""
     return ring_names().get(skeleton(mol, atoms))
@@ -41,8 +44,12 @@ def name_in_words(smiles: str) -> str | None:
     counts = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
     if None in counts:
         return None
+    oxygens = _oxygens_on_sulfur(mol, systems[0])
+    counts["oxo"] -= oxygens
+    counts = +counts
     listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in counts.items())
-    return f"{name} ring" + (f" with {', '.join(listed)}" if listed else "")
+    ring = f"{name}{OXIDES.get(oxygens, '')} ring"
+    return ring + (f" with {', '.join(listed)}" if listed else "")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -68,9 +75,27 @@ def described(smiles: str) -> str:
         return condensed
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
     systems = ring_systems(mol)
-    rings = Counter(ring_name(mol, atoms) or _by_size(mol, atoms) for atoms in systems)
+    rings = Counter(_ring_in_words(mol, atoms) for atoms in systems)
     listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
+
+
+def _ring_in_words(mol: "Mol", atoms: tuple[int, ...]) -> str:
+    """Return the name of a ring system, or its size."""
+    name = ring_name(mol, atoms) or _by_size(mol, atoms)
+    return name + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")
+
+
+def _oxygens_on_sulfur(mol: "Mol", atoms: Sequence[int]) -> int:
+    """Return how many oxygens are doubly bonded to the sulfur of a ring system, if it has one."""
+    sulfur = [a for a in map(mol.GetAtomWithIdx, atoms) if a.GetSymbol() == "S"]
+    if len(sulfur) != 1:
+        return 0
+    (bonds,) = (atom.GetBonds() for atom in sulfur)
+    return sum(
+        bond.GetBondTypeAsDouble() == 2 and bond.GetOtherAtom(sulfur[0]).GetSymbol() == "O"
+        for bond in bonds
+    )
 
 
 def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:

@@ -21,6 +21,8 @@ async function open(file, column) {
     const rows = content.rows.map(([title, smiles, problem], place) => ({ place, name: title, smiles, problem }));
     table = { rows, chosen: rows, shown: 0, order: null, matched: null, opened: file, measured: {}, file: { key: content.key, column: column || "" } };
     byId("table").hidden = false;
+    putAway();
+    byId("welcome").hidden = true;
     const unreadable = rows.filter((row) => row.problem).length;
     const counted = [`${rows.length.toLocaleString("en")} molecules`, unreadable && `${unreadable} not readable`,
       content.more && `${content.more.toLocaleString("en")} more not read`].filter(Boolean).join(", ");
