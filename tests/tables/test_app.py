@@ -353,6 +353,14 @@ def test_pairs_and_groups_of_the_open_table_are_those_of_the_library(model, ask)
     assert "no measured values" in ask("series", 400, table=empty)["error"]
 
 
+def test_the_trust_of_rows_is_that_of_a_report(model, ask, tmp_path):
+    smiles = [AMIDE, "CCCCCC", "c1ccncc1"]
+    page = gx.report(model, smiles, tmp_path / "r.html", detailed=0, target="active").read_text()
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    expected = [[m["trust"]["level"], m["trust"]["sentence"]] for m in data["molecules"]]
+    assert ask("trust", smiles=[*smiles, "nonsense", ATTACK]) == [*expected, None, None]
+
+
 def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
     monkeypatch.setattr(molecules, "PREDICTIONS", 64)
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"

@@ -14,7 +14,7 @@ from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
-from .molecules import card, changes_at, contrasted, predicted, suggestions
+from .molecules import card, changes_at, contrasted, predicted, suggestions, trust_of_rows
 from .opened_table import matching_rows, measured_of_rows, series_of
 from .overview import joint_suggestions, overview
 from .page import EDITOR, text_of
@@ -131,6 +131,11 @@ def _predicted(models: OfferedModels, body: Body) -> Any:
     return predicted(models[body.text("model")], body.texts("smiles"), body.target())
 
 
+def _trust(models: OfferedModels, body: Body) -> Any:
+    model, method = models[body.text("model")], body.text("method", "lrp")
+    return trust_of_rows(model, body.texts("smiles"), method, body.target())
+
+
 def _overview(models: OfferedModels, body: Body) -> Any:
     drawn = body.fields.get("plain") is not True
     return overview(models.panel, body.texts("smiles"), body.text("goal"), drawn=drawn)
@@ -173,6 +178,7 @@ ANSWERS: dict[str, Answer] = {
     "changes": _changes,
     "predict": _predicted,
     "overview": _overview,
+    "trust": _trust,
     "match": _match,
     "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
     "series": lambda models, body: series_of(models.panel, *body.table(), body.text("core")),

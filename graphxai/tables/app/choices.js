@@ -60,7 +60,7 @@ async function chosen() {
   await predictNodes();
   if (again >= 0) await go(again);
   else remember();
-  drawRows();
+  if (table.rows.length) arrangeRows();
 }
 
 const unit = () => about.tasks.find(([task]) => task === state.task)[2];

@@ -20,14 +20,14 @@ from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.transformations import Change, transformed
-from graphxai.contract.inputs import prepare_for
+from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import get_explainer
-from graphxai.explanation.compute.explaining import explain_prepared
+from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
@@ -112,6 +112,29 @@ def _explained(model: Model, smiles: str, method: str, target: Target) -> tuple[
         )
         trusted = trust_prepared(model, items, explained, explainer, target=explained[0].wanted)
     return explained[0], trusted[0]
+
+
+@on_cpu_by_default
+def trust_of_rows(
+    model: Model, smiles: Sequence[str], method: str, target: Target
+) -> list[list[str] | None]:
+    """Return how far to trust the explanation of each row of a table: a level and a sentence.
+
+    As in a report, these are the signs that need no further explanation. A row is None if the
+    molecule cannot be explained.
+    """
+    explainer, training = get_explainer(method), training_set_of(model)
+    with one_thread():
+        encoded = prepare_each(model, list(smiles), Exception)  # RDKit may raise any
+        items = [(k, item) for k, item in enumerate(encoded) if isinstance(item, Input)]
+        made = explanations_or_errors(model, items, explainer, target=target, training=training)
+        explained = {k: each for k, each in made if not isinstance(each, Exception)}
+        items = [(k, item) for k, item in items if k in explained]
+        trusted = trust_prepared(model, items, explained, None, target=target)
+    return [
+        [trusted[k].level, trusted[k].sentence] if k in trusted else None
+        for k in range(len(smiles))
+    ]
 
 
 def changes_at(

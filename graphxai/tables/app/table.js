@@ -1,6 +1,7 @@
 /* A table opened on the page: rows with structures, measured and predicted values, sorted and filtered. */
 
 const LARGEST_FILE = 64_000_000; // in bytes
+const TRUST_STEP = 8; // how many rows are explained together, so that an edit in between waits a moment at most
 const ROWS_AT_ONCE = 100; // how many rows are drawn before "Show more"
 
 /* The content of a file in base64, as JSON holds no bytes. */
@@ -30,7 +31,7 @@ async function open(file, column) {
     byId("choice").textContent = content.choice;
     byId("column-label").hidden = !content.columns.length;
     byId("column").replaceChildren(element("option", { value: "" }, "choose"), ...content.columns.map((name) => element("option", { value: name }, name)));
-    for (const id of ["row-search", "row-smarts", "row-low", "row-high"]) byId(id).value = "";
+    for (const id of ["row-search", "row-smarts", "row-low", "row-high", "row-trust"]) byId(id).value = "";
     byId("matched").textContent = "";
     byId("core").value = "";
     byId("series").hidden = true;
@@ -49,18 +50,25 @@ async function open(file, column) {
 
 const labelOfRow = (row) => row.name || row.smiles.slice(0, 80) || `row ${row.place + 1}`;
 const isShown = ([, model, task]) => model === state.model && task === state.task;
-/* The columns of values: a key, a heading, the value of a row to sort by, and whether it is predicted. */
+const TRUST_ORDER = ["good", "known", "unknown", "caution", "warning"];
+const trustOf = (row) => (row.trust?.key === key() ? row.trust.verdict : undefined); // undefined: not asked yet; null: no answer
+/* The columns of values: a key, a heading, the value of a row to sort by, and what it has to wait for, if anything. */
 function rowColumns() {
   const cellOf = (k) => (row) => row.overview?.cells[k]?.value;
   const measured = properties.filter(([name]) => table.measured[name]).map(([name]) =>
-    [`measured ${name}`, `measured ${name}`, (row) => table.measured[name][row.place]?.[0] ?? undefined, false]);
-  const predicted = properties.map(([name], k) => [`predicted ${name}`, name, cellOf(k), true]);
-  return [["name", "molecule", labelOfRow, false], ...measured, ...predicted,
-    ...(state.goal ? [["desirability", "desirability", (row) => row.overview?.desirability ?? undefined, true]] : [])];
+    [`measured ${name}`, `measured ${name}`, (row) => table.measured[name][row.place]?.[0] ?? undefined, ""]);
+  const predicted = properties.map(([name], k) => [`predicted ${name}`, name, cellOf(k), "predictions"]);
+  return [["name", "molecule", labelOfRow, ""], ...measured, ...predicted,
+    ...(state.goal ? [["desirability", "desirability", (row) => row.overview?.desirability ?? undefined, "predictions"]] : []),
+    ["trust", "trust", (row) => (trustOf(row) ? TRUST_ORDER.indexOf(trustOf(row)[0]) : undefined), "trust"]];
 }
 
 function rowCell(row, key) {
   if (key.startsWith("measured ")) return table.measured[key.slice(9)][row.place]?.[1] ?? "";
+  if (key === "trust") {
+    const [level, sentence] = trustOf(row) || [];
+    return level ? element("span", { class: `badge ${level}`, title: sentence }, LEVELS[level]) : "";
+  }
   if (!row.overview) return row.problem || (row.overview === null ? "not readable" : "");
   if (key === "desirability") return hundredths(row.overview.desirability);
   const cell = row.overview.cells[properties.findIndex(([name]) => `predicted ${name}` === key)];
@@ -85,7 +93,8 @@ function isChosen(row) {
   const words = byId("row-search").value.trim();
   const [low, high] = [bound("row-low", -Infinity), bound("row-high", Infinity)];
   const value = row.overview?.cells[SHOWN_PROPERTY()]?.value;
-  return (!words || labelOfRow(row).toLowerCase().includes(words.toLowerCase()) || row.smiles.includes(words)) &&
+  const level = byId("row-trust").value;
+  return (!level || trustOf(row)?.[0] === level) && (!words || labelOfRow(row).toLowerCase().includes(words.toLowerCase()) || row.smiles.includes(words)) &&
     (!table.matched || table.matched.has(row.place)) && ((low === -Infinity && high === Infinity) || (value >= low && value <= high));
 }
 
@@ -102,7 +111,8 @@ async function arrangeRows() {
   const thisTable = table;
   const column = table.order && rowColumns().find(([key]) => key === table.order.key);
   const isBounded = byId("row-low").value !== "" || byId("row-high").value !== "";
-  if ((column?.[3] || isBounded) && !(await predictAll())) return;
+  if ((column?.[3] === "predictions" || isBounded) && !(await predictAll())) return;
+  if ((column?.[3] === "trust" || byId("row-trust").value) && !(await trustAll())) return;
   if (thisTable !== table) return;
   table.chosen = table.rows.filter(isChosen);
   if (column) table.chosen.sort((a, b) => compared(column[2](a), column[2](b), table.order.down) || a.place - b.place);
@@ -166,7 +176,27 @@ async function predictThese(rows, drawn, kind) {
 }
 
 const predictAll = () => trying(() => predictThese(table.rows, false, "all rows"));
-const predictRows = () => trying(() => predictThese(table.chosen.slice(0, table.shown), true, "rows"));
+/* Ask how far to trust the explanations of some rows by the model and method that are chosen. */
+async function trustThese(rows, kind, words) {
+  const wanted = rows.filter((row) => !row.problem && row.overview !== null && trustOf(row) === undefined);
+  const thisTable = table;
+  const asked = key();
+  for (let k = 0; k < wanted.length && thisTable === table && asked === key(); k += TRUST_STEP) {
+    const part = wanted.slice(k, k + TRUST_STEP);
+    const verdicts = await ask("trust", { ...choice(), smiles: part.map((row) => row.smiles) }, kind);
+    part.forEach((row, i) => { row.trust = { key: asked, verdict: verdicts[i] }; });
+    if (thisTable !== table) return;
+    if (words) byId("row-count").textContent = `Explaining ${Math.min(k + TRUST_STEP, wanted.length).toLocaleString("en")} of ${wanted.length.toLocaleString("en")} ...`;
+    else drawRows();
+  }
+}
+
+const trustAll = () => trying(() => trustThese(table.rows, "all trust", true));
+const predictRows = () => trying(async () => {
+  const rows = table.chosen.slice(0, table.shown);
+  await predictThese(rows, true, "rows");
+  await trustThese(rows, "trust", false);
+});
 
 /* Find the rows with a substructure, a part of the table in each request. */
 async function matchRows() {
@@ -192,6 +222,6 @@ async function matchRows() {
 
 byId("row-tools").addEventListener("submit", (event) => event.preventDefault());
 byId("row-search").addEventListener("input", () => { clearTimeout(table.waiting); table.waiting = setTimeout(arrangeRows, 150); });
-for (const id of ["row-low", "row-high"]) byId(id).addEventListener("change", arrangeRows);
+for (const id of ["row-low", "row-high", "row-trust"]) byId(id).addEventListener("change", arrangeRows);
 byId("row-smarts").addEventListener("change", matchRows);
 
