@@ -3,6 +3,7 @@
     python benchmarks/speed.py [--data FOLDER] [--molecules 512] [--many TABLE]
                                [--out benchmarks/speed.md]
     python benchmarks/speed.py --many TABLE --only-many
+    python benchmarks/speed.py --many TABLE --only-sizes
     python benchmarks/speed.py --only-backward
     python benchmarks/speed.py --only-start
 
@@ -11,7 +12,7 @@ published Graphormer pipeline needs `transformers==4.57.6` (the last release tha
 `cython<3.1`. Without them its rows are left out. Everything runs in one thread.
 
 TABLE is a CSV file with a column `smiles` and some 20,000 molecules, such as MoleculeNet's HIV.
-These are also featurised by worker processes.
+These are also featurised by worker processes, and some of each size are explained.
 
 The start-up of a program (`--only-start`) is the processor time of new processes, from a warm disk
 cache. Each section has a file of its own beside this one, `speed_*.py`.
@@ -33,9 +34,18 @@ from speed_explaining import (
 )
 from speed_many import measure_many, report_many
 from speed_models import in_compiled_code, molecules
+from speed_sizes import measure_sizes, report_sizes
 from speed_start import measure_start, report_start
 from speed_steps import measure_steps, report_steps
 from speed_wrapped import measure_wrapped, report_wrapped
+
+SECTIONS = {
+    "backward": "the backward pass",
+    "sizes": "sizes of molecules",
+    "many": "many molecules",
+    "wrapped": "wrapped models",
+    "start": "the start-up",
+}
 
 
 def main() -> None:
@@ -43,30 +53,32 @@ def main() -> None:
     parser.add_argument("--data", help="folder with bace/raw/bace.csv")
     parser.add_argument("--molecules", type=int, default=512)
     parser.add_argument("--many", type=Path, metavar="TABLE", help="CSV file with many SMILES")
-    parser.add_argument("--only-many", action="store_true", help="leave out all other rows")
-    parser.add_argument("--only-backward", action="store_true", help="only the backward pass")
-    parser.add_argument("--only-start", action="store_true", help="measure only the start-up")
-    parser.add_argument("--only-wrapped", action="store_true", help="only wrapped models")
+    for name, content in SECTIONS.items():
+        parser.add_argument(f"--only-{name}", action="store_true", help=f"only {content}")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     RDLogger.DisableLog("rdApp.*")
+    chosen = {name for name in SECTIONS if getattr(options, f"only_{name}")} or set(SECTIONS)
+    whole = chosen == set(SECTIONS)
     parts = []
-    if not (options.only_many or options.only_start or options.only_wrapped):
+    if "backward" in chosen:
         smiles = molecules(options.molecules, options.data)
         smiles = [s for s in smiles if "." not in s]
-        if not options.only_backward:
+        if whole:
             in_compiled_code(True)
             parts.append(report_steps(*measure_steps(smiles), len(smiles)))
             explaining = measure_explaining(smiles)
             parts.append(report_explaining(explaining, measure_preparing(smiles)))
             parts.append(report_large(measure_large()))
         parts.append(report_backward(measure_backward(smiles), len(smiles)))
-    if options.many:
+    if options.many and "sizes" in chosen:
+        parts.append(report_sizes(measure_sizes(options.many)))
+    if options.many and "many" in chosen:
         parts.append(report_many(measure_many(options.many, 20_000)))
-    if not (options.only_many or options.only_backward or options.only_start):
+    if "wrapped" in chosen:
         parts.append(report_wrapped(measure_wrapped()))
-    if not (options.only_many or options.only_backward or options.only_wrapped):
+    if "start" in chosen:
         parts.append(report_start(measure_start()))
     text = "\n".join(parts)
     print(text)

@@ -239,6 +239,8 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
     def pad(name: str) -> Tensor:
         first = getattr(graphs[0], name)
         shape = (1,) if first.dim() == 1 and name in ("x", "pos") else first.shape[1:]
+        if len(graphs) == 1 and len(first) == n:
+            return first.clone().reshape(1, n, *shape)
         out = first.new_zeros((len(graphs), n, *shape))
         out[mask] = torch.cat([getattr(graph, name).reshape(-1, *shape) for graph in graphs])
         return out
@@ -247,7 +249,8 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
     for b, graph in enumerate(graphs):
         k = len(graph.bag_sizes)
         sizes[b, :k, :k] = graph.bag_sizes
-    ends = sizes.flatten().cumsum(0, dtype=torch.int32)
+    sizes = sizes.flatten()
+    ends = sizes.cumsum(0, dtype=torch.int32)
     of_nodes = [g.get(NODE_LABELS) for g in graphs]
     labels = [y for y in (g.get("y") for g in graphs) if isinstance(y, Tensor)]
     y = _stack_labels(labels) if len(labels) == len(graphs) else None
@@ -263,7 +266,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         environments=pad("environments") if has_environments else None,
         bag_codes=_joined([g.bag_codes for g in graphs]).to(torch.int32),
         bag_weights=_joined([g.bag_weights for g in graphs]),
-        bag_offsets=ends - sizes.flatten(),
+        bag_offsets=ends - sizes,
         num_nodes=num_nodes,
         y=torch.cat(of_nodes).float() if _are_tensors(of_nodes) else y,
         explained=torch.stack([codes.argmax() for codes in chosen])
