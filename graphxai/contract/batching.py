@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ MAX_PAIRS = 100_000
 CHUNK = 512
 CHUNK_PAIRS = 8_000_000  # how many node pairs are encoded before they are batched: some 300 MB
 
+Refused: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 Key = TypeVar("Key")  # the caller's name for an input
 
 
@@ -32,15 +33,15 @@ def in_pieces(values: Sequence[Any]) -> Iterator[list[tuple[int, Any]]]:
 
 
 def in_chunks(
-    model: Any, piece: Sequence[tuple[int, Any]]
+    model: Any, piece: Sequence[tuple[int, Any]], refused: Refused = (ValueError, OSError)
 ) -> Iterator[list[tuple[int, Input | Exception]]]:
     """Encode numbered inputs, and yield them in lists within CHUNK_PAIRS.
 
-    An input that cannot be used gives its error (ValueError or OSError) in its place.
+    An input that cannot be used gives its error in its place, if that is one of `refused`.
     """
     chunk: list[tuple[int, Input | Exception]] = []
     pairs, last = 0, None
-    encoded = prepare_each(model, [value for _, value in piece])
+    encoded = prepare_each(model, [value for _, value in piece], refused)
     for (number, _), item in zip(piece, encoded, strict=True):
         chunk.append((number, item))
         if isinstance(item, Exception):

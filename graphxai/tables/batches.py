@@ -6,13 +6,15 @@ explained as a whole, because its results would be rounded differently if it wer
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from graphxai.contract.inputs import Input, prepare_each, prepare_for
+from graphxai.contract.batching import in_chunks
+from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.intervals import LEVEL
+from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -153,14 +155,14 @@ class ExplainBatch:
                 read_nearness(explanation)  # now, while the molecule that was read is at hand
                 yield row, explanation
 
-        with one_thread():
-            encoded, rejected = _encoded(model, smiles, numbers)
-            explained, failed = _all_that_work(work, encoded)
         name_of = dict(zip(numbers, names or [""] * len(numbers), strict=True))
-        rows: list[ExplainedRow | NamedRejectedRow] = [
-            *(NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in [*rejected, *failed]),
-            *(ExplainedRow(row, explanation, name_of[row]) for row, explanation in explained),
-        ]
+        rows: list[ExplainedRow | NamedRejectedRow] = []
+        with one_thread():
+            for encoded, rejected in _encoded(model, smiles, numbers):
+                explained, failed = _all_that_work(work, encoded)
+                rows += (NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in rejected)
+                rows += (NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in failed)
+                rows += (ExplainedRow(row, done, name_of[row]) for row, done in explained)
         return sorted(rows, key=lambda row: row.row)
 
     def _row(self, row: ExplainedRow | NamedRejectedRow, named: bool) -> dict[str, Any]:
@@ -251,7 +253,7 @@ class PredictedRows:
     """Molecules of a table that a model predicted, all by row number.
 
     Attributes:
-        items: the molecules that could be read.
+        items: the molecules that could be read, without their graphs, which take much memory.
         predictions: the predictions of all tasks.
         rejected: the rows that were left out.
     """
@@ -268,12 +270,14 @@ def predicted_rows(model: Model, smiles: Sequence[str], numbers: Sequence[int]) 
     def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
         return predict_prepared(model, rows, training=training)
 
+    rows = PredictedRows({}, {}, {})
     with one_thread():
-        encoded, rejected = _encoded(model, smiles, numbers)
-        predicted, failed = _all_that_work(work, encoded)
-    return PredictedRows(
-        dict(encoded), dict(predicted), {row.row: row for row in [*rejected, *failed]}
-    )
+        for encoded, rejected in _encoded(model, smiles, numbers):
+            predicted, failed = _all_that_work(work, encoded)
+            rows.items.update((row, replace(item, graph=Graph())) for row, item in encoded)
+            rows.predictions.update(predicted)
+            rows.rejected.update((row.row, row) for row in [*rejected, *failed])
+    return rows
 
 
 def with_names(
@@ -327,20 +331,24 @@ def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 
 def _encoded(
     model: Model, smiles: Sequence[str], numbers: Sequence[int]
-) -> tuple[Encoded, list[RejectedRow]]:
-    """Encode molecules with their row numbers, and list the rows that cannot be read."""
-    rejected: list[RejectedRow] = []
-    encoded: Encoded = []
+) -> Iterator[tuple[Encoded, list[RejectedRow]]]:
+    """Encode molecules with their row numbers, and list the rows that cannot be read.
+
+    There is one part, or several where the molecules are so large that memory could run out.
+    """
+    texts = iter(smiles)
     # errors of any type are caught, because one row must not stop the others
-    prepared = prepare_each(model, smiles, Exception)
-    for row, text, item in zip(numbers, smiles, prepared, strict=True):
-        if isinstance(item, MoleculeError):
-            rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(item)))
-        elif isinstance(item, Exception):
-            rejected.append(_rejected_for(row, text, item))
-        else:
-            encoded.append((row, item))
-    return encoded, rejected
+    for chunk in in_chunks(model, list(zip(numbers, smiles, strict=True)), Exception):
+        rejected: list[RejectedRow] = []
+        encoded: Encoded = []
+        for (row, item), text in zip(chunk, texts, strict=False):
+            if isinstance(item, MoleculeError):
+                rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(item)))
+            elif isinstance(item, Exception):
+                rejected.append(_rejected_for(row, text, item))
+            else:
+                encoded.append((row, item))
+        yield encoded, rejected
 
 
 def _all_that_work(

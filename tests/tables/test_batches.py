@@ -57,6 +57,21 @@ def test_rows_are_those_that_a_run_over_a_table_writes(folder, tmp_path):
         assert list(rows[0]) == list(batch.columns())
 
 
+def test_large_molecules_are_encoded_a_few_at_a_time_with_the_same_result(folder, monkeypatch):
+    """Their pairs of atoms, kept for all rows at once, could take all memory."""
+    peptides = ["NCC(=O)" * 2, "C1CC", "NCC(=O)" * 3, "O", "NCC(=O)" * 4]
+    batches = ExplainBatch(folder), PredictBatch(folder)
+    together = [batch(peptides, [*NUMBERS, 20]) for batch in batches]
+    monkeypatch.setattr("graphxai.contract.batching.CHUNK_PAIRS", 100)
+    for batch, rows in zip(batches, together, strict=True):
+        for alone, row in zip(batch(peptides, [*NUMBERS, 20]), rows, strict=True):
+            assert alone.keys() == row.keys()
+            assert (alone["row"], alone["smiles"]) == (row["row"], row["smiles"])
+            assert alone.get("reason") == row.get("reason")
+            outputs = float(alone.get("output", 0)), float(row.get("output", 0))  # six digits each
+            assert outputs[0] == pytest.approx(outputs[1], abs=2e-6)
+
+
 def test_a_model_is_loaded_once_and_anew_when_it_was_trained_anew(folder):
     batch = PredictBatch(str(folder))
     (before,) = batch(["CCO"], [1])
