@@ -39,6 +39,8 @@ def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
         assert f"graphxai/{path.relative_to(ROOT).as_posix()}" in names
     assert "graphxai/datasets/sample_digits/7.png" in names
     assert "graphxai/py.typed" in names
+    editor = "graphxai/tables/app/openchemlib"
+    assert {f"{editor}/openchemlib.js", f"{editor}/LICENSE"} <= set(names)
 
 
 def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):

@@ -285,6 +285,12 @@ DRAWN = ["C[C@H](N)C(=O)O", "C/C=C\\C(C)=O", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", "C[N+
          "CS(=O)(=O)c1ccsc1", "C[n+]1ccccc1", "O=C1CC[C@@H](c2ccc(Cl)cc2)N1"]  # fmt: skip
 
 
+# how many pixels of the editor are dark
+INKED = """(canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data
+    .filter((value, k, all) => k % 4 === 0 && value < 150 && all[k + 3]).length)
+    (byId('sketcher').firstChild.shadowRoot.querySelectorAll('canvas')[1])"""
+
+
 def test_a_molecule_is_drawn_and_then_changed_in_the_editor(page):
     page.wait("sketching !== null && byId('sketcher').firstChild !== null")
     x, y = page.js("(r => [r.x, r.y])(byId('sketcher').getBoundingClientRect())")
@@ -294,6 +300,7 @@ def test_a_molecule_is_drawn_and_then_changed_in_the_editor(page):
     page.wait(f"{SHOWN} === 'c1ccccc1' && byId('sketch').hidden")
     page.click("#draw")
     page.wait("sketchedFrom.index === 0")
+    page.wait(f"{INKED} > 100")  # it shows the molecule
     page.click("#sketched")  # nothing was changed
     page.wait("byId('sketch').hidden")
     page.js("sketch()")

@@ -8,6 +8,9 @@ async function loadSketcher() {
   return { library, editor: new library.CanvasEditor(byId("sketcher")) };
 }
 
+/* Wait until the editor has the size of its place, which it gets after the next frame. */
+const sized = () => new Promise((resolve) => { requestAnimationFrame(() => requestAnimationFrame(resolve)); });
+
 /* Open the editor, with the molecule that is shown. */
 async function sketch() {
   byId("sketch").hidden = false;
@@ -15,6 +18,7 @@ async function sketch() {
     sketching ||= loadSketcher();
     sketching.catch(() => { sketching = null; }); // so that it can be tried again
     const { library, editor } = await sketching;
+    await sized(); // what it draws before is lost
     if (current()) editor.setMolecule(library.Molecule.fromSmiles(current().smiles));
     sketchedFrom = { index: state.at, code: editor.getMolecule().getIDCode() };
   });
