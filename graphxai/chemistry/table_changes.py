@@ -251,19 +251,26 @@ def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
     """
     # RDKit's stub of this module is not valid Python, which type checkers of our users would say
     decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
+    pattern = read_core(core)
+    options = decomposition.RGroupDecompositionParameters()
+    options.removeAllHydrogenRGroups = True
+    options.timeout = SECONDS
     with rdBase.BlockLogs():
-        pattern = Chem.MolFromSmarts(core)
-        options = decomposition.RGroupDecompositionParameters()
-        options.removeAllHydrogenRGroups = True
-        options.timeout = SECONDS
-        if pattern is None or not pattern.GetNumAtoms():
-            raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
         divided, unmatched = decomposition.RGroupDecompose(
             [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
         )
     left_out = set(unmatched)
     kept = [text for k, text in enumerate(smiles) if k not in left_out]
     return dict(zip(kept, divided, strict=True))
+
+
+def read_core(core: str) -> Chem.Mol:
+    """Return the pattern of a core. Raises ValueError if it is not understood."""
+    with rdBase.BlockLogs():
+        pattern = Chem.MolFromSmarts(core)
+    if pattern is None or not pattern.GetNumAtoms():
+        raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
+    return pattern
 
 
 def _rgroup_frame(

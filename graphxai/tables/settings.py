@@ -172,6 +172,12 @@ class ReportSettings:
         " desirable each molecule is, and changes lead there.",
         applies_to=None,
     )
+    core: str = option(
+        "",
+        "SMARTS of a core, of which the report shows the R-groups beside those of the most common"
+        " cores.",
+        applies_to=None,
+    )
     level: float = as_in(PredictionSettings, "level")
     title: str = option("", "Title of the report.", applies_to=None)
     workers: int | None = as_in(PredictionSettings, "workers")

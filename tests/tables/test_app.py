@@ -348,7 +348,7 @@ def test_pairs_and_groups_of_the_open_table_are_those_of_the_library(model, ask)
     groups = ask("series", table=table, core="CC(=O)Nc1ccc([*:1])cc1")["cores"][0]
     assert {row[0]: row[1] for row in groups["rows"]} == {0: ["*OC"], 1: ["*[H]"]}
     assert "not a core" in ask("series", 400, table=table, core="C(")["error"]
-    assert "no measured compound" in ask("series", 400, table=table, core="[Se]")["error"]
+    assert "no compound of the table" in ask("series", 400, table=table, core="[Se]")["error"]
     empty = {"key": ask("read", **upload("bare.csv", f"smiles\n{AMIDE}"))["key"], "column": ""}
     assert "no measured values" in ask("series", 400, table=empty)["error"]
 

@@ -728,6 +728,7 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
         rows = [(name, *cells) for name, cells in SERIES.items()]
         csv.writer(file).writerows([("name", "smiles", "pIC50", "log D"), *rows])
     options = {"name_column": "name", "goal": "log D 1 to 3", "target": "active", "detailed": 0}
+    options["core"] = "CC(=O)Nc1ccc([*:1])cc1"
     _, data = read(gx.report(models, table, out, **options))
     cells = [m["properties"] for m in data["molecules"]]
     assert [c[1][7] and c[1][7][0] for c in cells] == [5, 5.5, 6, 5.25, 6.5, 1]
@@ -748,7 +749,12 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     assert measured == pytest.approx([0.375, np.std([0.25, 0.5], ddof=1)], rel=1e-3)
     assert changes[1][0] == pytest.approx(np.mean(values[[1, 3]] - values[0]), abs=1e-3)
     assert sorted(pairs) == [[0, 1, 0.5], [0, 3, 0.25]]
-    (core,) = sar["cores"]
+    mine, core = sar["cores"]
+    named = {row[0]: [sar["parts"][smiles][0] for smiles in row[1]] for row in mine["rows"]}
+    assert [groups[0] for _, groups in sorted(named.items())] == [
+        "H", "fluoro", "methoxy", "H", "chloro"
+    ]  # fmt: skip
+    assert named[3] == ["H", "fluoro"]  # whose fluorine is elsewhere
     assert core["smiles"] == "c1ccccc1"
     by_place = {place: (groups, known) for place, groups, known, _ in core["rows"]}
     assert set(by_place) == {0, 1, 2, 3, 4}  # all but octane

@@ -12,6 +12,7 @@ from graphxai.api import OneOrMoreModels
 from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
 from graphxai.contract.tasks import Task
 from graphxai.datasets.training_set import training_set_of
@@ -97,6 +98,8 @@ def report(
         several = _several(panel, settings)
     elif settings.towards is not None:
         Goal.of(settings.towards, first)
+    if settings.core:
+        read_core(settings.core)
     explainer = get_explainer(method)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
@@ -131,7 +134,7 @@ def report(
         measured=source.measured,
         dialect=source.dialect,
         several=several,
-        sar=structure_activity_of(panel, cards.molecules),
+        sar=structure_activity_of(panel, cards.molecules, settings.core),
     )
     return ReportFile(write_whole(out, render(data, title, model_card(first))))
 

@@ -4,7 +4,7 @@ function showStructureActivity() {
   byId("tab-sar").hidden = !data.sar;
   if (!data.sar) return;
   byId("sar").append(
-    element("p", { class: "note" }, "What each change did among the measured compounds of this table, beside what the models predict for the same compounds. In a matched pair, two compounds differ in one part at one bond (Hussain 2010). The cores of the tables of R-groups are the ring systems that most compounds share, with what links them (Bemis 1996). Click a heading to sort."),
+    element("p", { class: "note" }, "What each change did among the compounds of this table, as measured and as predicted for the same compounds. In a matched pair, two compounds differ in one part at one bond (Hussain 2010). The cores of the tables of R-groups are the ring systems that most compounds share, with what links them (Bemis 1996). Click a heading to sort."),
     ...structureActivity(data.sar, {
       name: (place) => nameOf(data.molecules[place]),
       show: openMolecule,

@@ -35,19 +35,29 @@ MOST_ROWS = 300  # how many compounds a table of R-groups has
 
 
 def structure_activity_of(
-    panel: ModelPanel, molecules: Sequence[MoleculeCard]
+    panel: ModelPanel, molecules: Sequence[MoleculeCard], core: str
 ) -> dict[str, Any] | None:
-    """Return what a report shows of matched pairs and R-groups, or None if nothing was measured."""
+    """Return what a report shows of matched pairs and R-groups.
+
+    It is None if nothing was measured and no core is named.
+
+    Args:
+        panel: the models.
+        molecules: the cards of the molecules.
+        core: the core that the user named, as SMARTS, or "".
+    """
     tasks = {each.task.name: each.name for each in panel.properties if not each.task.classes}
-    if not any(card.row.measured.keys() & tasks.keys() for card in molecules):
+    if not core and not any(card.row.measured.keys() & tasks.keys() for card in molecules):
         return None
     written = [card.explanation.smiles or "" for card in molecules]
     compounds = compounds_of(written, standardisation_of(panel.models[0]))
     places: dict[str, int] = {}
     values: dict[str, dict[str, list[float]]] = {name: {} for name in tasks.values()}
     for place, (compound, card) in enumerate(zip(compounds, molecules, strict=True)):
+        if not compound:
+            continue
         places.setdefault(compound, place)
-        for task, value in card.row.measured.items() if compound else ():
+        for task, value in card.row.measured.items():
             if task in tasks:
                 values[tasks[task]].setdefault(compound, []).append(value)
     measured = {
@@ -55,7 +65,7 @@ def structure_activity_of(
         for name, of in values.items()
         if of
     }
-    return StructureActivity(panel, measured, places).page() if measured else None
+    return StructureActivity(panel, measured, places).page(core)
 
 
 class StructureActivity:
@@ -68,38 +78,46 @@ class StructureActivity:
         places: Mapping[str, int],
         most: int = MOST_COMPARED,
     ) -> None:
-        """Take the compounds that were measured.
+        """Take the compounds of a table.
 
         Args:
             panel: the models.
             measured: the measured values of each measured property, by its name.
             places: where each compound stands on the page, by the SMILES in `measured`.
-            most: how many compounds of each property are compared.
+            most: how many compounds are compared.
         """
         self.panel = panel
         self.predicted = PredictionsOf(panel)
-        self.places = places
+        self.places = _first(places, most)
         self.measured = {
-            name: Measurements(m.name, _first(m.values, most), m.note)
+            name: Measurements(m.name, {s: v for s, v in m.values.items() if s in self.places})
             for name, m in measured.items()
         }
         self.parts: dict[str, list[Any]] = {}
 
-    def page(self) -> dict[str, Any] | None:
-        """Return what the page shows, or None if there is neither a pair nor a series."""
+    def page(self, named: str = "") -> dict[str, Any] | None:
+        """Return what the page shows, or None if there is neither a pair nor a series.
+
+        Args:
+            named: a core to begin with, as SMARTS, or "" for the common ones alone.
+        """
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
             exchanges = {name: self._exchanges(values) for name, values in self.measured.items()}
-        compounds = list(self._compounds())
+        compounds = list(self.places)
         with rdBase.BlockLogs():
             molecules = [Chem.MolFromSmiles(smiles) for smiles in compounds]
         cores = [
             self.core(core, [compounds[k] for k in members])
             for core, members in common_cores(molecules, MOST_CORES).items()
         ]
-        if not any(each["rows"] for each in exchanges.values()) and not any(cores):
-            return None
+        if named:
+            cores.insert(0, self.core(named, compounds))
         said = list(dict.fromkeys(str(note.message) for note in notes))
+        if named and cores[0] is None:
+            said.append(f"No compound of the table has the core {named[:80]}.")
+        if not any(each["rows"] for each in exchanges.values()) and not any(cores) and not said:
+            return None
         tables = {"exchanges": exchanges, "cores": [*filter(None, cores)], "notes": said}
         return self._about() | tables
 
@@ -109,9 +127,9 @@ class StructureActivity:
         Raises:
             ValueError: the core is not understood, or no compound has it.
         """
-        table = self.core(core, list(self._compounds()))
+        table = self.core(core, list(self.places))
         if table is None:
-            raise ValueError(f"no measured compound of the table has the core {core[:80]}.")
+            raise ValueError(f"no compound of the table has the core {core[:80]}.")
         return self._about() | {"exchanges": {}, "cores": [table], "notes": []}
 
     def core(self, core: str, compounds: Sequence[str]) -> dict[str, Any] | None:
@@ -149,9 +167,6 @@ class StructureActivity:
         """Return the names of the properties, and the parts that tables name by their SMILES."""
         properties = [[p.name, p.task.unit, bool(p.task.classes)] for p in self.panel.properties]
         return {"properties": properties, "measured": list(self.measured), "parts": self.parts}
-
-    def _compounds(self) -> dict[str, None]:
-        return dict.fromkeys(smiles for m in self.measured.values() for smiles in m.values)
 
     def _exchanges(self, measured: Measurements) -> dict[str, Any]:
         """Return the exchanges among the compounds of which a value was measured."""
