@@ -123,9 +123,11 @@ def test_what_is_shown_can_be_read_and_set(model):
 
 
 def test_the_script_loads_nothing_and_is_that_of_the_app(view):
-    assert "http" not in view._esm.replace("http://www.w3.org/2000/svg", "").replace("https?:", "")
-    assert "import " not in view._esm
-    assert "byId" in view._esm
+    (sent, _) = replies(view, [{"id": "p", "name": "program"}])
+    for script in (view._esm, sent["value"]):
+        assert "http" not in script.replace("http://www.w3.org/2000/svg", "").replace("https?:", "")
+        assert "import " not in script
+    assert "byId" in sent["value"]
 
 
 def test_without_anywidget_the_extra_is_named(model, monkeypatch):
@@ -135,14 +137,63 @@ def test_without_anywidget_the_extra_is_named(model, monkeypatch):
         gx.explore(model, AMIDE)
 
 
-def test_where_no_kernel_answers_a_picture_and_the_predictions_remain(model):
+class Shown:
+    """What a notebook shows of calls of `display`, and the request that runs."""
+
+    def __init__(self):
+        self.outputs, self.request = [], {}
+
+    def display(self, data, **options):
+        self.outputs.append(data)
+        place = len(self.outputs) - 1
+        handle = type("Handle", (), {})()
+        handle.update = lambda data, **options: self.outputs.__setitem__(place, data)
+        return handle
+
+    def get_parent(self):
+        return self.request
+
+    def run(self, cell, number, view):
+        self.request = {"metadata": {"cellId": cell}, "header": {"msg_id": str(number)}}
+        view._ipython_display_()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """A notebook as far as it shows results."""
+    shown = Shown()
+    shown.kernel = shown
+    monkeypatch.setattr("IPython.get_ipython", lambda: shown)
+    monkeypatch.setattr("IPython.display.display", shown.display)
+    return shown
+
+
+def test_where_no_kernel_answers_a_picture_and_the_predictions_remain(model, shown):
     view = gx.explore(model, [AMIDE, "CCO"])
+    view._ipython_display_()
     view.smiles = "CCN"  # the last molecule on view
-    data, _ = view._repr_mimebundle_()
+    still, app = shown.outputs
     explained = gx.explain(model, "CCN")
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert base64.b64decode(data["image/png"]) == explained._repr_png_()
-    assert f"base64,{data['image/png']}" in data["text/html"]
-    assert escape(explained.prediction.in_full) in data["text/html"]
-    assert "Run the cell again" in data["text/html"]
-    assert "text/html" not in gx.explore(model)._repr_mimebundle_()[0]
+    assert base64.b64decode(still["image/png"]) == explained._repr_png_()
+    assert f"base64,{still['image/png']}" in still["text/html"]
+    assert escape(explained.prediction.in_full) in still["text/html"]
+    assert "Run the cell again" in still["text/html"]
+    assert view.still in still["text/html"]  # by which the view hides it
+    assert "application/vnd.jupyter.widget-view+json" in app
+    gx.explore(model)._ipython_display_()
+    assert len(shown.outputs) == 3
+
+
+def test_a_notebook_stores_little_of_a_view_and_nothing_of_one_that_is_gone(model, shown):
+    first = gx.explore(model, AMIDE)
+    assert sum(len(str(value)) for value in first.get_state().values()) < 4_000
+    shown.run("cell 1", 1, first)
+    shown.run("cell 2", 2, first)
+    second = gx.explore(model, AMIDE)
+    shown.run("cell 1", 3, second)
+    assert first.comm is not None  # cell 2 shows it
+    shown.run("cell 2", 4, second)
+    assert (first.comm, first.layout.comm) == (None, None)
+    assert second.comm is not None
+    with pytest.raises(NotImplementedError):  # which IPython takes for: show the text
+        first._ipython_display_()

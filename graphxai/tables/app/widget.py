@@ -7,8 +7,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, parse_qsl, urlencode
+from uuid import uuid4
 
 try:
     import anywidget
@@ -19,14 +20,28 @@ except ImportError:
 from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import image_html, table_html
+from graphxai.runtime.notebook_progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
 from .page import filled, text_of, view_script
 from .reading import read
+from .shown_cells import note_shown
 
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
+SILENT = "The kernel does not answer."
 AGAIN = "Run the cell again to change the molecule."
 RESTARTED = "The kernel was restarted: run the cell again."
+# The script of the view. The kernel sends it, so that no notebook stores it with each widget.
+PROGRAM = filled(
+    "notebook_view.js",
+    SCRIPT=text_of("draw.js") + view_script(),
+    STYLE=json.dumps(text_of("app.css")),
+    VIEW=json.dumps(text_of("view.html")),
+    RESTARTED=json.dumps(RESTARTED),
+)
 # Molecules are explained one at a time, in the order requested, while the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 LOGGER = logging.getLogger(__name__)
@@ -37,16 +52,12 @@ class Explorer(anywidget.AnyWidget):
 
     Attributes:
         link: everything on view as a text, which is also the end of an address of the app.
+        still: the class of the pictures in HTML that take the view's place without a kernel.
     """
 
-    _esm = filled(
-        "widget.js",
-        SCRIPT=text_of("draw.js") + view_script(),
-        STYLE=json.dumps(text_of("app.css")),
-        VIEW=json.dumps(text_of("view.html")),
-        AGAIN=json.dumps(RESTARTED),
-    )
+    _esm = filled("widget.js", SILENT=json.dumps(SILENT))
     link = traitlets.Unicode().tag(sync=True)
+    still = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, models: "Sequence[Model | str | Path]", smiles: Sequence[str]) -> None:
         """Show models, names or folders, the first one first, and molecules as SMILES.
@@ -57,8 +68,10 @@ class Explorer(anywidget.AnyWidget):
         self._models = OfferedModels(models)
         # The requests that are not yet answered or cancelled, each with the task that answers it.
         self._wanted: dict[str, asyncio.Task[None] | None] = {}
-        super().__init__(link=_begun("", smiles))
+        self._stills: list[DisplayHandle] = []
+        super().__init__(link=_begun("", smiles), still=f"graphxai-still-{uuid4().hex}")
         self.on_msg(self._asked)
+        self.observe(self._renew_stills, "link")
 
     @property
     def smiles(self) -> str:
@@ -75,13 +88,44 @@ class Explorer(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"Explorer({self.smiles})"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Return the view, and a picture with a table for where no kernel answers it."""
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None or not self.smiles:
-            return bundle
-        data, metadata = bundle
-        return data | self._still(), metadata
+    def _ipython_display_(self) -> None:
+        """Show a picture with a table, which the view hides, and the view.
+
+        The picture remains where no kernel answers the view: in the saved notebook, in what it is
+        converted to, and on web sites.
+        """
+        view = self._repr_mimebundle_() if in_kernel() and self.comm is not None else None
+        if view is None:
+            raise NotImplementedError  # IPython shows the text
+        from IPython.display import display
+
+        if self.smiles:
+            self._stills.append(display(self._still(), raw=True, display_id=True))
+        data, metadata = view
+        display(data | {"text/plain": ""} if self._stills else data, metadata=metadata, raw=True)
+        note_shown(self)
+
+    def close(self) -> None:
+        """Remove the view from the notebook, which stores it no longer."""
+        self.layout.close()
+        super().close()
+
+    def _renew_stills(self, change: Any) -> None:
+        """Show the molecule that is on view now in the pictures that remain."""
+        if not self._stills or not self.smiles:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a kernel without an event loop
+            _update(self._stills, self._still())
+        else:
+            self._renewal = loop.create_task(self._renew_soon(self.link))
+
+    async def _renew_soon(self, link: str) -> None:
+        """Renew the pictures in turn with the requests of the view, unless it has gone on."""
+        still = await asyncio.get_running_loop().run_in_executor(TURNS, self._still)
+        if link == self.link:
+            _update(self._stills, still)
 
     def _still(self) -> dict[str, Any]:
         """Return the molecule shown, explained by the first model, as HTML and as PNG."""
@@ -89,11 +133,12 @@ class Explorer(anywidget.AnyWidget):
         picture = explanation._repr_png_()
         rows = [(p.heading, p.in_full) for p in explanation.predictions]
         shown = table_html(("task", "prediction"), rows) + f"<p>{AGAIN}</p>"
+        text = {"text/plain": repr(self)}
         if picture is None:
-            return {"text/html": shown}
+            return text | {"text/html": f'<div class="{self.still}">{shown}</div>'}
         image = image_html(picture, explanation.headline)
-        return {
-            "text/html": f"<p>{image}</p>{shown}",
+        return text | {
+            "text/html": f'<div class="{self.still}"><p>{image}</p>{shown}</div>',
             "image/png": base64.b64encode(picture).decode(),
         }
 
@@ -145,10 +190,18 @@ def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
     body = Body(fields if isinstance(fields, dict) else {})
     if name == "suggest":
         yield from suggested(models, body)
+    elif name == "program":
+        yield PROGRAM
     elif name in ANSWERS:
         yield ANSWERS[name](models, body)
     else:
         raise ValueError(f"there is no request {name!r}.")
+
+
+def _update(handles: "Sequence[DisplayHandle]", data: dict[str, Any]) -> None:
+    """Replace what was shown."""
+    for handle in handles:
+        handle.update(data, raw=True)
 
 
 def _begun(link: str, smiles: Sequence[str]) -> str:
