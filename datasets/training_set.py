@@ -8,10 +8,12 @@ beside it lists the compounds held out in training, in the columns `smiles` and 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +36,7 @@ __all__ = [
     "training_set_of",
 ]
 
+LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
 EDGE, FAR = 0.79, 0.59
@@ -91,6 +94,15 @@ class TrainingSet:
 
     def __repr__(self) -> str:
         return f"TrainingSet({len(self.given):,} compounds, {len(self.held_out):,} held out)"
+
+    def _repr_html_(self) -> str:
+        """Return how many compounds each part has, and the first ones."""
+        parts = {"training": len(self.given)} | Counter(self.held_out.values())
+        rows = "".join(
+            f"<tr><th>{escape(part)}</th><td>{count:,}</td></tr>" for part, count in parts.items()
+        )
+        first = "".join(f"<li><code>{escape(smiles)}</code></li>" for smiles in self.given[:LISTED])
+        return f"<table>{rows}</table><p>training compounds, the first:</p><ul>{first}</ul>"
 
     @cached_property
     def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:

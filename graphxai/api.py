@@ -25,9 +25,12 @@ from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import PredictionComputation
+from graphxai.explanation.drawings import Drawings
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.method_table import MethodTable
+from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
@@ -79,7 +82,7 @@ def pretrained_models() -> tuple[str, ...]:
 
 def methods() -> dict[MethodName, type[Explainer]]:
     """Return all explainers by name."""
-    return cast(dict[MethodName, type[Explainer]], dict(REGISTRY))
+    return MethodTable(cast(dict[MethodName, type[Explainer]], REGISTRY))
 
 
 @overload
@@ -338,15 +341,20 @@ def pairs(
     model, explainer = loaded(model), get_explainer(method)
     rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
-    matrices = map_inputs(
-        model,
-        values,
-        PairsComputation(explainer, target, num_layers, training_set_of(model)),
-        "explaining pairs",
-        strict=on_error == "raise" or not several,
-        progress=progress,
-    )
-    return matrices if several else matrices[0]
+
+    def collect(matrices: list[Pairs | None]) -> Drawings:
+        return Drawings(matrices, labels=row_index(inputs))
+
+    with results_kept(collect):
+        matrices = map_inputs(
+            model,
+            values,
+            PairsComputation(explainer, target, num_layers, training_set_of(model)),
+            "explaining pairs",
+            strict=on_error == "raise" or not several,
+            progress=progress,
+        )
+    return collect(matrices) if several else matrices[0]
 
 
 @on_cpu_by_default

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import graphxai as gx
+from graphxai.evaluation.statistics import Comparison, Comparisons, Interval
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -73,7 +74,71 @@ def test_counterfactuals_have_a_line_each_and_a_single_one_a_table(changes):
     assert_fits_a_screen(first)
     assert first.smiles in repr(first)
     assert first.change_in_full in repr(first)
-    assert f"<td>{first.smiles}</td>" in first._repr_html_()
+    assert f">{first.smiles}</td>" in first._repr_html_()
+
+
+def test_goals_and_molecules_that_meet_them_are_shown_in_words_and_as_a_picture():
+    wanted = gx.profile(["solubility"], "solubility > -2")
+    options = {"n": 2, "predictions": 20, "steps": 1, "progress": False}
+    changes = gx.counterfactuals(["solubility"], "CCO", wanted, **options)
+    assert "<img" in changes._repr_html_()
+    assert changes._repr_svg_() is None  # a notebook would store the picture twice
+    score = wanted.score(gx.predict(["solubility"], "CCO"))
+    for value in (wanted, changes, score):
+        assert_fits_a_screen(value)
+    assert wanted.explanation.split("\n")[-1] in wanted._repr_html_()
+
+
+def test_a_list_of_results_with_pictures_is_a_table(model):
+    pairs = gx.pairs(model, ["CCO", "CCN"] * 15)
+    assert_fits_a_screen(pairs)
+    shown = pairs._repr_html_()
+    assert shown.count("<img") == 12
+    assert "18 more not shown" in shown
+    sets = gx.counterfactual_set("bace", ["CCO"], progress=False)
+    assert_fits_a_screen(sets)
+    assert sets[0].summary in sets._repr_html_()
+
+
+def test_the_predictions_of_one_molecule_are_a_table():
+    predictions = gx.predict("bace", "CC(=O)Nc1ccc(OC)cc1")
+    shown = predictions._repr_html_()
+    for prediction in predictions.values():
+        assert f"<td>{prediction.heading}</td><td>{prediction.in_full}</td>" in shown
+    assert predictions["pIC50"].nearness.sentence in shown
+
+
+def test_methods_are_a_table_with_a_sentence_each():
+    methods = gx.methods()
+    assert_fits_a_screen(methods)
+    assert methods._repr_html_().count("<tr>") == 1 + len(methods)
+    assert "constant activation ratios" in methods._repr_html_()
+
+
+def test_compounds_are_counted_and_not_listed(model):
+    compounds = gx.training_set_of(model)
+    assert_fits_a_screen(compounds)
+    assert f"<td>{len(compounds.given):,}</td>" in compounds._repr_html_()
+    measured = gx.Measurements("y", {"C" * k: 1.0 for k in range(1, 99)}, bounds={"O": ">1"})
+    assert repr(measured) == "Measurements(y: 98 compounds, 1 only with bounds)"
+    values = {"c1ccccc1O": 1.0, "c1ccccc1N": 2.0, "Cc1ccccc1O": 3.0, "Cc1ccccc1N": 4.5}
+    (exchange, *_) = gx.table_changes(model, values)
+    assert repr(exchange).endswith("in 2 pairs)")
+    assert "<th" in exchange._repr_html_()
+
+
+def test_a_recording_says_how_much_it_holds(model):
+    with gx.record() as tape:
+        gx.predict(model, "CCO")
+    assert_fits_a_screen(tape)
+
+
+def test_comparisons_of_many_methods_fit_on_a_screen():
+    difference = Interval(0.1, 0.0, 0.2, 3)
+    comparison = Comparison("lrp", "gradient_input", difference, 0.01, 0.04, 1.0)
+    comparisons = Comparisons([comparison] * 400)
+    assert_fits_a_screen(comparisons)
+    assert "lrp higher" in repr(comparisons)
 
 
 def test_cliffs_are_a_table_of_their_molecules():

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, DataStructs, rdBase
 
 from graphxai.datasets.fingerprints import ecfp4_bits
-from graphxai.explanation.html import table_html
+from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import LINES, short_text
 
 from .matched_pairs import MatchedPair, matched_pairs
@@ -42,6 +42,9 @@ class Cliff:
         """Show the fields rounded; the stored values are exact."""
         listed = f"difference={self.difference:.3g}, similarity={self.similarity:.2f}"
         return f"Cliff(a={self.a}, b={self.b}, {listed}, core={self.core!r})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(asdict(self))
 
 
 class Cliffs(list[Cliff]):

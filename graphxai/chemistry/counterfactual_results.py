@@ -16,7 +16,7 @@ from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.grid import PANEL, SATURATED
-from graphxai.explanation.html import image_html, page_html, table_html
+from graphxai.explanation.html import fields_html, image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Result
@@ -87,8 +87,7 @@ class Counterfactual:
         return f"Counterfactual({self.changes}: {stated}, {self.smiles})"
 
     def _repr_html_(self) -> str:
-        cells = {name.replace("_", " "): cell for name, cell in self.columns.items()}
-        return table_html(cells, [["" if cell is None else cell for cell in cells.values()]])
+        return fields_html(self.columns)
 
     @property
     def isomers_text(self) -> str:

@@ -188,6 +188,9 @@ class DesirabilityScore:
         parts = {f"{part.goal.of.name}_desirability": part.desirability for part in self.parts}
         return {"desirability": self.overall, **parts}
 
+    def __repr__(self) -> str:
+        return f"DesirabilityScore({self})"
+
     def __str__(self) -> str:
         overall = "unknown" if self.overall is None else f"{self.overall:.2f}"
         parts = ", ".join(
@@ -249,6 +252,9 @@ class PropertyProfile:
 
     def __repr__(self) -> str:
         return f"PropertyProfile({self})"
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(line)}</p>" for line in self.explanation.split("\n"))
 
 
 def geometric_mean(

@@ -117,6 +117,11 @@ class Measurements:
     bounds: Mapping[str, str] = field(default_factory=dict)
     standardise: Standardisation = "parent"
 
+    def __repr__(self) -> str:
+        counts = [f"{len(self.values):,} compounds"]
+        counts += [f"{len(self.bounds):,} only with bounds"] if self.bounds else []
+        return f"Measurements({self.name}: {', '.join(counts)})"
+
     @classmethod
     def read(
         cls,

@@ -15,7 +15,7 @@ from graphxai.explanation.grid import PANEL
 from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
-from graphxai.explanation.result import Result
+from graphxai.explanation.result import Result, shown_as_png
 from graphxai.visualization.text import minus_signs
 
 from .desirability import DesirabilityScore, PropertyProfile
@@ -228,8 +228,16 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
         for each in self.ranked:
             yield _record(each.smiles, each.changes, {**properties, **each.columns})
 
+    def _repr_svg_(self) -> str | None:
+        return None  # the picture is part of the HTML
+
+    def _repr_png_(self) -> bytes | None:
+        return shown_as_png(super()._repr_svg_())
+
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self.summary)}</p>{self._table()}"
+        picture = self._repr_png_()
+        image = "" if picture is None else f"<p>{image_html(picture, self.summary)}</p>"
+        return f"{image}{self._table()}"
 
     def _page(self, options: dict[str, Any]) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.profile.explanation.split("\n"))

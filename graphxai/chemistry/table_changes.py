@@ -20,7 +20,7 @@ from rdkit import Chem, rdBase
 from graphxai.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
-from graphxai.explanation.html import table_html
+from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 
@@ -63,6 +63,13 @@ class MeasuredExchange:
 
     exchange: Exchange
     pairs: tuple[ChangedPair, ...]
+
+    def __repr__(self) -> str:
+        mean = self.columns["measured_mean_change"]
+        return f"MeasuredExchange({self.exchange}: {mean:+.2f} in {len(self.pairs)} pairs)"
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.columns)
 
     @property
     def columns(self) -> dict[str, Any]:

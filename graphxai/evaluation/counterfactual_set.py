@@ -18,7 +18,7 @@ from graphxai.adapters.removal import Operator, outputs_of_many, outputs_without
 from graphxai.adapters.subgraphs import undirected_edges
 from graphxai.adapters.wrapped import WrappedModel
 from graphxai.contract.batching import MAX_GRAPHS
-from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.contract.inputs import Input, as_list, prepare_each, row_index
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
@@ -29,6 +29,7 @@ from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
 from graphxai.explanation.compute.models import Model, conformal_of, loaded
 from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.explanation.drawings import Drawings
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
@@ -209,7 +210,7 @@ def counterfactual_set(
             for k, result in search(part) if strict else _each_or_warning(search, part):
                 results[k] = result
                 advance(1)
-    return results if several else results[0]
+    return Drawings(results, labels=row_index(inputs)) if several else results[0]
 
 
 def _each_or_warning(

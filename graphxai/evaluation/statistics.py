@@ -84,6 +84,13 @@ class Comparison:
 class Comparisons(list[Comparison]):
     """Comparisons that Holm's correction counts together, as a list and a table."""
 
+    def __repr__(self) -> str:
+        """Return a text of one line for each comparison, which fills at most a screen."""
+        from graphxai.explanation.labelled import short_text
+
+        lines = [f"{c.first} against {c.second}: {c.difference}, {c.verdict}" for c in self]
+        return short_text([f"{len(self)} comparison{'' if len(self) == 1 else 's'}", *lines])
+
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 

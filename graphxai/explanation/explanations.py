@@ -47,8 +47,8 @@ class Explanations(LabelledResults[Explanation]):
 
         Args:
             per: what a row is for.
-            pictures: whether a row per input ends with a small `picture` as SVG, which
-                `to_html(escape=False)` shows.
+            pictures: whether a row per input ends with a small `picture`, the HTML of an image,
+                which `to_html(escape=False)` shows.
         """
         import pandas as pd
 
@@ -147,7 +147,7 @@ def _cells(explanation: Explanation, pictures: bool) -> dict[str, Any]:
         "output": explanation.ledger.output,
     }
     if pictures and explanation.has_picture:
-        cells["picture"] = Picture(explanation.svg(**THUMBNAIL))
+        cells["picture"] = image_html(explanation.svg(**THUMBNAIL), explanation.headline)
     return cells
 
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape, unescape
 
 
@@ -27,6 +27,26 @@ def table_html(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """Return a table as HTML, with all text escaped that is no `Markup`."""
     body = "".join(_row("td", row) for row in rows)
     return f"<table><thead>{_row('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def fields_html(fields: Mapping[str, object]) -> str:
+    """Return the fields of one thing as HTML, a row each, with numbers rounded.
+
+    Fields that are empty or None are left out.
+    """
+    rows = "".join(
+        f'<tr><th style="text-align: left">{escape(name.replace("_", " "))}</th>'
+        f'<td style="text-align: left">{escape(_field_text(value))}</td></tr>'
+        for name, value in fields.items()
+        if value is not None and value != ""
+    )
+    return f"<table>{rows}</table>"
+
+
+def _field_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def security_policy(

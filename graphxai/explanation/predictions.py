@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 ROWS = 20  # how many predictions of a list a notebook shows
 
 
+class TaskPredictions(dict[str, Prediction]):
+    """The predictions of one input by task, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        """Return a table of the tasks, and below it what holds for the input as a whole."""
+        several = len({p.nearness.nearest for p in self.values() if p.nearness}) > 1
+        rows = [(p.heading, _in_full(p) if several else p.in_full) for p in self.values()]
+        near = next((p.nearness.sentence for p in self.values() if p.nearness), "")
+        about = [] if several else [near]
+        lines = filter(None, [*about, joined_notes([*self.values()])])
+        said = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        return f"{table_html(('task', 'prediction'), rows)}{said}"
+
+
 class Predictions(LabelledResults[dict[str, Prediction]]):
     """The predictions of several inputs, each as a dict {task: Prediction}.
 
@@ -34,7 +48,8 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
         smiles: Sequence[str] | None = None,
         several_models: bool = False,
     ) -> None:
-        super().__init__(predictions, labels=labels)
+        rows = (None if row is None else TaskPredictions(row) for row in predictions)
+        super().__init__(rows, labels=labels)
         self._smiles = smiles
         self._several_models = several_models
 
@@ -87,5 +102,10 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 
     def _cell(self, prediction: Prediction) -> str:
         """Return a prediction in full, with its nearness where each model has its own."""
-        near = prediction.nearness if self._several_models else None
-        return prediction.in_full if near is None else f"{prediction.in_full}; {near.sentence}"
+        return _in_full(prediction) if self._several_models else prediction.in_full
+
+
+def _in_full(prediction: Prediction) -> str:
+    """Return a prediction in full, with its nearness to its model's training set."""
+    near = prediction.nearness
+    return prediction.in_full if near is None else f"{prediction.in_full}; {near.sentence}"

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 ZOOM = 1.5  # PNG pixels per SVG unit in a notebook, which stores them
 
 
-def shown_as_png(svg: str | None) -> bytes | None:
+def shown_as_png(svg: str | None, zoom: float = ZOOM) -> bytes | None:
     """Return a notebook's picture as PNG, or None if there is none."""
     from graphxai.visualization import svg_to_png
 
-    return None if svg is None else svg_to_png(svg, ZOOM, few_colors=True)
+    return None if svg is None else svg_to_png(svg, zoom, few_colors=True)
 
 
 class Drawing:

@@ -53,6 +53,9 @@ class Findings(tuple[Finding, ...]):
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
+    def __repr__(self) -> str:
+        return f"Findings({'; '.join(map(str, self)) or 'nothing'})"
+
     def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
         """Yield number, SMILES, check, target, action and reason of every affected row."""
         for finding in self:

@@ -143,6 +143,10 @@ class MaskedAtoms:
     network: Network
     card: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        stated = "; ".join(f"{name}: {value}" for name, value in self.card.items())
+        return f"MaskedAtoms({stated})"
+
     @property
     def digest(self) -> str:
         """SHA-256 of the network's file."""

@@ -154,6 +154,12 @@ class Tape:
     deferred_shares: "DeferredShares | None" = None
     operations: list[LossyOperation] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Return how much was recorded, without the values."""
+        names = ("attention", "hidden", "biases", "operations")
+        counts = (f"{len(getattr(self, name))} {name}" for name in names)
+        return f"Tape({', '.join(counts)})"
+
 
 _rules: Blocks[Rules] = Blocks("graphxai_rules", Rules())
 _tape: Blocks[Tape | None] = Blocks("graphxai_tape", None)

@@ -125,6 +125,10 @@ class FittedExplainer:
     sha256: str = ""
     card: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        stated = "; ".join(f"{name}: {value}" for name, value in self.card.items())
+        return f"FittedExplainer({', '.join(self.tasks)}; {stated})"
+
     def save(self, folder: str | Path) -> Path:
         """Write both files to a folder, such as that of a checkpoint, and return the folder."""
         folder = folder_at(folder)
