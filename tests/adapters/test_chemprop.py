@@ -10,6 +10,7 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.adapters.engine.pass_memory import PassMemory
 from graphxai.models.graphormer.checkpoint import CheckpointError
 
 pytest.importorskip("chemprop", reason="chemprop is an extra")
@@ -286,6 +287,15 @@ def test_features_of_whole_molecules_are_a_line_of_the_ledger():
     share = explanations[1].ledger.others["molecule_features"]
     direct = gx.explain(wrapped, MOLECULES[1], wrt="molecule_features")
     assert direct.relevance_of["molecule_features"].sum() == pytest.approx(share, abs=1e-5)
+
+
+@pytest.mark.parametrize("agg", ["Mean", "Attentive"])
+def test_networks_in_units_of_a_table_are_explained_without_recordings(monkeypatch, agg):
+    told = []
+    monkeypatch.setattr(PassMemory, "warn_of_recording", lambda *reason: told.append(reason))
+    network = mpnn(agg=agg, scaled=True, batch_norm=True, features=1)
+    gx.explain(gx.wrap(network, molecule_features=lambda mol: [mol.GetNumAtoms()]), "CCO")
+    assert told == []
 
 
 def test_missing_features_of_molecules_are_asked_for():

@@ -32,6 +32,34 @@ class MoleculeGraphs:
         return int(self.batch.max()) + 1 if len(self.batch) else 0
 
 
+class Scaling(nn.Module):
+    """A scaling of chemprop, whose constants are parameters.
+
+    chemprop keeps them as buffers. Passes of LRP by hooks know parameters alone, and would have to
+    be replaced by slower ones.
+
+    Args:
+        transform: a `ScaleTransform` or `UnscaleTransform`.
+    """
+
+    def __init__(self, transform: nn.Module) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(cast(Tensor, transform.mean).clone())  # (1, d)
+        self.scale = nn.Parameter(cast(Tensor, transform.scale).clone())  # (1, d)
+        self.restores = type(transform).__name__ == "UnscaleTransform"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the columns (B, d), standardised or in the units of the table."""
+        mean, scale = self.mean.to(x), self.scale.to(x)  # the network may have been moved
+        return x * scale + mean if self.restores else (x - mean) / scale
+
+
+def _with_parameters(transform: nn.Module) -> nn.Module:
+    """Return a scaling of chemprop with its constants as parameters, or another module as it is."""
+    is_scaling = type(transform).__name__ in ("ScaleTransform", "UnscaleTransform")
+    return Scaling(transform) if is_scaling else transform
+
+
 class ChempropNetwork(nn.Module):
     """Message passing, aggregation and head of a chemprop network, with the weights that it has.
 
@@ -56,7 +84,9 @@ class ChempropNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.message_passing, self.agg, self.bn = message_passing, agg, bn
-        self.ffn, self.output_transform, self.X_d_transform = ffn, output_transform, X_d_transform
+        self.ffn = ffn
+        self.output_transform = _with_parameters(output_transform)
+        self.X_d_transform = _with_parameters(X_d_transform)
         self.head, self.num_classes = head, num_classes
 
     @classmethod
