@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO_READY := .venv/.demo-ready
 READY := .venv/.ready
+TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
@@ -43,6 +44,10 @@ $(READY): $(DEMO_READY)
 	$(PIP) -e ".[images,train,test]"
 	@touch $(READY)
 
+$(TYPES_READY): $(READY)
+	$(PIP) -e ".[types]"
+	@touch $(TYPES_READY)
+
 demo: $(DEMO_READY)
 	$(BIN)/graphxai demo --out demo
 
@@ -61,7 +66,7 @@ test-pages: $(READY)
 
 # These build and install the package, type the guides into a copy of it, and check the types of a
 # user's script. Nothing that the package computes is tested here.
-test-install: $(READY)
+test-install: $(TYPES_READY)
 	$(TESTS) tests/install
 
 # Lines and branches, also those that the tests' own processes run; htmlcov/ shows them in the code.

@@ -5,12 +5,13 @@ They do their work through `explanation.compute`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast, overload
+from typing import Any, SupportsIndex, TypeAlias, cast, overload
 
 import torch
 
 from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import as_list, row_index
+from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.names import MethodName
@@ -34,10 +35,14 @@ from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
-from graphxai.models.graphormer import ModelName, pretrained_names
+from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.interrupts import results_kept
 
+# A target by name, a class by number, or a pair of these, see `Target`.
+KnownTarget: TypeAlias = (
+    TargetName | str | SupportsIndex | Target | tuple[Any, Any] | list[Any] | None
+)
 COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
 
 
@@ -91,7 +96,7 @@ def explain(
     inputs: str,
     method: KnownMethod = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
     on_error: OnError = "warn",
     progress: bool | None = None,
@@ -105,7 +110,7 @@ def explain(
     inputs: list[Any] | tuple[Any, ...],
     method: KnownMethod = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
     node: Any = None,
     pair: Any = None,
@@ -121,7 +126,7 @@ def explain(
     inputs: Any,
     method: KnownMethod = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
     node: Any = None,
     pair: Any = None,
@@ -137,7 +142,7 @@ def explain(
     inputs: Any,
     method: KnownMethod = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
     node: Any = None,
     pair: Any = None,
@@ -313,7 +318,7 @@ def pairs(
     inputs: Any,
     method: Method = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     num_layers: int | None = None,
     node: Any = None,
     pair: Any = None,
@@ -363,7 +368,7 @@ def compare(
     value: Any,
     methods: Sequence[Method] = COMPARED,
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     node: Any = None,
     pair: Any = None,
     columns: int = 3,

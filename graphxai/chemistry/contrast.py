@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import explain, load
+from graphxai.api import KnownTarget, explain, load
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -223,7 +223,7 @@ def contrast(
     b: Any,
     method: Method = "lrp",
     *,
-    target: Any = None,
+    target: KnownTarget = None,
     timeout: float = 10.0,
     **options: Any,
 ) -> Contrast:

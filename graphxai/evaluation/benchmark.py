@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from graphxai.adapters.chosen import chosen_nodes
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
-from graphxai.api import load
+from graphxai.api import KnownTarget, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.target import Target
@@ -48,7 +48,7 @@ def evaluate(
     methods: Sequence[Method] | str = ("lrp", "gradient_input"),
     *,
     labels: Labels | None = None,
-    target: Any = None,
+    target: KnownTarget = None,
     node: Any = None,
     pair: Any = None,
     metrics: str | Sequence[str] = ("auac", "au_mse", "srg"),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the list of public names
     from .mean_node import measure_mean_node as measure_mean_node
     from .model import Graphormer as Graphormer
     from .names import ModelName as ModelName
+    from .names import TargetName as TargetName
     from .nodes import NodeGraphormer as NodeGraphormer
     from .nodes import graphormer as graphormer
 

@@ -1,8 +1,8 @@
-"""The names of the bundled models as a type, which editors complete."""
+"""The names of the bundled models and of their targets as types, which editors complete."""
 
 from typing import Literal
 
-__all__ = ["ModelName"]
+__all__ = ["ModelName", "TargetName"]
 
 # A test compares these with the folders of the models.
 ModelName = Literal[
@@ -14,4 +14,62 @@ ModelName = Literal[
     "molecules",
     "solubility",
     "tox21",
+]
+
+# The classes and tasks of these models. A test compares these with the models.
+TargetName = Literal[
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "7",
+    "8",
+    "9",
+    "BACE-1 inhibition",
+    "Bertz complexity",
+    "HIV inhibition",
+    "Hall-Kier alpha",
+    "Labute surface area",
+    "NR-AR",
+    "NR-AR-LBD",
+    "NR-AhR",
+    "NR-Aromatase",
+    "NR-ER",
+    "NR-ER-LBD",
+    "NR-PPAR-gamma",
+    "QED",
+    "SR-ARE",
+    "SR-ATAD5",
+    "SR-HSE",
+    "SR-MMP",
+    "SR-p53",
+    "active",
+    "amide bonds",
+    "aromatic rings",
+    "blood-brain barrier",
+    "digit",
+    "formal charge",
+    "heteroatoms",
+    "hydrogen-bond acceptors",
+    "hydrogen-bond donors",
+    "inactive",
+    "kappa 2",
+    "kappa 3",
+    "log D at pH 7.4",
+    "logP (Crippen)",
+    "molar refractivity",
+    "molecular weight",
+    "non-penetrant",
+    "pIC50",
+    "penetrant",
+    "polar surface area",
+    "rings",
+    "rotatable bonds",
+    "solubility",
+    "sp3 fraction of carbons",
+    "spiro atoms",
+    "stereocentres",
 ]

@@ -12,7 +12,7 @@ import pytest
 
 import graphxai as gx
 from graphxai.explainers.names import MethodName
-from graphxai.models.graphormer import ModelName
+from graphxai.models.graphormer import ModelName, TargetName
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +29,8 @@ several = gx.explain("bace", ["CCO", "CCN"])
 several.grid(columns=2).save("all.svg")
 several.svg()  # wrong
 gx.explain("bace", ["CCO"], on_error="ignore")  # wrong
+gx.explain("bace", "CCO", target=("active", "inactive"))
+gx.explain("bace", "CCO", target={"active"})  # wrong
 print(gx.predict("bace", "CCO")["pIC50"].interval)
 print(gx.predict("bace", "CCO")["pIC50"].intervall)  # wrong
 table = gx.predict("bace", ["CCO"]).to_frame()
@@ -73,3 +75,6 @@ def test_pyright_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
 def test_the_names_that_editors_complete_are_those_there_are():
     assert sorted(get_args(MethodName)) == sorted([*gx.methods(), "best"])
     assert list(get_args(ModelName)) == sorted(gx.pretrained_models())
+    tasks = [task for name in gx.pretrained_models() for task in gx.load(name).config.tasks]
+    targets = {name for task in tasks for name in (task.name, *task.classes)}
+    assert list(get_args(TargetName)) == sorted(targets)
