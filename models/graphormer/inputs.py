@@ -59,7 +59,9 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
     from graphxai.datasets.molecules import molecule_graphs
 
     molecules = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
-    graphs = molecule_graphs(molecules.values(), **reading_of(config))
+    graphs = list(molecule_graphs(molecules.values(), **reading_of(config)))
+    readable = [graph for graph in graphs if isinstance(graph, Graph)]
+    StructureEncoding.from_config(config).add_environments(readable)
     return dict(zip(molecules, graphs, strict=True))
 
 

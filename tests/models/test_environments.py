@@ -57,6 +57,17 @@ def test_atoms_share_a_row_exactly_if_their_environments_are_equal(model):
     assert np.mean([len(arounds) for arounds in seen.values()]) < 1.1  # few share one by chance
 
 
+def test_molecules_encoded_together_have_the_environments_that_each_has_alone(model):
+    smiles = [DRUGS[0], "C1CC", "C", *DRUGS[1:], "[Na+].[Cl-]"]
+    together = list(model.prepare_group(smiles))
+    assert isinstance(together[1], ValueError)
+    for text, item in zip(smiles, together, strict=True):
+        if text != "C1CC":
+            alone = encoded(text, model)
+            assert item.graph.environments.equal(alone.environments)
+            assert item.graph.environment_settings == alone.environment_settings
+
+
 def test_a_token_is_the_sum_of_its_features_and_a_prediction_does_not_depend_on_the_order(model):
     mol = Chem.MolFromSmiles(DRUGS[0])
     order = np.random.default_rng(0).permutation(mol.GetNumAtoms()).tolist()
