@@ -47,7 +47,8 @@ def test_no_score_is_cut(name, width, monkeypatch, capsys):
 
 def test_intervals_are_left_out_only_where_they_do_not_fit(monkeypatch, capsys):
     ((title, header, rows),) = tables_of("hiv")
+    beginning, *_ = rows[0][1].split(" to")  # a score and the lower end of its interval
     for width, fits in ((60, False), (80, True), (200, True)):
         monkeypatch.setenv("COLUMNS", str(width))
         assert print_scores(title, header, rows) is fits
-        assert ("0.808 (0.758" in capsys.readouterr().out) is fits
+        assert (beginning in capsys.readouterr().out) is fits
