@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Interrupted", "interrupts_are_deferred", "interrupts_deferred", "results_kept"]
+__all__ = [
+    "Interrupted",
+    "interrupt_if_deferred",
+    "interrupts_are_deferred",
+    "interrupts_deferred",
+    "results_kept",
+]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -39,6 +45,7 @@ def results_kept(collect: Callable[[Any], Any]) -> Iterator[None]:
 class _Collector:
     """A handler that keeps the signals of a block until its end."""
 
+    handler: Callable[..., Any]
     arrived: list[tuple[int, Any]] = field(default_factory=list)
 
     def __call__(self, number: int, frame: Any) -> None:
@@ -48,6 +55,16 @@ class _Collector:
 def interrupts_are_deferred() -> bool:
     """Return whether Ctrl-C has to wait for the end of a block already."""
     return isinstance(signal.getsignal(signal.SIGINT), _Collector)
+
+
+def interrupt_if_deferred() -> None:
+    """Let a Ctrl-C that waits for the end of a block take effect now, where nothing would break."""
+    collector = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and isinstance(collector, _Collector) and collector.arrived:
+        first, *_ = collector.arrived
+        collector.arrived.clear()
+        collector.handler(*first)
 
 
 @contextmanager
@@ -65,7 +82,7 @@ def interrupts_deferred(wait: float = 0.0) -> Iterator[None]:
     if not is_main or not callable(handler) or interrupts_are_deferred():
         yield
         return
-    collector = _Collector()
+    collector = _Collector(handler)
     signal.signal(signal.SIGINT, collector)
     try:
         yield

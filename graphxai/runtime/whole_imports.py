@@ -9,6 +9,8 @@ press Ctrl-C.
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from importlib.machinery import (
     ExtensionFileLoader,
     ModuleSpec,
@@ -18,7 +20,11 @@ from importlib.machinery import (
 from types import ModuleType
 from typing import Any
 
-from graphxai.runtime.interrupts import interrupts_are_deferred, interrupts_deferred
+from graphxai.runtime.interrupts import (
+    interrupt_if_deferred,
+    interrupts_are_deferred,
+    interrupts_deferred,
+)
 
 __all__ = ["LIBRARIES", "import_in_one_piece", "is_interactive"]
 
@@ -55,6 +61,9 @@ LIBRARIES = {
 }
 """The packages that are imported in one piece: ours, and those that it uses."""
 
+OURS = "graphxai"
+# What a library imports, in parts that are loaded before it, so that an interrupt waits less.
+PARTS = {"torch_geometric": ("aiohttp", "pandas", "sympy", "torch._dynamo")}
 _SETTLED = 0.05  # seconds in which Python has put a loaded module in its place
 _LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
 
@@ -73,28 +82,46 @@ def import_in_one_piece() -> None:
 class _WholeImports:
     """A finder of modules, which leaves finding to the others and changes how they are loaded."""
 
+    def __init__(self) -> None:
+        self._in_library = False  # whether another library than ours is being loaded
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is, with a loader that no interrupt stops."""
-        if name.partition(".")[0] not in LIBRARIES or interrupts_are_deferred():
+        """Return where a module is, with a loader that no interrupt stops.
+
+        Our modules import libraries in their first lines, before they do anything, and are loaded
+        again after an interrupt. So one that came meanwhile takes effect before the next library.
+        """
+        library = name.partition(".")[0]
+        if interrupts_are_deferred():
+            if library == OURS or self._in_library:
+                return None
+            for part in PARTS.get(name, ()):
+                with suppress(ImportError):
+                    import_module(part)
+            interrupt_if_deferred()
+        elif library not in LIBRARIES:
             return None
         others = (each for each in sys.meta_path if each is not self and hasattr(each, "find_spec"))
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and isinstance(spec.loader, _LOADERS):
-            _let_interrupts_wait(spec.loader)
+            self._let_interrupts_wait(spec.loader, library)
         return spec
 
+    def _let_interrupts_wait(self, loader: Any, library: str) -> None:
+        """Let the next module that a loader executes be executed whole."""
+        execute = loader.exec_module
 
-def _let_interrupts_wait(loader: Any) -> None:
-    """Let the next module that a loader executes be executed whole."""
-    execute = loader.exec_module
+        def execute_whole(module: ModuleType) -> None:
+            loader.exec_module = execute
+            # raised in here, the interrupt would make Python forget the module
+            with interrupts_deferred(wait=_SETTLED):
+                self._in_library = library != OURS
+                try:
+                    execute(module)
+                finally:
+                    self._in_library = False
 
-    def execute_whole(module: ModuleType) -> None:
-        loader.exec_module = execute
-        # raised in here, the interrupt would make Python forget the module
-        with interrupts_deferred(wait=_SETTLED):
-            execute(module)
-
-    loader.exec_module = execute_whole
+        loader.exec_module = execute_whole

@@ -73,6 +73,37 @@ def test_a_library_that_a_function_imports_is_loaded_in_one_piece(tmp_path, monk
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_interrupt_of_our_import_takes_effect_before_the_next_library(tmp_path, monkeypatch):
+    """A function may need several large libraries, and nobody waits for all of them."""
+    ours = tmp_path / "our_package"
+    ours.mkdir()
+    (ours / "__init__.py").write_text(
+        "from graphxai.runtime.lazy import lazily\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from .part import value as value\n"
+        "__getattr__, __dir__, __all__ = lazily(__name__, __file__)\n"
+    )
+    (ours / "part.py").write_text("import first_library, second_library\nvalue = 1\n")
+    (tmp_path / "first_library.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport its_own_library\n"
+    )
+    for name in ("its_own_library", "second_library"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(whole_imports, "OURS", "our_package")
+    whole_imports.import_in_one_piece()
+    import our_package
+
+    with pytest.raises(KeyboardInterrupt):
+        our_package.value  # noqa: B018
+    assert "its_own_library" in sys.modules
+    assert "second_library" not in sys.modules
+    assert our_package.value == 1
+    for name in ("our_package", "our_package.part", "first_library", "second_library"):
+        del sys.modules[name]
+
+
 def test_other_threads_are_left_alone():
     handlers = []
 
