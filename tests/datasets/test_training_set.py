@@ -30,7 +30,10 @@ def test_a_training_set_is_shown_in_one_line():
 def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkeypatch):
     """To read thousands of them takes longer than to explain a molecule."""
     folder = save_checkpoint(random_graphormer(), tmp_path / "model")
-    compounds = ["not a molecule", *("O=S" + "C" * count for count in range(40, 60))]
+    compounds = [
+        "no structure that another test reads",
+        *("O=S" + "C" * count for count in range(40, 60)),
+    ]
     (folder / "training.csv").write_text("\n".join(["smiles", *compounds]))
     read, parse = [], Chem.MolFromSmiles
     monkeypatch.setattr(Chem, "MolFromSmiles", lambda *args: read.append(args[0]) or parse(*args))
