@@ -51,13 +51,15 @@ $(TYPES_READY): $(READY)
 demo: $(DEMO_READY)
 	$(BIN)/graphxai demo --out demo
 
-# One process a core, each with one thread; with worksteal, tests of a file mostly stay together,
+# One process more than there are cores, at most four, each with one thread: some tests wait for a
+# program that they started, and another one runs meanwhile. With worksteal, tests of a file mostly stay together,
 # so that what they share is made once. Compiled files are kept even where the environment says
 # otherwise: hundreds of processes are started, and each would compile the library anew. Threads,
 # where a test asks for several, sleep while they wait: every core is taken, so that one that waits
 # busily keeps the other from working.
+PROCESSES := $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
-TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
 

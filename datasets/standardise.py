@@ -267,6 +267,9 @@ def _canonical_tautomer(mol: Chem.Mol) -> tuple[Chem.Mol, str]:
         return mol, f"tautomer as drawn, for more than {MAX_TAUTOMER_ATOMS} atoms"
     tried = tautomers().Enumerate(mol)
     tautomer = tautomers().PickCanonical(tried)
+    for bond in tautomer.GetBonds():  # it marks what it takes the configuration of
+        if bond.GetStereo() == Chem.BondStereo.STEREOANY:
+            bond.SetStereo(Chem.BondStereo.STEREONONE)
     is_same = Chem.MolToSmiles(tautomer) == Chem.MolToSmiles(mol)
     if tried.status != rdMolStandardize.TautomerEnumeratorStatus.Completed:
         return mol if is_same else tautomer, "not all tautomers tried"
