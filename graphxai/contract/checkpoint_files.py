@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
@@ -17,11 +17,20 @@ from graphxai.runtime.reading import regular_file, small_file
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 
 from .checkpoint_error import CheckpointError
+from .intervals import Conformal, from_json
+from .tasks import TaskSet
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFORMAL = "conformal.json"
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a folder. The folder `model` of a run has the name of the run."""
+    path = folder.resolve()
+    return path.parent.name or path.name if path.name == "model" else path.name
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -86,6 +95,29 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
         return load_tensors(raw), hashlib.sha256(raw).hexdigest()
     except (SafetensorError, *INVALID) as error:
         raise corrupt(path, error) from error
+
+
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of all tensors from the header of `model.safetensors`."""
+    path = weights_in(folder)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, *INVALID, OSError) as error:
+        raise corrupt(path, error) from error
+
+
+def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
+    """Read the scores that were measured with the weights of this SHA-256, if there are any."""
+    path = folder / CONFORMAL
+    if not path.exists():
+        return {}
+    content = read_object(path)
+    try:
+        scores = from_json(content.get("tasks"), config)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
+    return scores if content.get("sha256") == digest else {}
 
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +19,8 @@ from graphxai.rules.conservative import rules_suspended
 from graphxai.runtime.randomness import one_draw
 
 from .tasks import TaskSet
+
+TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,30 @@ class Origin:
     sha256: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+
+
+class HasOrigin(Protocol):
+    """Anything that was loaded from a checkpoint."""
+
+    origin: Origin
+
+
+Stored = TypeVar("Stored", bound=HasOrigin)
+
+
+def only_starts(model: Stored) -> bool:
+    """Return whether a model has only weights to start training from."""
+    return bool(model.origin.metadata.get("summary") == TO_START)
+
+
+def require_purpose(model: Stored) -> Stored:
+    """Return the model, or raise a ValueError if it has only weights to start training from."""
+    if only_starts(model):
+        raise ValueError(
+            f"{model.origin.name!r} has only weights to start training from: choose a model with a"
+            " task (see `graphxai models`), or train one with `graphxai train`."
+        )
+    return model
 
 
 class NoAttentionError(ValueError):

@@ -137,8 +137,7 @@ class Tape:
             are numbers in its code, inputs beside the nodes' features, and signals cut off from the
             gradient.
         operations: every LayerNorm and activation that no rule makes conservative, without its
-            bias, and every softmax with a custom rule. What another softmax loses follows from
-            `attention`.
+            bias, and every softmax with a custom rule; `attention` tells what others lose.
     """
 
     all_queries: bool = False
@@ -156,9 +155,7 @@ class Tape:
 
     def __repr__(self) -> str:
         """Return how much was recorded, without the values."""
-        names = ("attention", "hidden", "biases", "operations")
-        counts = (f"{len(getattr(self, name))} {name}" for name in names)
-        return f"Tape({', '.join(counts)})"
+        return f"Tape({len(self.attention)} attention, {len(self.operations)} operations)"
 
 
 _rules: Blocks[Rules] = Blocks("graphxai_rules", Rules())

@@ -6,7 +6,7 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 import json
 import math
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,20 +17,23 @@ from graphxai.contract.checkpoint_error import CheckpointError as CheckpointErro
 from graphxai.contract.checkpoint_files import (
     CARD,
     CONFIG,
+    CONFORMAL,
     INVALID,
     WEIGHTS,
     as_numbers,
-    corrupt,
+    name_of,
     read_config,
-    read_object,
+    read_conformal,
+    read_shapes,
     read_weights,
     require_shapes,
     weights_digest,
-    weights_in,
 )
-from graphxai.contract.intervals import Conformal, from_json, to_json
+from graphxai.contract.intervals import Conformal, to_json
+from graphxai.contract.model import TO_START as TO_START
 from graphxai.contract.model import Origin
-from graphxai.contract.tasks import TaskSet
+from graphxai.contract.model import only_starts as only_starts
+from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.runtime.suggestions import did_you_mean
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
@@ -42,19 +45,8 @@ from .nodes import graphormer
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
 MEAN_NODE = "mean_node.safetensors"
-CONFORMAL = "conformal.json"
-TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 PRETRAINED = Path(__file__).parent / "pretrained"
 SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
-
-
-class HasOrigin(Protocol):
-    """Anything that was loaded from a checkpoint."""
-
-    origin: Origin
-
-
-Stored = TypeVar("Stored", bound=HasOrigin)
 
 
 def save_checkpoint(
@@ -138,19 +130,6 @@ def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> P
     return write_whole(path, json.dumps(content) + "\n")
 
 
-def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conformal]:
-    """Read the scores that were measured with the weights of this SHA-256, if there are any."""
-    path = folder / CONFORMAL
-    if not path.exists():
-        return {}
-    content = read_object(path)
-    try:
-        scores = from_json(content.get("tasks"), config)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
-    return scores if content.get("sha256") == digest else {}
-
-
 def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:
     """Read the mean node (F, D) that was measured with the weights of this SHA-256, if any."""
     path = folder / MEAN_NODE
@@ -172,26 +151,10 @@ def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | No
     return mean.to(model.node_embedding.in_degree) if measured_on == digest else None
 
 
-def name_of(folder: Path) -> str:
-    """Return the name of a folder. The folder `model` of a run has the name of the run."""
-    path = folder.resolve()
-    return path.parent.name or path.name if path.name == "model" else path.name
-
-
 def is_published(folder: Path) -> bool:
     """Return whether `config.json` belongs to a published Graphormer (Hugging Face or v1.0)."""
     content = read_config(folder)
     return content.get("model_type") == "graphormer" or "n_layers" in content
-
-
-def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of all tensors from the header of `model.safetensors`."""
-    path = weights_in(folder)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, *INVALID, OSError) as error:
-        raise corrupt(path, error) from error
 
 
 def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
@@ -259,21 +222,6 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     model.load_state_dict(
         {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
     )
-
-
-def only_starts(model: Stored) -> bool:
-    """Return whether a model has only weights to start training from."""
-    return bool(model.origin.metadata.get("summary") == TO_START)
-
-
-def require_purpose(model: Stored) -> Stored:
-    """Return the model, or raise a ValueError if it has only weights to start training from."""
-    if only_starts(model):
-        raise ValueError(
-            f"{model.origin.name!r} has only weights to start training from: choose a model with a"
-            " task (see `graphxai models`), or train one with `graphxai train`."
-        )
-    return model
 
 
 def pretrained_names() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from graphxai.contract.checkpoint_files import (
     INVALID,
     WEIGHTS,
     as_numbers,
+    name_of,
     read_config,
     read_weights,
 )
@@ -27,7 +28,7 @@ from graphxai.contract.model import Origin
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 
-from .checkpoint import CheckpointError, fill, name_of, outlined, shapes_of, with_memory
+from .checkpoint import CheckpointError, fill, outlined, shapes_of, with_memory
 from .config import GraphormerConfig
 from .model import Graphormer
 

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.checkpoint_files import CARD, CONFIG, read_config, weights_digest
+from graphxai.contract.checkpoint_files import (
+    CARD,
+    CONFIG,
+    name_of,
+    read_config,
+    read_conformal,
+    weights_digest,
+)
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin
@@ -24,8 +31,6 @@ from .checkpoint import (
     ENSEMBLE,
     CheckpointError,
     load_checkpoint,
-    name_of,
-    read_conformal,
     save_checkpoint,
     save_conformal,
 )
