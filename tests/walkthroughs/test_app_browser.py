@@ -272,6 +272,8 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
     page.wait(f"{SHOWN} === 'CC(N)=O'")
     drop(page, {"items": [], "files": [str(table)], "dragOperationsMask": 1})
     page.wait("byId('table-name').textContent.startsWith('two.csv')")
+    page.wait("byId('rows').innerText.includes('ethanol')")
+    page.wait("byId('rows').innerText.includes('%')")  # which moves what is beside it
     page.click("#rows tr:first-child button")
     page.wait(f"{SHOWN} === 'CCO'")
     text = {"mimeType": "text/plain", "data": "CCCN"}
