@@ -162,10 +162,11 @@ def sdf_record(
         try:
             _write(writer, mol)
         except RuntimeError as error:  # such as a charged dummy atom
-            reason = " ".join(str(error).split())[:100]
+            said = [line.strip() for line in str(error).splitlines()]
+            reason = next((line for line in said if line and "Violation" not in line), "")[:100]
             raise ValueError(
-                f"{Chem.MolToSmiles(mol)} cannot be written as an SD record ({reason}): write .smi"
-                " or .json instead."
+                f"{Chem.MolToSmiles(mol)} cannot be written as an SD record"
+                f"{f' ({reason})' if reason else ''}: write .smi or .json instead."
             ) from error
         finally:
             writer.close()
