@@ -37,7 +37,7 @@ $(DEMO_READY): pyproject.toml constraints.txt
 	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi > /dev/null \
 	    && $(PYTHON) -c '$(REACHABLE)' 2> /dev/null; \
 	  then $(PIP) --index-url $(CPU_BUILDS) torch || echo "taking PyTorch from PyPI instead"; fi
-	$(PIP) -e ".[images]"
+	$(PIP) -e ".[images,app]"
 	@touch $(DEMO_READY)
 
 $(READY): $(DEMO_READY)

@@ -22,7 +22,7 @@ from .superpixels import SuperpixelError
 try:
     from PIL import Image, UnidentifiedImageError
 except ImportError:
-    raise ImportError("pictures need Pillow: pip install 'graphxai[images]'.") from None
+    raise ImportError("pictures need Pillow: pip install '.[images]'.") from None
 
 Split = Literal["train", "test"]
 SIDE = 28

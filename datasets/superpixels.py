@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 try:
     from skimage.segmentation import slic
 except ImportError:
-    raise ImportError("pictures need scikit-image: pip install 'graphxai[images]'.") from None
+    raise ImportError("pictures need scikit-image: pip install '.[images]'.") from None
 
 SEGMENTS = 75
 INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit

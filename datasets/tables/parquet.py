@@ -55,7 +55,7 @@ def _opened(path: Path) -> Iterator[Any]:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ImportError(
-            f'{path}: Parquet needs pyarrow: pip install "graphxai[parquet]", or save it as CSV.'
+            f'{path}: Parquet needs pyarrow: pip install ".[parquet]", or save it as CSV.'
         ) from error
     with opened(path) as content:
         try:

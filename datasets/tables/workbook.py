@@ -95,7 +95,7 @@ def _opened(path: Path) -> Iterator[Any]:
         from openpyxl import load_workbook
     except ImportError as error:
         raise ImportError(
-            f'{path}: Excel workbooks need openpyxl: pip install "graphxai[excel]", or save the'
+            f'{path}: Excel workbooks need openpyxl: pip install ".[excel]", or save the'
             " sheet as CSV."
         ) from error
     with opened(path) as file:

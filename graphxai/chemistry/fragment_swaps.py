@@ -109,7 +109,7 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
         import selfies
     except ImportError:
         raise ImportError(
-            "changes of SELFIES need the package selfies: pip install 'graphxai[counterfactuals]'."
+            "changes of SELFIES need the package selfies: pip install '.[counterfactuals]'."
         ) from None
     try:
         symbols = list(selfies.split_selfies(selfies.encoder(Chem.MolToSmiles(mol))))

@@ -25,7 +25,7 @@ def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = [*_molecules(folder, log), *_every_model(folder, log)]
     if find_spec("skimage") is None:
-        log("no digits: they need the extra images (pip install 'graphxai[images]')")
+        log("no digits: they need the extra images (pip install '.[images]')")
         return written
     return [*written, *_digits(folder, log)]
 

@@ -111,7 +111,7 @@ def explain(
         typer.Option(
             help="What explains a table: 'ray' uses all cores of a machine or a cluster, and writes"
             " Parquet shards and a manifest, with intervals at 0.9 and without pictures"
-            " (`pip install 'graphxai[scale]'`)."
+            " (`pip install '.[scale]'`)."
         ),
         applies_to("table", "ray"),
     ] = Engine.local,

@@ -74,4 +74,6 @@ def report(
             check_level(context, each, settings.level)
         loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, out, method, settings=settings)
+    if path.left_out:
+        echo(f"{path.left_out} left out, with reasons in the report", err=True)
     echo(f"written: {path}")

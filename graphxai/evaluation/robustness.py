@@ -41,12 +41,16 @@ class Robustness:
 
     def sentence(self, operator: str) -> str:
         """Say whether rankings of methods under an operator can be trusted."""
-        kept = f"{100 * min(max(self.kept, 0.0), 1.0):.0f} % of its {self.measure} above chance"
+        left = (
+            f"Without half of the nodes (`{operator}`) the {self.measure} is"
+            f" {self.values[2]:.2f} instead of {self.values[0]:.2f}; always the same answer has"
+            f" {self.chance:.2f}."
+        )
         if self.kept >= ENOUGH:
-            return f"Without half of the nodes (`{operator}`) the model keeps {kept}."
+            return left
         return (
-            f"Rankings under `{operator}` cannot be trusted: without half of the nodes the model"
-            f" keeps {kept}, so curves show how methods fare on graphs that it cannot read."
+            f"{left} So rankings under `{operator}` cannot be trusted: curves show how methods fare"
+            " on graphs that the model cannot read."
         )
 
 

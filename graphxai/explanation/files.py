@@ -66,7 +66,7 @@ def require_pyarrow(path: Path) -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f'{path}: Parquet needs pyarrow: pip install "graphxai[parquet]", or write .csv.'
+            f'{path}: Parquet needs pyarrow: pip install ".[parquet]", or write .csv.'
         ) from error
 
 

@@ -104,7 +104,8 @@ def require_lightning() -> None:
         importlib.import_module("lightning.pytorch")
     except ImportError as error:
         raise ImportError(
-            "training needs Lightning: install it with `pip install 'graphxai[train]'`."
+            "training needs Lightning: in your copy of the repository, run `pip install"
+            " -c constraints.txt '.[train]'`."
         ) from error
 
 

@@ -228,7 +228,7 @@ def _ray() -> Any:
         import ray.data  # importing takes a second
     except ImportError as error:
         raise ImportError(
-            "Ray is not installed: install it with `pip install 'graphxai[scale]'`."
+            "Ray is not installed: install it with `pip install '.[scale]'`."
         ) from error
     return ray
 

@@ -16,7 +16,7 @@ _ZOOM = 4.0  # pixels per SVG pixel on a page without vector drawing
 def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
     """Return a PDF with one page per picture, where an SVG pixel is a point.
 
-    The drawings stay vectors if fpdf2 is installed (`pip install "graphxai[pdf]"`). Without it, or
+    The drawings stay vectors if fpdf2 is installed (`pip install ".[pdf]"`). Without it, or
     if any picture has characters that its font lacks, pages are images with four pixels per point.
 
     Args:

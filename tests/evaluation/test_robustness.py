@@ -46,7 +46,8 @@ def test_a_regression_that_counts_keeps_what_its_r2_says():
 def test_a_model_that_bears_it_is_said_to():
     of = Robustness("accuracy", (0.9, 0.88, 0.8, 0.6), 0.5, 20)
     assert of.sentence("mask") == (
-        "Without half of the nodes (`mask`) the model keeps 75 % of its accuracy above chance."
+        "Without half of the nodes (`mask`) the accuracy is 0.80 instead of 0.90; always the same"
+        " answer has 0.50."
     )
 
 

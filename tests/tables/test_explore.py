@@ -133,7 +133,7 @@ def test_the_script_loads_nothing_and_is_that_of_the_app(view):
 def test_without_anywidget_the_extra_is_named(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "graphxai.tables.app.widget", raising=False)
-    with pytest.raises(ImportError, match=r"graphxai\[notebook\]"):
+    with pytest.raises(ImportError, match=r"\.\[notebook\]"):
         gx.explore(model, AMIDE)
 
 

