@@ -64,7 +64,8 @@ def test_mypy_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
 
 
 def test_pyright_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
-    checker = shutil.which("basedpyright") or shutil.which("pyright")
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    checker = shutil.which("basedpyright", path=places) or shutil.which("pyright", path=places)
     if checker is None:
         pytest.skip("neither basedpyright nor pyright is installed")
     settings = {"typeCheckingMode": "basic", "extraPaths": [str(ROOT)]}
