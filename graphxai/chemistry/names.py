@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .condensed import condensed_formula
 from .name_tables import RINGS, SUBSTITUENTS
+from .single_rings import single_ring_name
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -81,8 +82,8 @@ def described(smiles: str) -> str:
 
 
 def _ring_in_words(mol: "Mol", atoms: tuple[int, ...]) -> str:
-    """Return the name of a ring system, or its size."""
-    name = ring_name(mol, atoms) or _by_size(mol, atoms)
+    """Return the name of a ring system, or its size if it has no short one."""
+    name = ring_name(mol, atoms) or single_ring_name(mol, atoms) or _by_size(mol, atoms)
     return name + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")
 
 
