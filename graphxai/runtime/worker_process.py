@@ -60,6 +60,8 @@ class _ProcessEndedError(Exception):
 class WorkerProcess:
     """A process that calls one function. A new one takes its place when it dies."""
 
+    pipe: Connection  # this end of it, while a process is running
+
     def __init__(self, function: bytes) -> None:
         self.function = function
         self.process: BaseProcess | None = None
@@ -108,8 +110,10 @@ class WorkerProcess:
     def _call(self, piece: Sequence[Any]) -> Answer:
         """Return the answer of the process, or raise _ProcessEndedError if it ends before."""
         message = as_bytes(piece)
-        process, pipe = self._running()
+        process, pipe, is_new = self._running()
         try:
+            if is_new:
+                pipe.send_bytes(self.function)
             pipe.send_bytes(message)
             received = pipe.recv_bytes()
         except (EOFError, OSError):  # the other end of the pipe is closed
@@ -120,22 +124,26 @@ class WorkerProcess:
         answer: Answer = pickle.loads(received)
         return answer
 
-    def _running(self) -> tuple[BaseProcess, Connection]:
-        """Return the process and this end of its pipe. Start a process if none is running."""
+    def _running(self) -> tuple[BaseProcess, Connection, bool]:
+        """Return the process, this end of its pipe, and whether the process was started here.
+
+        It starts without its function, which may hold megabytes of a model. If this process were
+        stopped while Python hands so much to a new one, that one would find half a pickle and
+        print a traceback.
+        """
         with self.changing:
             if self.ended:
                 raise RuntimeError("the processes have ended.")
-            if self.process is None:
-                context = _context()
-                self.pipe, other_end = context.Pipe()
-                process = context.Process(
-                    target=_serve, args=(other_end, self.function), daemon=True
-                )
-                with _main_module_hidden():
-                    process.start()
-                other_end.close()  # otherwise nobody would notice when the process ends
-                self.process = process
-            return self.process, self.pipe
+            if self.process is not None:
+                return self.process, self.pipe, False
+            context = _context()
+            self.pipe, other_end = context.Pipe()
+            process = context.Process(target=_serve, args=(other_end,), daemon=True)
+            with _main_module_hidden():
+                process.start()
+            other_end.close()  # otherwise nobody would notice when the process ends
+            self.process = process
+            return process, self.pipe, True
 
 
 def _context() -> Any:
@@ -170,15 +178,19 @@ def _how_it_ended(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _serve(pipe: Connection, function: bytes) -> None:
-    """Answer messages until the pipe is closed. A process does nothing else."""
-    # Ctrl-C reaches every process of a terminal. The parent ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _serve(pipe: Connection) -> None:
+    """Receive a function, and answer messages by calling it until the pipe is closed."""
+    # Ctrl-C reaches every process of a terminal, and a scheduler's SIGTERM every process of a job.
+    # The parent ends this one.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it if the function imports torch
+    function: bytes | None = None
     call: Callable[[Any], Any] | None = None
     while True:
         try:
+            function = function or pipe.recv_bytes()
             message = pipe.recv_bytes()
         except (EOFError, OSError):
             return

@@ -198,6 +198,36 @@ def test_no_process_outlives_the_one_that_started_it(how):
     assert not running(pids)
 
 
+STOPPED_WHILE_STARTING = """
+import multiprocessing, os, threading
+from functools import partial
+from toiling import doubled
+from graphxai.runtime.workers import in_workers
+
+multiprocessing.set_forkserver_preload(["slow_library"])
+megabytes = partial(doubled, weights=bytes(4_000_000))
+work = in_workers(megabytes, [[1], [2]], 2)
+threading.Thread(target=next, args=(work,), daemon=True).start()
+threading.Event().wait(1.0)
+os._exit(3)
+"""
+
+
+@posix
+def test_a_process_of_a_run_that_stopped_before_it_started_ends_without_a_word(tmp_path):
+    (tmp_path / "slow_library.py").write_text("import time; time.sleep(2.0)")
+    root = Path(graphxai.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(root / "tests" / "helpers"), str(tmp_path)])
+    run = subprocess.run(  # waits for the last process that holds the other end of stderr
+        [sys.executable, "-c", STOPPED_WHILE_STARTING],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (run.returncode, run.stderr) == (3, "")
+
+
 def running(pids):
     running_processes = []
     for pid in pids:
