@@ -3,23 +3,29 @@
     python benchmarks/shapley_gates.py --graphs 20 --orders 512
 
 The error of an estimate is |estimate - reference| / |reference| for each graph, and its coverage is
-the share of nodes whose reference lies within 1.96 standard errors. Prints tables for the bundled
-models of BACE-1 (test molecules of the bundled assay table) and of digits.
+the share of nodes whose reference lies within 1.96 standard errors. Prints a table for each model:
+the bundled models of BACE-1 (molecules of the example table) and of digits, and with `--gps FOLDER`
+the GPS models that `benchmarks/hybrids.py train` put there (validation graphs of each).
 """
 
 import argparse
 import csv
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import graphxai as gx
+from gps import load_gps
 from graphxai.contract.batching import collated
+from graphxai.datasets.mnist import load_mnist
+from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.samples import digit_paths
 from graphxai.explainers import get_explainer
 
 ASSAY = Path(__file__).resolve().parents[1] / "datasets" / "examples" / "assay.csv"
+MODELS = ["bace", "mnist-superpixels", "gps-bace", "gps-mnist"]
 ESTIMATES = {
     "4 orders": {"permutations": 4},
     "8 orders": {"permutations": 8},
@@ -40,23 +46,39 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=20)
     parser.add_argument("--orders", type=int, default=512, help="orders of the reference")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--models", nargs="+", default=["bace", "mnist-superpixels"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS[:2])
+    parser.add_argument("--gps", type=Path, default=Path("runs/hybrids/models"))
     options = parser.parse_args()
-    with ASSAY.open(newline="") as file:
-        molecules = [row["smiles"] for row in csv.DictReader(file)]
-    random.Random(0).shuffle(molecules)
-    inputs = {"bace": molecules, "mnist-superpixels": digit_paths()}
+    torch.set_num_threads(1)
     for name in options.models:
-        model = gx.load(name)
+        model, inputs = model_and_inputs(name, options.gps)
         measured = [
             measured_on(model, value, options.orders, options.seeds)
-            for value in inputs[name][: options.graphs]
+            for value in inputs[: options.graphs]
         ]
         print_table(name, measured)
 
 
+def model_and_inputs(name: str, gps: Path) -> tuple[Any, list[Any]]:
+    """Return a model and inputs for it, in random order."""
+    if name == "mnist-superpixels":
+        return gx.load(name), list(digit_paths())
+    if name == "bace":
+        model: Any = gx.load(name)
+        with ASSAY.open(newline="") as file:
+            inputs: list[Any] = [row["smiles"] for row in csv.DictReader(file)]
+    else:
+        data = name.removeprefix("gps-")
+        model, card = load_gps(gps / f"gine-{data}-0", data)
+        compounds = load_bace() if data == "bace" else []
+        images = list(load_mnist(None, "train")[0]) if data == "mnist" else []
+        inputs = [compounds[k].smiles if compounds else images[k] for k in card["split"]["valid"]]
+    random.Random(0).shuffle(inputs)
+    return model, inputs
+
+
 def measured_on(
-    model: torch.nn.Module, value: object, orders: int, seeds: int
+    model: Any, value: object, orders: int, seeds: int
 ) -> tuple[int, dict[str, list[tuple[float, float]]]]:
     """Return the number of nodes, and error and coverage of each estimate for each seed."""
     batch = collated(model, [(None, model.prepare(value))])
