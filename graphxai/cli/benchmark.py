@@ -38,7 +38,10 @@ def benchmark(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option(help="'all', or metric names separated by commas [default: auac,au_mse,srg]."),
+        typer.Option(
+            help="'all', or metric names separated by commas"
+            " [default: auac,au_mse,srg,partial_sums_scaled]."
+        ),
         MODELS,
     ] = None,
     operators: Annotated[
@@ -177,6 +180,7 @@ def benchmark(
     from graphxai.contract.target import Target
     from graphxai.evaluation import Refit, evaluate, merged
     from graphxai.evaluation.examples import examples_svg
+    from graphxai.evaluation.metrics import DEFAULT_METRICS
     from graphxai.evaluation.sources import source as graphs_of
     from graphxai.evaluation.sources import training_source
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
@@ -205,7 +209,7 @@ def benchmark(
                 _listed(methods, "lrp,gradient_input"),
                 labels=graphs.labels or None,
                 target=Target(target or ("true" if graphs.labels else "predicted"), task),
-                metrics=_listed(metrics, "auac,au_mse,srg"),
+                metrics=_listed(metrics, ",".join(DEFAULT_METRICS)),
                 operators=_listed(operators, "mask"),
                 steps=steps,
                 seed=seed,

@@ -31,7 +31,7 @@ from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .measure import Item, MeasurementPlan, measure, unmeasured
-from .metrics import choose_metrics
+from .metrics import DEFAULT_METRICS, choose_metrics
 from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
 from .removal_scores import measure_robustness
 from .report import Report
@@ -51,7 +51,7 @@ def evaluate(
     target: KnownTarget = None,
     node: Any = None,
     pair: Any = None,
-    metrics: str | Sequence[str] = ("auac", "au_mse", "srg"),
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     operators: str | Sequence[str] = ("mask",),
     steps: int | None = None,
     seed: int = 0,
@@ -84,7 +84,9 @@ def evaluate(
         node: for models with one output per node, as for `explain`. A single graph with several
             nodes counts as one graph for each of them.
         pair: for models of links, the two nodes of a link, as for `explain`.
-        metrics: names in `METRICS`, or "all" for those that fit the task.
+        metrics: names in `METRICS`, or "all" for those that fit the task. By default, two measures
+            of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and the error
+            of partial sums).
         operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid

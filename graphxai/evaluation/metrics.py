@@ -18,6 +18,8 @@ from graphxai.runtime.suggestions import did_you_mean
 from .curves import Curve, Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
+# AU-MSE can grow as values become better, so the values are judged by their sums too.
+DEFAULT_METRICS = ("auac", "au_mse", "srg", "partial_sums_scaled")
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
 EXPLANATION = 0.25  # the share of the nodes that Agarwal 2023 counts as the explanation
 

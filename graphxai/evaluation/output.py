@@ -11,7 +11,7 @@ from graphxai.runtime.writing import atomic_write, write_whole
 
 from .figures import draw
 from .method_values import MethodValues
-from .metrics import METRICS
+from .metrics import DEFAULT_METRICS, METRICS
 from .paper_table import table_frame, table_latex
 from .robustness import SHARES
 from .statistics import COLUMNS
@@ -20,7 +20,7 @@ from .store import finite_or_null
 if TYPE_CHECKING:
     import pandas as pd
 
-LEADING = ("auac", "au_mse", "srg", "roar")  # the metrics that the summary tests
+LEADING = (*DEFAULT_METRICS, "roar")  # the metrics that the summary tests
 
 
 def save_report(report: MethodValues, folder: Path) -> Path:

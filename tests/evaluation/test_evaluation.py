@@ -270,16 +270,16 @@ def test_a_report_contains_every_row_and_always_the_control(tmp_path, small_figu
     report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))
     assert [index for index, _ in report.rejected] == [1]
     assert set(report.rows.method) == {"lrp", "gae", "random"}
-    assert len(report.rows) == 3 * 3 * 2 * 3
+    assert len(report.rows) == 3 * 3 * 2 * 4
     table = report.table()
     assert table.attrs["n"] == 3
-    assert list(table.columns) == ["auac", "au_mse", "srg"]
+    assert list(table.columns) == ["auac", "au_mse", "srg", "partial_sums_scaled"]
     assert len(report.compare(metric="au_mse", operator="zero")) == 3
     folder = report.save(tmp_path / "bench")
     summary = (folder / "summary.md").read_text()
     assert "3 graphs" in summary
     assert all(f"* `{name}`: " in summary for name in report.metrics())  # what each measures
-    assert len((folder / "results.csv").read_text().splitlines()) == 55
+    assert len((folder / "results.csv").read_text().splitlines()) == 73
     best, every = report.against_the_best("auac"), report.compare(metric="auac")
     assert [c.first for c in best] == [report.ranking("auac")[0]] * 2
     tested = {frozenset((c.first, c.second)): c.p_adjusted for c in every}  # Holm over three pairs
