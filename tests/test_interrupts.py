@@ -58,3 +58,27 @@ def test_the_best_counterfactuals_until_an_interrupt_are_kept(monkeypatch):
     kept = stop.value.results
     assert 0 < kept.predicted < 200
     assert len(kept) > 0
+
+
+def test_the_sets_found_until_an_interrupt_are_kept(monkeypatch):
+    monkeypatch.setattr("graphxai.evaluation.counterfactual_set.MAX_GRAPHS", 2)
+    smiles = ["CCO", "CCN", "CCCl", "CCF", "CCBr"]
+    options = {"exhaustive": 0, "progress": False}
+    with pytest.raises(KeyboardInterrupt, match="of 5 inputs") as stop:
+        gx.counterfactual_set("bace", smiles, method=interrupted_at(2, sizes), **options)
+    first, second, *others = stop.value.results
+    whole = gx.counterfactual_set("bace", smiles[:2], method=sizes, **options)
+    assert [first.members, second.members] == [each.members for each in whole]
+    assert others == [None] * 3
+
+
+@pytest.mark.parametrize(("at", "done"), [(2, 3), (3, 5)])  # among cards, among full cards
+def test_the_explanations_of_a_report_until_an_interrupt_are_kept(at, done, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphxai.tables.report.cards.CHUNK", 3)
+    smiles = ["CCO", "CCN", "CCCl", "CCF", "CCBr"]
+    stopped = interrupted_at(at, sizes)
+    stopped.__name__ = "sizes"
+    with pytest.raises(KeyboardInterrupt, match="stopped after") as stop:
+        gx.report("bace", smiles, tmp_path / "report.html", stopped, compared=[], progress=False)
+    assert [e.smiles for e in stop.value.results] == smiles[:done]
+    assert not any(tmp_path.iterdir())

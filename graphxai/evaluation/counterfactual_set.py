@@ -34,6 +34,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
+from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 
 from .curves import class_logits
@@ -176,6 +177,8 @@ def counterfactual_set(
         progress: as for `explain`.
 
     Raises:
+        KeyboardInterrupt: a list was interrupted. The `results` of the exception are those that
+            were finished, with None for the others.
         ValueError: the task is a regression, or edges are to go from a model that reads them from a
             matrix.
     """
@@ -204,12 +207,20 @@ def counterfactual_set(
         }
         return _together(searches, {k: item.data for k, item in part}, outputs_without)
 
-    with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
-        for start in range(0, len(prepared), MAX_GRAPHS):
-            part = prepared[start : start + MAX_GRAPHS]
-            for k, result in search(part) if strict else _each_or_warning(search, part):
-                results[k] = result
-                advance(1)
+    done = 0
+    try:
+        with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
+            for start in range(0, len(prepared), MAX_GRAPHS):
+                part = prepared[start : start + MAX_GRAPHS]
+                for k, result in search(part) if strict else _each_or_warning(search, part):
+                    results[k] = result
+                    done += 1
+                    advance(1)
+    except KeyboardInterrupt:
+        if not several:
+            raise
+        kept = Drawings(results, labels=row_index(inputs))
+        raise Interrupted(f"after {done} of {len(values)} inputs", kept) from None
     return Drawings(results, labels=row_index(inputs)) if several else results[0]
 
 
@@ -221,8 +232,11 @@ def _each_or_warning(
 
     Raises the first error if the model fails on all of them.
     """
+    finished: set[int] = set()
     try:
-        yield from list(search(part))
+        for k, result in search(part):
+            finished.add(k)
+            yield k, result
         return
     except Exception as error:
         if len(part) == 1:
@@ -230,6 +244,8 @@ def _each_or_warning(
         first = error
     failed: list[tuple[int, Exception]] = []
     for item in part:
+        if item[0] in finished:
+            continue
         try:
             yield from list(search([item]))
         except Exception as reason:

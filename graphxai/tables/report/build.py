@@ -92,6 +92,8 @@ def report(
         progress: whether to show a bar. By default it is shown only on a terminal.
 
     Raises:
+        KeyboardInterrupt: the report was interrupted. The `results` of the exception are the
+            explanations that were finished. No page is written.
         ValueError: no row can be used, there are too many rows, `out` is not .html, the model does
             not offer what `towards` says, or it does not read molecules.
     """

@@ -15,6 +15,8 @@ from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanations import Explanations
+from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
@@ -77,23 +79,37 @@ class Cards:
     molecules: Sequence[MoleculeCard]
     rejected: Sequence[RejectedMolecule]
 
+    @property
+    def explanations(self) -> Explanations:
+        """The explanations of the molecules, with the numbers of their rows."""
+        rows = [card.row.number for card in self.molecules]
+        return Explanations([card.explanation for card in self.molecules], labels=rows)
+
 
 def make_cards(
     settings: CardSettings, source: ReportSource, workers: int | None, progress: bool | None
 ) -> Cards:
-    """Explain all molecules of a source, and make their cards."""
+    """Explain all molecules of a source, and make their cards.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed. Its `results` are the explanations that were finished.
+    """
     molecules: list[MoleculeCard] = []
     rejected: list[RejectedMolecule] = []
     pieces = in_pieces(source.rows, CHUNK)
     done = map_in_processes(partial(_cards_of, settings), pieces, workers, source.total)
-    with progress_bar("explaining", source.total, show=progress) as advance, closing(done):
-        for part in chain.from_iterable(done):
-            if isinstance(part.result, LostItem):
-                rejected.append(_rejected(part.items[0], RuntimeError(part.result.reason)))
-            else:
-                molecules += part.result.molecules
-                rejected += part.result.rejected
-            advance(len(part.items))
+    try:
+        with progress_bar("explaining", source.total, show=progress) as advance, closing(done):
+            for part in chain.from_iterable(done):
+                if isinstance(part.result, LostItem):
+                    rejected.append(_rejected(part.items[0], RuntimeError(part.result.reason)))
+                else:
+                    molecules += part.result.molecules
+                    rejected += part.result.rejected
+                advance(len(part.items))
+    except KeyboardInterrupt:
+        how_far = f"after {len(molecules)} of {source.total} molecules"
+        raise Interrupted(how_far, Cards(molecules, rejected).explanations) from None
     return Cards(molecules, rejected)
 
 

@@ -15,6 +15,7 @@ from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
+from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
@@ -98,6 +99,9 @@ def make_full_cards(
         chosen: by place, why the molecule gets a full card.
         workers: the number of processes.
         progress: whether to show a bar.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed. Its `results` are the explanations of all molecules.
     """
     molecules = cards.molecules
     items = [
@@ -107,15 +111,22 @@ def make_full_cards(
     full = FullCards()
     pieces = in_pieces(items, MOLECULES_AT_A_TIME)
     done = map_in_processes(partial(_full_cards_of, settings), pieces, workers, len(items))
-    with progress_bar("comparing methods", len(chosen), show=progress) as advance, closing(done):
-        for part in chain.from_iterable(done):
-            if isinstance(part.result, LostItem):
-                row = part.items[0].row.number
-                message = f"row {row} has no full card: {part.result.reason}"
-                warnings.warn(message, stacklevel=4)
-            else:
-                full |= part.result
-            advance(len(part.items))
+    try:
+        with (
+            progress_bar("comparing methods", len(chosen), show=progress) as advance,
+            closing(done),
+        ):
+            for part in chain.from_iterable(done):
+                if isinstance(part.result, LostItem):
+                    row = part.items[0].row.number
+                    message = f"row {row} has no full card: {part.result.reason}"
+                    warnings.warn(message, stacklevel=4)
+                else:
+                    full |= part.result
+                advance(len(part.items))
+    except KeyboardInterrupt:
+        how_far = f"after {len(full.contents)} of {len(chosen)} full cards"
+        raise Interrupted(how_far, cards.explanations) from None
     return full
 
 
