@@ -36,6 +36,22 @@ KEYS = {
     "End": ("End", 35, ""),
 }
 PATIENCE = 20.0  # seconds
+# The middle of an element in the window, once it has stayed where it is: what arrives from a server
+# or a kernel moves what lies below it.
+MIDDLE = """new Promise((resolve, reject) => {
+  const node = %s;
+  node.scrollIntoView({ block: "%s" });
+  let before = "";
+  const look = (left) => {
+    const { x, y, width, height } = node.getBoundingClientRect();
+    const middle = [x + width / 2, y + height / 2];
+    if (width > 0 && before === String(middle)) resolve(middle);
+    else if (left) setTimeout(look, 15, left - 1);
+    else reject(new Error("never at rest"));
+    before = String(middle);
+  };
+  look(1000);
+})"""
 
 
 def chromium() -> str | None:
@@ -134,11 +150,7 @@ class Page:
 
     def middle(self, selector: str) -> tuple[float, float]:
         """Scroll an element into view, and return its middle in pixels of the window."""
-        quoted = json.dumps(selector)
-        self.js(f"document.querySelector({quoted}).scrollIntoView({{block: 'nearest'}})")
-        box = f"document.querySelector({quoted}).getBoundingClientRect()"
-        self.wait(f"{box}.width > 0")
-        return tuple(self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})"))
+        return tuple(self.js(MIDDLE % (f"document.querySelector({json.dumps(selector)})", "nearest")))
 
     def hover(self, selector: str) -> None:
         """Move the mouse onto an element."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import browsing, chromium
+from browser import MIDDLE, browsing, chromium
 
 if chromium() is None:
     pytest.skip(
@@ -119,10 +119,18 @@ def shown(page, view):
 
 
 def click(page, view, selector):
+    """Click on an element. If the page moved just before, so that the click missed, click again."""
     place = f"at({view}, {json.dumps(selector)})"
-    page.js(f"{place}.scrollIntoView({{block: 'center'}})")
-    box = f"{place}.getBoundingClientRect()"
-    page.press(*page.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})"))
+    page.js(
+        f"window.hit = false; {place}.addEventListener('click', () => (window.hit = true),"
+        " { once: true, capture: true })"
+    )
+
+    def pressed():
+        page.press(*page.js(MIDDLE % (place, "center")))
+        return page.js("window.hit")
+
+    patiently(pressed)
 
 
 def test_two_views_of_a_notebook_are_changed_apart(notebook):
