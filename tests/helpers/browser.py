@@ -150,7 +150,9 @@ class Page:
 
     def middle(self, selector: str) -> tuple[float, float]:
         """Scroll an element into view, and return its middle in pixels of the window."""
-        return tuple(self.js(MIDDLE % (f"document.querySelector({json.dumps(selector)})", "nearest")))
+        return tuple(
+            self.js(MIDDLE % (f"document.querySelector({json.dumps(selector)})", "nearest"))
+        )
 
     def hover(self, selector: str) -> None:
         """Move the mouse onto an element."""

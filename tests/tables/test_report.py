@@ -156,7 +156,8 @@ def test_relevance_and_ledger_are_those_of_the_explanation(page, bace):
 def test_technical_words_are_explained(bace, tmp_path, target, output):
     path = gx.report(bace, ["CCO"], tmp_path / "r.html", target=target, detailed=0)
     words = read(path)[1]["words"]
-    assert words["intro"].endswith(output)
+    assert output in words["intro"]
+    assert "The sum of atoms on a card is that of its colours" in words["intro"]
     terms = ["without nodes", "change", "centrality", "graph token", "biases", "unexplained"]
     assert list(words["terms"]) == terms
 
@@ -544,6 +545,9 @@ def test_measured_values_and_the_models_split_are_shown(bace, assay, tmp_path):
         measured = [row["pIC50"] for row in csv.DictReader(file)]
     for molecule, text in zip(molecules[:-1], measured, strict=False):
         assert molecule["measured"][0] == pytest.approx(float(text), rel=1e-3)
+        low, high = gx.predict(bace, molecule["smiles"])["pIC50"].interval
+        outside = not low <= float(text) <= high
+        assert molecule["measured"][2] == ("outside the 90 % interval" if outside else "")
     assert molecules[-1]["measured"] is None
     assert molecules[-1]["near"].startswith("far from the training set")
     predicted = [gx.predict(bace, m["smiles"])["pIC50"].value for m in molecules[8:12]]
@@ -635,7 +639,12 @@ def test_bounds_are_shown_and_scored_beside_what_was_measured(bace, tmp_path):
         gx.report(bace, table, out, target="pIC50", detailed=0)
     _, data = read(out)
     bounds = [molecule["bound"] for molecule in data["molecules"]]
-    assert bounds == [None, [9, "> 9", 1], [9, "< 9", -1], [0.5, "< 0.5", -1]]
+    ends = [gx.predict(bace, smiles)["pIC50"].interval for smiles in cells]
+    assert ends[3][0] > 0.5
+    surprises = ["" if high >= 9 else "outside the 90 % interval" for _, high in ends[1:2]]
+    surprises += ["", "outside the 90 % interval"]
+    words = [[9, "> 9", 1], [9, "< 9", -1], [0.5, "< 0.5", -1]]
+    assert bounds == [None, *([*w, s] for w, s in zip(words, surprises, strict=True))]
     ((_, _, count, scores),) = data["measured"]["groups"]
     assert count == 4
     assert scores.endswith("1 of 3 within their bounds")  # a small molecule is between
@@ -733,7 +742,7 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     cells = [m["properties"] for m in data["molecules"]]
     assert [c[1][7] and c[1][7][0] for c in cells] == [5, 5.5, 6, 5.25, 6.5, 1]
     assert [c[2][7] and c[2][7][0] for c in cells] == [1.5, None, 2.5, None, 2, None]
-    assert cells[1][2][8] == [2, "> 2", 1]
+    assert cells[1][2][8] == [2, "> 2", 1, ""]
     assert [each["task"] for each in data["measured_others"]] == ["pIC50", "log D"]
     predicted = gx.predict(models, [smiles for smiles, *_ in SERIES.values()])
     values = np.array([each["pIC50"].value for each in predicted])

@@ -121,6 +121,17 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     page.wait("!byId('detail').open")
 
 
+def test_tautomers_are_drawn_instead_of_written(page, explained):
+    tautomers = gx.trust("bace", explained["slash/name"]).tautomers.structures
+    assert tautomers
+    page.click(f"{place('slash/name')} .line")
+    page.wait("byId('detail').open")
+    drawn = "document.querySelectorAll('.structures svg:has(.structure)').length"
+    assert page.js(drawn) == len(tautomers)
+    assert not any(smiles in page.js("byId('detail').innerText") for smiles in tautomers)
+    page.key("Escape")
+
+
 def test_each_technical_word_is_explained_where_it_is_met(page):
     assert "is a logit: +0.7 doubles the odds" in page.js("byId('intro').innerText")
     page.click(f"{place('aspirin')} .line")
@@ -606,17 +617,20 @@ def test_a_saved_page_shows_its_picture_and_styles_and_runs_no_script(browser, t
 def test_a_point_of_measured_against_predicted_opens_its_molecule(browser, tmp_path):
     table = tmp_path / "assay.csv"
     rows = [f"{smiles},{6 + k / 2}" for k, smiles in enumerate(MOLECULES.values())]
-    table.write_text("\n".join(["smiles,pIC50", *rows, "CCO,"]) + "\n")
+    table.write_text("\n".join(["smiles,pIC50", "NCCC.CS(=O)(=O)O,99", *rows, "CCO,"]) + "\n")
     out = gx.report("bace", table, tmp_path / "r.html", target="pIC50", detailed=0)
     browser.errors.clear()
     browser.open(out)
     browser.wait("document.querySelectorAll('.card svg circle').length > 20")
     cards = "[...document.querySelectorAll('.card')].map(c => c.innerText)"
-    card = browser.js(cards)[list(MOLECULES).index("known")]
+    card = browser.js(cards)[1 + list(MOLECULES).index("known")]
     assert "measured 8.5 · in validation" in card
     assert "measured" not in browser.js(cards)[-1]
+    salt = gx.predict("bace", "NCCC.CS(=O)(=O)O")["pIC50"].note
+    assert salt.startswith("salt removed")
+    assert f"measured 99, outside the 90 % interval · {salt}" in browser.js(cards)[0]
     browser.click("#tab-measured")
-    browser.wait("document.querySelectorAll('svg.measured circle').length === 6")
+    browser.wait("document.querySelectorAll('svg.measured circle').length === 7")
     lines = browser.js("byId('measured').innerText")
     assert "validation part of the model" in lines
     browser.click("svg.measured circle:last-of-type")

@@ -82,6 +82,7 @@ class Sign:
         value: the measured value, or None if there is none.
         text: the finding in words.
         figures: the figures behind the finding.
+        structures: the SMILES of the molecules that the finding is about.
     """
 
     name: str
@@ -89,11 +90,13 @@ class Sign:
     value: float | None
     text: str
     figures: str = ""
+    structures: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """The finding in words, with the figures in parentheses."""
-        return f"{self.text} ({self.figures})" if self.figures else self.text
+        """The finding in words, with the figures or structures in parentheses."""
+        behind = self.figures or "; ".join(self.structures)
+        return f"{self.text} ({behind})" if behind else self.text
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:

@@ -77,13 +77,14 @@ def _sign(prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]]) -
     for smiles, other in tautomers:
         if prediction.label is not None and other.label != prediction.label:
             text = f"a likely tautomer gets another class, {other}"
-            return Sign(NAME, "caution", None, text, smiles)
+            return Sign(NAME, "caution", None, text, structures=(smiles,))
         if _outside(prediction, other):
             text = f"a likely tautomer gets a value outside the interval, {other}"
-            return Sign(NAME, "caution", None, text, smiles)
+            return Sign(NAME, "caution", None, text, structures=(smiles,))
     tried = "a likely tautomer gets" if len(tautomers) == 1 else "likely tautomers get"
     result = "the same class" if prediction.label is not None else "a value in the interval"
-    return Sign(NAME, "good", None, f"{tried} {result}", "; ".join(s for s, _ in tautomers))
+    structures = tuple(smiles for smiles, _ in tautomers)
+    return Sign(NAME, "good", None, f"{tried} {result}", structures=structures)
 
 
 def _outside(prediction: Prediction, other: Prediction) -> bool:

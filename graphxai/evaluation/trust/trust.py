@@ -91,7 +91,7 @@ class Trust:
         """The verdict in one plain sentence, with the signs behind it."""
         also = ""
         if self.tautomers is not None and self.tautomers.level != "good":
-            also = f" {self.tautomers.sentence[0].upper()}{self.tautomers.sentence[1:]}."
+            also = f" {self.tautomers.text[0].upper()}{self.tautomers.text[1:]}."
         if self.level == "good":
             text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}.{also}"

@@ -158,8 +158,8 @@ def _card_of(
     parts = fragments(explanation, "brics")
     content = record(row.name, row.number, explanation, parts, trust)
     (task,) = (t for t in settings.model.config.tasks if t.name == explanation.prediction.task)
-    content["measured"] = measured_cell(task, row.measured)
-    content["bound"] = bound_cell(task, row.bounds)
+    content["measured"] = measured_cell(task, row.measured, explanation.prediction)
+    content["bound"] = bound_cell(task, row.bounds, explanation.prediction)
     training = settings.training
     columns, cells = predicted_columns(settings.model), prediction_cells(explanation.predictions)
     content["cells"] = [cells.get(name, "") for name in columns]

@@ -191,7 +191,7 @@ def _objection(score: Sign) -> str:
 
 
 def _intro(explainer: Explainer, outputs: set[str]) -> str:
-    """Say in two sentences what the colours mean: relevance, then output and target.
+    """Say what the colours and the sum on a card mean: relevance, output and target.
 
     `outputs` say what the explained outputs are, in words.
     """
@@ -207,4 +207,8 @@ def _intro(explainer: Explainer, outputs: set[str]) -> str:
             "The output for the target, the class predicted for each molecule, is a logit: +0.7"
             " doubles the odds."
         )
-    return f"Colours show relevance: {relevance}. {output}"
+    rest = ""
+    if explainer.traits.adds_up:
+        rest = "; what is left of the output belongs to the model's constants and its graph token"
+    total = f"The sum of atoms on a card is that of its colours{rest}."
+    return f"Colours show relevance: {relevance}. {output} {total}"

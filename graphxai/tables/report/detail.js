@@ -139,7 +139,7 @@ function largePicture(molecule) {
 }
 
 function predictions(molecule) {
-  const more = [["Measured", (molecule.measured || molecule.bound)?.[1]], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Training set", molecule.near], ["Full card for", molecule.full]];
+  const more = [["Measured", measuredWords(molecule)], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Training set", molecule.near], ["Full card for", molecule.full]];
   const stated = molecule.predictions.map(([task, text], k) => [task, molecule.ranges[k] ? `${text} (${molecule.ranges[k]})` : text]);
   return element("div", { class: "block" }, facts([...(data.several ? [] : stated), ...more.filter((fact) => fact[1])]));
 }
@@ -148,13 +148,17 @@ function trustPanel(molecule) {
   const block = element("div", { class: "block" }, element("h3", {}, "Can this be trusted?"));
   const { level, sentence, signs } = molecule.trust;
   block.append(element("p", { class: `verdict ${level}` }, sentence),
-    element("ul", { class: "signs" }, ...signs.map(([name, sign, text]) => element("li", {},
+    element("ul", { class: "signs" }, ...signs.map(([name, sign, text, structures]) => element("li", {},
       badge(sign, { good: "good", caution: "caution", warning: "warning", unknown: "unknown", known: "known" }[sign]),
-      element("span", {}, element("strong", {}, `${name}: `), text)))),
+      element("span", {}, element("strong", {}, `${name}: `), text, drawnSmall(structures || []))))),
     isFull(molecule) ? "" : element("p", { class: "note" }, "Not tested here: whether the relevance depends on how the structure is written."),
     element("p", { class: "note" }, data.rule));
   return block;
 }
+
+/* The structures that a sign is about, as small pictures without colours. */
+const drawnSmall = (structures) => element("div", { class: "structures" }, ...structures.filter((smiles) => data.neighbours[smiles]).map((smiles) =>
+  dialogPicture({ picture: data.neighbours[smiles], relevance: null, limit: 1 }, { "aria-label": smiles })));
 
 function ledger(molecule) {
   const first = ["without_nodes", "change", "output"]; // what the atoms changed, before the method's shares

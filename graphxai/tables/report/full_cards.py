@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.inputs import prepare_all
-from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
+from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -56,7 +56,7 @@ class FullCards:
 
     Attributes:
         contents: by the molecule's place, what its full card adds.
-        neighbours: by SMILES, drawings of the nearest training compounds.
+        neighbours: by SMILES, drawings of the nearest training compounds and of tautomers.
         refused: the methods that do not work for the model, with the reason.
     """
 
@@ -148,10 +148,16 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         contents[place] = full_card(others, trusted[place], why)
         if settings.counterfactuals:
             contents[place]["changes"] = _changes(settings, explanation)
-        nearest = trusted[place].nearest
-        if nearest is not None and nearest not in neighbours:
-            neighbours[nearest] = drawing(Chem.MolFromSmiles(nearest))
+        for smiles in _beside(trusted[place]):
+            if smiles not in neighbours:
+                neighbours[smiles] = drawing(Chem.MolFromSmiles(smiles))
     return FullCards(contents, neighbours, refused)
+
+
+def _beside(trust: Trust) -> list[str]:
+    """Return what is drawn beside a molecule: its nearest training compound and its tautomers."""
+    nearest = [] if trust.nearest is None else [trust.nearest]
+    return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
 
 
 def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:

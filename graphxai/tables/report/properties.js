@@ -14,7 +14,7 @@ function propertyLines(molecule) {
   const lines = molecule.properties.map((property, k) => {
     const [text, , near, sentence] = property || ["not readable", "", "", ""];
     return element("li", { title: sentence }, element("span", { class: `dot ${DOMAINS[near] || ""}` }), `${data.several.names[k]} ${text}`,
-      measuredOf(property) ? element("span", { class: "soft" }, `, measured ${measuredOf(property)[1]}`) : "");
+      measuredOf(property) ? element("span", { class: "soft" }, `, measured ${inWords(measuredOf(property))}`) : "");
   });
   if (isWished()) lines.unshift(element("li", {}, element("strong", {}, `desirability ${hundredths(molecule.desirability)}`)));
   return element("ul", { class: "properties" }, ...lines);
@@ -29,7 +29,7 @@ function propertyTable(molecule) {
     const name = element("th", { scope: "row" }, data.several.names[k]);
     if (!property) return element("tr", {}, name, element("td", { colspan: heads.length - 1 }, "not readable for this model"));
     const [text, range, near, sentence, desirability] = property;
-    return element("tr", {}, name, ...(isMeasured ? [element("td", {}, measuredOf(property)?.[1] ?? "")] : []), element("td", {}, text, range ? ` (${range})` : ""),
+    return element("tr", {}, name, ...(isMeasured ? [element("td", {}, inWords(measuredOf(property)))] : []), element("td", {}, text, range ? ` (${range})` : ""),
       element("td", { title: sentence }, near ? badge(DOMAINS[near], WHERE[near]) : ""),
       ...(isWished() ? [element("td", { class: "number" }, desirability === null ? "" : hundredths(desirability))] : []));
   });

@@ -122,12 +122,16 @@ def _content(
     profile = several.profile
     score = None if profile is None else profile.score(predictions)
     parts = {} if score is None else {part.goal.of.name: part for part in score.parts}
-    shown = []
+    shown: list[list[Any] | None] = []
     for each in several.panel.properties:
         prediction, part = predictions.get(each.name), parts.get(each.name)
         desirability = None if part is None else part.desirability
-        known = measured_cell(each.task, row.measured), bound_cell(each.task, row.bounds)
-        shown.append(None if prediction is None else [*_shown(prediction, desirability), *known])
+        if prediction is None:
+            shown.append(None)
+            continue
+        measured = measured_cell(each.task, row.measured, prediction)
+        bound = bound_cell(each.task, row.bounds, prediction)
+        shown.append([*_shown(prediction, desirability), measured, bound])
     first = of_molecule[0]
     views = [
         _view(name, each.explanation, first.explanation if first else None)

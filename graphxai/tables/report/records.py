@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from graphxai.chemistry.fragments import Fragments
 from graphxai.datasets.labels import with_unit
+from graphxai.evaluation.trust.signs import Sign
 from graphxai.evaluation.trust.trust import Trust
 from graphxai.explanation.explanation import Explanation
 from graphxai.visualization.text import minus_signs
@@ -107,8 +108,15 @@ def _trust(trust: Trust) -> dict[str, Any]:
     return {
         "level": trust.level,
         "sentence": trust.sentence,
-        "signs": [[sign.name, sign.level, sign.sentence] for sign in trust.of_molecule],
+        "signs": [_sign(sign) for sign in trust.of_molecule],
     }
+
+
+def _sign(sign: Sign) -> list[Any]:
+    """Return a sign's name, level and finding, and the structures to be drawn beside it, if any."""
+    if sign.structures:
+        return [sign.name, sign.level, sign.text, list(sign.structures)]
+    return [sign.name, sign.level, sign.sentence]
 
 
 def rounded(values: ArrayLike, digits: int = DIGITS) -> list[float]:

@@ -142,8 +142,12 @@ const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.tic
 
 /* ---- grid ---- */
 
-/* What was measured, and in which part of the model's data the molecule was. */
-const dataOf = (molecule) => [molecule.measured ? `measured ${molecule.measured[1]}` : "", PARTS[molecule.part]]
+/* What was measured, or its bound, with the words that say so if it lies outside the prediction's range. */
+const inWords = (cell) => (cell ? [cell[1], cell.at(-1)].filter(Boolean).join(", ") : "");
+const measuredWords = (molecule) => inWords(molecule.measured || molecule.bound);
+
+/* What was measured, in which part of the model's data the molecule was, and what was removed from it. */
+const dataOf = (molecule) => [measuredWords(molecule) && `measured ${measuredWords(molecule)}`, PARTS[molecule.part], molecule.note]
   .filter(Boolean).join(" \u00b7 ");
 
 const cards = data.molecules.map((molecule, place) => {
@@ -152,12 +156,12 @@ const cards = data.molecules.map((molecule, place) => {
     "aria-label": `${nameOf(molecule)}, ${molecule.predictions[0].join(": ")}, trust: ${LEVELS[level][1]}` },
   nameOf(molecule));
   const card = element("li", { class: "card", "data-place": place }, opener,
-    element("div", { class: "line" }, element("span", {}, predicted(molecule, 0)), badge(level)),
+    element("div", { class: "line" }, element("span", {}, predicted(molecule, 0), " ", element("small", {}, molecule.ranges[0])), badge(level)),
     picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), bonds: molecule.bonds, limit: data.limit, molecule },
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
       element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 && !data.several ? predicted(molecule, 1) : "")),
-      element("span", {}, `atoms ${figure(molecule.ledger.nodes)}`)),
+      element("span", {}, `sum of atoms ${figure(molecule.ledger.nodes)}`)),
     propertyLines(molecule),
     keeper([place]));
   return card;

@@ -12,9 +12,9 @@ const isMeasured = (k) => data.molecules.some((m) => measuredOf(m.properties[k])
 const COLUMNS = [
   ["Structure", null, (m) => rowPicture(m)],
   ["Name", nameOf, (m, place) => element("button", { type: "button", class: "link", onclick: () => openMolecule(place) }, nameOf(m))],
-  ...(data.measured && !data.several ? [["Measured", (m) => (m.measured || m.bound)?.[0], (m) => (m.measured || m.bound)?.[1] ?? ""]] : []),
+  ...(data.measured && !data.several ? [["Measured", (m) => (m.measured || m.bound)?.[0], measuredWords]] : []),
   ...(data.several ? data.several.names.flatMap((name, k) => [
-    ...(isMeasured(k) ? [[`Measured ${name}`, (m) => measuredOf(m.properties[k])?.[0], (m) => measuredOf(m.properties[k])?.[1] ?? ""]] : []),
+    ...(isMeasured(k) ? [[`Measured ${name}`, (m) => measuredOf(m.properties[k])?.[0], (m) => inWords(measuredOf(m.properties[k]))]] : []),
     [name, (m) => m.properties[k]?.[5], (m) => propertyCell(m.properties[k])]])
     : [["Predicted", (m) => m.value, (m) => withRange(m.predictions[0][1], m.ranges[0])],
       ...data.molecules[0].predictions.slice(1, 4).map(([task], k) => [task, (m) => parseFloat(m.predictions[k + 1][1].replace("\u2212", "-")), (m) => withRange(m.predictions[k + 1][1], m.ranges[k + 1])])]),
