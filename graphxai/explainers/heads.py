@@ -4,7 +4,7 @@ This follows Song 2024, section 4.2. Rows, keys and distances are defined in `he
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -48,6 +48,9 @@ __all__ = [
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"
 GRAPHS_AT_A_TIME = 32
+
+# The pairs (query, key) of every input, by the name of the relation.
+GivenRelations = Mapping[str, Sequence[Iterable[tuple[int, int]]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,11 @@ class HeadStatistics:
 
 
 def head_statistics(
-    model: ExplainableModel, inputs: Sequence[Any], *, data: str = ""
+    model: ExplainableModel,
+    inputs: Sequence[Any],
+    *,
+    data: str = "",
+    relations: GivenRelations | None = None,
 ) -> HeadStatistics:
     """Measure where every head has its largest attention, over all nodes of all inputs.
 
@@ -137,25 +144,34 @@ def head_statistics(
         model: a Graphormer, or any model after `wrap`.
         inputs: as for `graphxai.explain`.
         data: what the inputs are, in words.
+        relations: relations to measure instead, by name, such as the syntactic dependencies of
+            sentences in Song 2024. Each has the pairs `(query, key)` of every input, in the order
+            of the inputs. Nodes, or tokens, are counted from 0 and without a class token. A
+            relation that holds both ways has both pairs.
 
     Raises:
-        ValueError: there are no inputs, an input cannot be used, or the model has no attention.
+        ValueError: there are no inputs, an input cannot be used, the model has no attention, or a
+            relation does not fit the inputs.
     """
     if len(inputs) == 0:
         raise ValueError("head statistics need at least one input.")
     prepared = prepare_all(model, inputs)
-    prepared.sort(key=lambda item: item.num_nodes)
-    relations_by_input = [_relations(item) for item in prepared]
-    names = (
-        RELATIONS
-        if all(relations is not None for relations in relations_by_input)
-        else RELATIONS[:1]
-    )
+    names: tuple[str, ...] = RELATIONS
+    if relations is None:
+        pairs_by_input = [_relations(item) for item in prepared]
+        if any(pairs is None for pairs in pairs_by_input):
+            pairs_by_input, names = [None] * len(prepared), RELATIONS[:1]
+    else:
+        pairs_by_input, names = _given_relations(relations, prepared), tuple(relations)
+    order = sorted(range(len(prepared)), key=lambda k: prepared[k].num_nodes)
+    prepared, related_pairs = [prepared[k] for k in order], [pairs_by_input[k] for k in order]
     total: HeadCounts | None = None
     with evaluating(model):
         for part in _parts(model, prepared):
             batch = _collated(model, prepared[part])
-            counts = _counted(model, batch, relations_by_input[part] if len(names) > 1 else None)
+            counts = _counted(
+                model, batch, None if related_pairs[0] is None else related_pairs[part]
+            )
             total = counts if total is None else total + counts
     assert total is not None
     distances, related, base_rates = (shares[0] for shares in total.shares())
@@ -210,6 +226,33 @@ def _relations(item: Input) -> NDArray[np.bool_] | None:
         with rdBase.BlockLogs():
             molecule = Chem.MolFromSmiles(item.smiles)
     return None if molecule is None else relations_of(molecule)
+
+
+def _given_relations(
+    relations: GivenRelations, prepared: Sequence[Input]
+) -> list[NDArray[np.bool_] | None]:
+    """Return which pairs of nodes have each relation (K, N, N), for every input."""
+    if not relations:
+        raise ValueError("relations= names no relation.")
+    by_input: list[NDArray[np.bool_] | None] = []
+    for name, pairs in relations.items():
+        if len(pairs) != len(prepared):
+            raise ValueError(
+                f"relation {name!r} has pairs for {len(pairs)} inputs, but there are"
+                f" {len(prepared)}; give an empty list for an input without any."
+            )
+    for k, item in enumerate(prepared):
+        related = np.zeros((len(relations), item.num_nodes, item.num_nodes), dtype=bool)
+        for matrix, (name, pairs) in zip(related, relations.items(), strict=True):
+            for query, key in pairs[k]:
+                if not (0 <= query < item.num_nodes and 0 <= key < item.num_nodes):
+                    raise ValueError(
+                        f"relation {name!r} of input {k} names the pair ({query}, {key}), but this"
+                        f" input has nodes 0 to {item.num_nodes - 1}."
+                    )
+                matrix[query, key] = True
+        by_input.append(related)
+    return by_input
 
 
 def _device(model: Any) -> torch.device:

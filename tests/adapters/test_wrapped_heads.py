@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv, global_mean_pool
 
 import graphxai as gx
-from graphxai.explainers import HeadStatistics, head_statistics
+from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
 from graphxai.explainers.head_counts import FARTHEST, count
 from graphxai.explainers.relations import RELATIONS, relations_of
 from other_models import GpsModel, SparseModel, molecules
@@ -132,6 +132,58 @@ def test_distances_in_rows_of_tokens_are_between_places():
     assert statistics.positional.tolist() == [[True, True, False]]
     np.testing.assert_allclose(statistics.related[0, :, 0], [0, 24 / 27, 3 / 27])
     assert statistics.base_rates[0] == pytest.approx(1)  # every place has a neighbour
+
+
+class Parsing(nn.Module):
+    """Attention of two heads, which read the word that feature 0 or feature 1 of a word names."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], dtype=x.dtype)
+        wanted = x[..., :2].mT[..., None]  # (B, 2, N, 1)
+        scores = -20 * (wanted - place).abs() + 0 * (x @ x.mT)[:, None]
+        return self.lin((scores.softmax(-1) @ x[:, None]).mean(1)).mean(1)
+
+
+def test_heads_that_follow_the_dependencies_of_sentences_are_relational():
+    lengths = (9, 6, 12)
+    generator = torch.Generator().manual_seed(0)
+    governors = [torch.randint(n, (n,), generator=generator) for n in lengths]
+    others = [torch.randint(n, (n,), generator=generator) for n in lengths]
+    sentences = [
+        torch.cat([torch.stack(pair, 1).float(), torch.zeros(n, 2)], 1)
+        for n, *pair in zip(lengths, governors, others, strict=True)
+    ]
+    parses = [list(enumerate(of_words.tolist())) for of_words in governors]
+    model = wrapped(Parsing(), inputs="tokens")
+    relations = {"dependency": parses, "never": [[], [], []]}
+    statistics = head_statistics(model, sentences, relations=relations)
+    same = torch.cat(governors) == torch.cat(others)
+    assert statistics.relations == ("dependency", "never")
+    np.testing.assert_allclose(
+        statistics.related[0], [[1, 0], [float(same.double().mean()), 0]], atol=1e-12
+    )
+    base_rate = [  # of a head that always looks at one distance, at a random word there
+        np.mean([
+            np.mean([j == heads[i] for j in (i - d, i + d) if 0 <= j < len(heads)] or [0])
+            for heads in (of_words.tolist() for of_words in governors) for i in range(len(heads))
+        ])
+        for d in range(max(lengths))
+    ]  # fmt: skip
+    np.testing.assert_allclose(statistics.base_rates, [max(base_rate), 0], atol=1e-12)
+    assert statistics.relational.tolist() == [[True, False]]
+    e = gx.explain(model, sentences[0], get_explainer("masked_lrp", statistics=statistics))
+    assert np.abs(e.relevance).sum() > 0
+    for wrong, word in (
+        ({}, "no relation"),
+        ({"a": [[]]}, "1 inputs"),
+        ({"a": [[(0, 9)], [], []]}, "0 to 8"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            head_statistics(model, sentences, relations=wrong)
 
 
 def test_keys_farther_than_is_counted_are_not_at_one_distance():
