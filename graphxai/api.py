@@ -198,7 +198,7 @@ def explain(
     model = on_device(loaded(model), device)
     if wrt is not None:
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    computation = ExplanationComputation(get_explainer(method, **options), target, wrt)
+    computation = ExplanationComputation(get_explainer(method, model=model, **options), target, wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
 
     def collect(explanations: list[Explanation | None]) -> Explanations:
@@ -343,7 +343,8 @@ def pairs(
         ValueError: the model has no attention between nodes, or the method does not hold attention
             constant.
     """
-    model, explainer = loaded(model), get_explainer(method)
+    model = loaded(model)
+    explainer = get_explainer(method, model=model)
     rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from graphxai.explainers import REGISTRY
-from graphxai.explainers.registry import BEST
+from graphxai.explainers.registry import BEST, BEST_UNFITTED
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
@@ -130,7 +130,7 @@ def print_methods() -> None:
     cost = REGISTRY[BEST].traits.cost
     best = (
         f"best: {BEST} ({cost}), whose first nodes restore the prediction soonest for its passes,"
-        " where it is fitted"
+        f" where it is fitted; {BEST_UNFITTED} elsewhere"
     )
     table = Table(
         Column("name", no_wrap=True),

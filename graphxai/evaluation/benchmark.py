@@ -278,7 +278,7 @@ def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explaine
     if methods == "all":
         methods = methods_for(model)
     chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
-    explainers = [get_explainer(method) for method in chosen]
+    explainers = [get_explainer(method, model=model) for method in chosen]
     if "random" not in {explainer.name for explainer in explainers}:
         explainers.append(get_explainer("random"))
     names = [explainer.name for explainer in explainers]

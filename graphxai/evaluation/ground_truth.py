@@ -64,7 +64,7 @@ def evaluate_truth(
 
     if len(inputs) != len(truths):
         raise ValueError(f"{len(inputs)} inputs, but {len(truths)} truths.")
-    explainers = _with_random(methods)
+    explainers = _with_random(model, methods)
     arrays = [np.asarray(truth) for truth in truths]
     prepared, notes = _prepare(model, inputs, arrays)
     rows: list[tuple[int, str, str, str, float, str]] = []
@@ -113,7 +113,7 @@ def evaluate_nothing(
 
     prepared = list(enumerate(prepare_all(model, inputs)))
     rows: list[tuple[int, str, str, str, float, str]] = []
-    for explainer in _with_random(methods):
+    for explainer in _with_random(model, methods):
         explained = dict(explain_prepared(model, prepared, explainer, target=target))
         for graph, explanation in sorted(explained.items()):
             counted = {"false_positives": explanation.relevance}
@@ -225,8 +225,8 @@ def model_score(
     return name, np.nan if value is None else value
 
 
-def _with_random(methods: Sequence[Method]) -> list[Explainer]:
-    explainers = [get_explainer(method) for method in methods]
+def _with_random(model: Any, methods: Sequence[Method]) -> list[Explainer]:
+    explainers = [get_explainer(method, model=model) for method in methods]
     names = [explainer.name for explainer in explainers]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:

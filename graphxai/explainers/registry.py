@@ -12,6 +12,7 @@ from .names import MethodName
 
 REGISTRY: dict[str, type[Explainer]] = {}
 BEST = "learned"  # highest AUAC for the passes it takes, see benchmarks/learned_explainer.md
+BEST_UNFITTED = "path_marginals"  # of the methods that need no fitting, see benchmarks/hybrids.md
 _Class = TypeVar("_Class", bound=type[Explainer])
 
 
@@ -29,11 +30,11 @@ KnownMethod = MethodName | Explainer | type[Explainer] | Callable[..., Any]
 Method = KnownMethod | str
 
 
-def get_explainer(method: Method, **options: Any) -> Explainer:
+def get_explainer(method: Method, *, model: Any = None, **options: Any) -> Explainer:
     """Return the explainer for a name, a class, an instance or a user's function.
 
-    The name "best" means `BEST`. Options go to the constructor. For a function `(model, batch,
-    target) -> scores`, see `custom`.
+    The name "best" means `BEST`, or `BEST_UNFITTED` for a `model` to which `BEST` is not fitted.
+    Options go to the constructor. For a function `(model, batch, target) -> scores`, see `custom`.
     """
     if not isinstance(method, str | type):
         if options:
@@ -45,7 +46,7 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
             raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
         return CustomMethod(method)
     if isinstance(method, str):
-        name = BEST if method == "best" else method
+        name = _best_for(model) if method == "best" else method
         if name not in REGISTRY:
             names = ", ".join([*REGISTRY, "best"])
             hint = did_you_mean(method, [*REGISTRY, "best"])
@@ -54,6 +55,11 @@ def get_explainer(method: Method, **options: Any) -> Explainer:
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
     return _made(method, options)
+
+
+def _best_for(model: Any) -> str:
+    """Return what the name "best" means for a model, or if it is None, for most bundled ones."""
+    return BEST if model is None or REGISTRY[BEST]().applies_to(model) else BEST_UNFITTED
 
 
 def methods_for(model: Any) -> list[str]:

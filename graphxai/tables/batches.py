@@ -92,7 +92,8 @@ class ExplainBatch:
         """Raise ValueError if the model, method or target would fail on every molecule."""
         model = loaded(self.model)
         require_molecules(model)
-        probe, explainer = [(0, prepare_for(model, PROBE))], get_explainer(self.method)
+        probe = [(0, prepare_for(model, PROBE))]
+        explainer = get_explainer(self.method, model=model)
         list(explanations_or_errors(model, probe, explainer, target=self.target))
 
     def columns(self, named: bool = False) -> dict[str, type]:
@@ -145,7 +146,8 @@ class ExplainBatch:
         training: TrainingSet | None,
     ) -> list[ExplainedRow | NamedRejectedRow]:
         """Explain molecules, and tell how near they are to a training set if there is one."""
-        model, explainer = loaded(self.model), get_explainer(self.method)
+        model = loaded(self.model)
+        explainer = get_explainer(self.method, model=model)
 
         def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
             explained = explain_prepared(

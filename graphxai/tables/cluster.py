@@ -263,7 +263,7 @@ def _description(
     from graphxai.evaluation.benchmark import weights_hash
 
     assert not isinstance(batch.model, str | Path)
-    origin = provenance(batch.model, get_explainer(batch.method))
+    origin = provenance(batch.model, get_explainer(batch.method, model=batch.model))
     listed = repr([(piece.path, piece.rows, piece.version) for piece in files])
     return {
         "table": table,

@@ -240,8 +240,16 @@ def test_best_means_this_method_where_it_is_fitted(run):
     assert best.method == "learned"
     np.testing.assert_array_equal(best.relevance, learned.relevance)
     assert "best: learned (4 forward, 4 backward)" in " ".join(run("methods")[1].split())
+    unfitted, marginals = (
+        gx.explain("solubility", aspirin, name) for name in ("best", "path_marginals")
+    )
+    assert unfitted.method == "path_marginals"
+    np.testing.assert_array_equal(unfitted.relevance, marginals.relevance)
     with pytest.raises(ValueError, match="only regressions: use 'path_marginals'"):
-        gx.explain(gx.load("solubility"), aspirin, "best")
+        gx.explain("solubility", aspirin, "learned")
+    wrapped = gx.wrap(GpsModel("layer_norm").eval(), kind="regression")
+    report = gx.evaluate(wrapped, molecules()[:1], "best", steps=3)
+    assert list(report.methods) == ["path_marginals", "random"]
 
 
 def test_it_explains_the_classes_of_every_task_it_was_fitted_to(few):

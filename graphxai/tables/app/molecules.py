@@ -103,7 +103,7 @@ def card(
 @on_cpu_by_default
 def _explained(model: Model, smiles: str, method: str, target: Target) -> tuple[Explanation, Trust]:
     """Explain a molecule and measure its signs of trust, and encode it once for both."""
-    explainer, training = get_explainer(method), training_set_of(model)
+    explainer, training = get_explainer(method, model=model), training_set_of(model)
     with one_thread():
         encoded = {0: prepare_for(model, smiles)}
         items = list(encoded.items())
@@ -123,7 +123,7 @@ def trust_of_rows(
     As in a report, these are the signs that need no further explanation. A row is None if the
     molecule cannot be explained.
     """
-    explainer, training = get_explainer(method), training_set_of(model)
+    explainer, training = get_explainer(method, model=model), training_set_of(model)
     with one_thread():
         encoded = prepare_each(model, list(smiles), Exception)  # RDKit may raise any
         items = [(k, item) for k, item in enumerate(encoded) if isinstance(item, Input)]

@@ -108,7 +108,7 @@ def report(
         Goal.of(settings.towards, first)
     if settings.core:
         read_core(settings.core)
-    explainer = get_explainer(method)
+    explainer = get_explainer(method, model=first)
     out.parent.mkdir(parents=True, exist_ok=True)
     place_of(out)
 
