@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from graphxai.adapters.removal import Operator, outputs_of_parts
+from graphxai.adapters.removal import Operator
 from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
-from graphxai.contract.model import evaluating
+from graphxai.explanation.compute.game import game_of
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
@@ -78,17 +77,8 @@ def fragment_values(
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
     data = prepare_for(loaded, graph).data
-    members = torch.zeros(len(parts), int(data.num_nodes or 0))  # (M, N)
-    for row, atoms in zip(members, parts, strict=True):
-        row[list(atoms)] = 1
-
-    def game(chosen: NDArray[np.bool_]) -> Values:
-        keep = torch.from_numpy(chosen).float() @ members > 0  # (K, N)
-        with evaluating(loaded):
-            outputs = outputs_of_parts(loaded, data, keep, operator).double().cpu()
-        values: Values = explanation.wanted.resolve(loaded.config, outputs)(outputs).numpy()
-        return values
-
+    players = {str(k): part for k, part in enumerate(parts)}
+    game = game_of(loaded, data, players, explanation.wanted, operator)
     whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(
