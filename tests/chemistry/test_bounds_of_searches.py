@@ -22,10 +22,10 @@ DRUG = "CC(C)(C)NC(=O)[C@@H]1CN(Cc2cccnc2)CCN1C[C@@H](O)C[C@@H](Cc1ccccc1)C(=O)N
 
 @pytest.mark.parametrize("pattern", [VAGUE, f"[$({VAGUE})]"], ids=["plain", "nested"])
 def test_a_search_that_would_not_end_is_stopped_and_says_what_to_do(pattern):
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(SearchTimeError, match=r"took more than 0\.2 s: name the elements"):
         matches_in_time(Chem.MolFromSmiles(FULLERENE), Chem.MolFromSmarts(pattern), seconds=0.2)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize("smarts", ["c1ccccc1", "C(=O)N", "[$(CC(=O))]", "C~C~C", "[#92]"])

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -113,7 +112,7 @@ FAILED = """try: time.sleep(60)
 @pytest.mark.parametrize(
     "body", ["time.sleep(60)", THREAD, FAILED, LOST], ids=["plain", "thread", "failed", "lost"]
 )
-def test_a_program_ends_within_a_second_whatever_a_library_does(body, number):
+def test_a_program_ends_soon_whatever_a_library_does(body, number):
     """A library may lose the exception, turn it into another, or leave a thread behind."""
     root = os.path.dirname(os.path.dirname(gx.__file__))
     process = subprocess.Popen(
@@ -125,9 +124,7 @@ def test_a_program_ends_within_a_second_whatever_a_library_does(body, number):
     )
     assert process.stdout.readline() == "at work\n"
     process.send_signal(number)
-    begun = time.monotonic()
-    _, error = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 5  # a second, and the patience of a busy machine
+    _, error = process.communicate(timeout=30)  # it would take 60 s by itself
     assert process.returncode == 128 + number
     word = "interrupted" if number == signal.SIGINT else "terminated"
     assert error.splitlines()[-1].startswith(f"{word}; ")

@@ -104,9 +104,9 @@ def test_batches_stack_segmentations(digits: np.ndarray) -> None:
 
 
 def test_segmentation_is_deterministic_and_fast(digits: np.ndarray) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     first = list(images_to_data(digits))
-    assert (time.perf_counter() - start) / len(digits) < 0.05
+    assert (time.process_time() - start) / len(digits) < 0.05
     again = image_to_data(digits[5])
     assert torch.equal(first[5].segments, again.segments)
     assert torch.equal(first[5].edge_index, again.edge_index)
@@ -213,10 +213,10 @@ def test_hostile_idx_files_are_refused(tmp_path: Path, content: bytes, words: st
 def test_a_gzip_bomb_is_not_expanded(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(GOOD + bytes(50_000_000)))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(IdxError, match="more data"):
         read_idx(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # --- MNIST ------------------------------------------------------------------------------------

@@ -27,12 +27,15 @@ def eight_cores(monkeypatch):
 @pytest.mark.parametrize(("busy", "free"), [(0, 8), (3, 5), (7.8, 1), (8, 1), (30, 1)])
 def test_cores_in_use_by_others_are_not_free(busy, free, eight_cores, monkeypatch):
     """The machine has eight cores, `busy` of which have work while it is watched."""
-    start = time.monotonic()
+    now = 0.0
 
-    def idle_seconds():
-        return 1000 + max(0, 8 - busy) * (time.monotonic() - start)
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
 
-    monkeypatch.setattr(cores, "_idle_seconds", idle_seconds)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(cores, "_idle_seconds", lambda: 1000 + max(0, 8 - busy) * now)
     assert free_cores() == free
 
 

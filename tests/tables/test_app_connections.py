@@ -16,6 +16,7 @@ import uvicorn
 from graphxai.tables.app import connections
 
 LIMIT = 20
+PATIENCE = 60  # seconds that a busy machine may take
 
 
 @contextmanager
@@ -45,9 +46,17 @@ async def slow(scope, receive, send):
     await send({"type": "http.response.body", "body": b"done"})
 
 
+def comes(port, status):
+    """Ask again until an answer has this status, and return whether one has."""
+    end = time.monotonic() + PATIENCE
+    while (answered := answer(port)) != status and time.monotonic() < end:
+        time.sleep(0.02)
+    return answered == status
+
+
 def answer(port, path="/"):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
             return response.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -55,7 +64,7 @@ def answer(port, path="/"):
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127."], ids=["idle", "half"])
 def test_connections_without_a_request_are_closed_and_others_get_in_again(sent, monkeypatch):
-    monkeypatch.setattr(connections, "ARRIVAL", 0.5)
+    monkeypatch.setattr(connections, "ARRIVAL", 1.5)
     with served(slow) as port, ExitStack() as stack:
         assert answer(port) == 200
         idle = [
@@ -64,25 +73,23 @@ def test_connections_without_a_request_are_closed_and_others_get_in_again(sent, 
         ]
         for connection in idle:
             connection.sendall(sent)
-        time.sleep(0.1)
-        assert answer(port) == 503  # too many connections
-        time.sleep(1)
-        assert answer(port) == 200
+        assert comes(port, 503)  # too many connections
+        assert comes(port, 200)
         for connection in idle:
-            connection.settimeout(5)
+            connection.settimeout(PATIENCE)
             assert connection.recv(1) == b""  # closed by the server
 
 
 def test_a_second_request_must_arrive_in_time_too_and_a_long_answer_is_waited_for(monkeypatch):
-    monkeypatch.setattr(connections, "ARRIVAL", 0.5)
+    monkeypatch.setattr(connections, "ARRIVAL", 1.0)
     with served(slow) as port, socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(5)
+        connection.settimeout(PATIENCE)
         for path in (b"/", b"/slow"):
             connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             received = b""
             while b"done" not in received:
-                received += connection.recv(1000)
-            connection.settimeout(5)
+                received += (chunk := connection.recv(1000))
+                assert chunk, "the server closed the connection"
         connection.sendall(b"GET / HT")
         while received := connection.recv(1000):
             assert b"done" not in received

@@ -60,9 +60,9 @@ def test_the_order_of_the_atoms_does_not_matter_and_nothing_is_changed():
 def test_forms_are_not_enumerated():
     """Forty nitro groups have 2^40 forms."""
     mol = Chem.MolFromSmiles("C" + "C([N+](=O)[O-])" * 40 + "F")
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(equivalent_atoms(mol)) == 40
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
