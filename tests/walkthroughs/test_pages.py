@@ -57,11 +57,13 @@ def taken_for_granted() -> dict[str, dict]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
 @pytest.mark.usefixtures("small_networks")
-def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch, kept_registries):
+def test_every_block_of_the_page_runs(page, tmp_path, data_folder, monkeypatch, kept_registries):
     if page == CHEMPROP:
         pytest.importorskip("chemprop", reason="chemprop is not installed")
     files_of_the_reader(tmp_path, page)
     monkeypatch.chdir(tmp_path)
+    if page.startswith("docs/api/"):  # which shows how data are downloaded
+        monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
     for name in ("EPOCHS", "FEWEST_EPOCHS"):  # of training on graphs, which takes minutes
         monkeypatch.setattr(f"graphxai.learning.graphs.settings.{name}", 1)
     granted = taken_for_granted() if page == "README.md" else {}
