@@ -50,6 +50,7 @@ html_theme = "furo"
 html_title = f"graphxai {VERSION}"
 html_static_path = ["static"]
 html_css_files = ["graphxai.css"]
+html_js_files = ["accessible.js"]
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "a11y-high-contrast-light"  # at least 4.5:1 for every colour

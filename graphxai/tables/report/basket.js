@@ -15,14 +15,16 @@ function keep(place, change, inBasket) {
 function keeper([place, change], words) {
   const what = change === undefined ? nameOf(data.molecules[place]) : data.molecules[place].changes.found[change].name;
   return element("button", { type: "button", class: words ? "plain keep" : "keep", "data-key": keyOf(place, change),
-    tabindex: words ? 0 : -1, "aria-label": `${what}: in the basket`,
+    tabindex: words ? 0 : -1, "data-name": what, "aria-label": labelOf(what, basket.has(keyOf(place, change)), words),
     "aria-pressed": String(basket.has(keyOf(place, change))), onclick: (event) => {
       event.stopPropagation();
       keep(place, change);
       basketChanged();
     } }, keptWords(basket.has(keyOf(place, change)), words));
 }
-const keptWords = (kept, words) => (kept ? "\u2713 " : "+ ") + (words ? (kept ? "In the basket" : "Add to basket") : "Basket");
+const wordsOf = (kept, words) => (words ? (kept ? "In the basket" : "Add to basket") : "Basket");
+const keptWords = (kept, words) => `${kept ? "\u2713" : "+"} ${wordsOf(kept, words)}`;
+const labelOf = (name, kept, words) => `${name}: ${wordsOf(kept, words)}`;
 
 /* Say everywhere what is in the basket. */
 function basketChanged() {
@@ -30,7 +32,9 @@ function basketChanged() {
     const kept = basket.has(button.dataset.key);
     if (String(kept) === button.getAttribute("aria-pressed")) continue;
     button.setAttribute("aria-pressed", kept);
-    button.textContent = keptWords(kept, button.classList.contains("plain"));
+    const words = button.classList.contains("plain");
+    button.textContent = keptWords(kept, words);
+    button.setAttribute("aria-label", labelOf(button.dataset.name, kept, words));
   }
   byId("tab-basket").textContent = basket.size ? `Basket (${number(basket.size)})` : "Basket";
   byId("basket").classList.toggle("empty", !basket.size);
