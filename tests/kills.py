@@ -84,14 +84,16 @@ def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
     again = undisturbed(command, folder / "second")
     differing = sorted(path for path in whole | again if whole.get(path) != again.get(path))
     expected = {path: content for path, content in whole.items() if path not in differing}
-    faults, num_stopped = 0, 0
+    ready = seconds_to_start(folder / "start")
+    faults, num_stopped, num_at_work = 0, 0, 0
     moments = random.Random(seed)
     for number in range(times):
         place = prepared(folder / str(number))
         kind = signal.SIGTERM if number % 2 else signal.SIGKILL
-        after = moments.uniform(0.0, seconds)
+        after = moments.uniform(0.5 * ready, seconds)
         status, said = killed(command, place, kind, after)
         num_stopped += status != 0
+        num_at_work += status != 0 and after > ready
         harm = [] if command.continuation else damaged(contents(place), expected)
         if kind == signal.SIGTERM and status not in (0, -signal.SIGTERM, TERMINATED):
             harm.append(f"ended with status {status}: {said[-300:]}")
@@ -100,8 +102,19 @@ def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
             print(f"{name}, {kind.name} after {after:.2f} s: {line}", flush=True)
         faults += bool(harm)
     left_out = f", left out: {', '.join(differing)}" if differing else ""
-    print(f"{name}: {times} kills, {num_stopped} of them in time, {faults} did harm{left_out}")
+    print(
+        f"{name}: {times} kills, {num_stopped} of them before the end, {num_at_work} of these at "
+        f"work (between {ready:.1f} and {seconds:.1f} s), {faults} did harm{left_out}",
+        flush=True,
+    )
     return faults
+
+
+def seconds_to_start(place: Path) -> float:
+    """Return how long a command takes to import the package and to load a model."""
+    started = time.monotonic()
+    undisturbed(Command("predict CCO"), place)
+    return time.monotonic() - started
 
 
 def undisturbed(command: Command, place: Path) -> dict[str, str]:

@@ -1,66 +1,112 @@
 """Change the core in small ways, and list the changes that no test notices.
 
-    python tests/mutants.py                       # 40 changes of each module, a few hours
+    python tests/mutants.py                       # 40 changes of each module, two hours
     python tests/mutants.py --sample 10 rules/conservative.py
 
-Cosmic Ray makes the changes in a copy of the repository, one at a time, and runs the tests named in
-`SUBJECTS` for each. Changes of types and of identities are left out. The same seed draws the same
-changes.
+Cosmic Ray makes the changes in a copy of the last commit, one at a time, and the tests named in
+`SUBJECTS` are run for each. Changes of types and of identities are left out. The same seed draws
+the same changes. `mutants_without_effect.toml` lists changes that no test can notice, each with the
+reason.
+
+What was tried is kept in `.mutants/`. A second run of an unchanged module goes on where the first
+one was stopped, and then tries the changes again that no test noticed.
 """
 
 import argparse
+import hashlib
 import os
 import random
-import shutil
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import WorkerOutcome, WorkItem, WorkResult
+from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
 ROOT = Path(__file__).resolve().parents[1]
-EVALUATION = ("evaluation/test_evaluation.py", "evaluation/test_benchmark.py")
+KEPT_RESULTS = ROOT / ".mutants"
+WITHOUT_EFFECT = Path(__file__).with_name("mutants_without_effect.toml")
 
-# For each module under graphxai/, the tests under tests/ that have to notice its changes.
+EVALUATION = ("evaluation/test_evaluation.py", "evaluation/test_benchmark.py")
+CHECKPOINTS = ("models/test_checkpoint.py", "models/test_graphormer.py", "models/test_zoo.py")
+TABLES = ("datasets/test_tables.py", "tables/test_dialects.py")
+
+# For each module under graphxai/, the tests under tests/ that have to notice its changes, in the
+# order in which they run until one fails: those that notice most come first.
 SUBJECTS = {
     "rules/conservative.py": ("rules", "adapters/test_tiers.py", "adapters/test_wrap.py"),
     "rules/positive.py": ("explainers/test_positive.py", "adapters/test_wrapped_positive.py"),
     "rules/relevance_shares.py": ("rules", "test_api.py"),
+    "rules/remainders.py": ("rules", "test_api.py"),
+    "rules/operation_rule.py": ("rules",),
+    "rules/module_rule.py": ("rules", "adapters/test_wrapped_module_rules.py"),
+    "rules/ratios.py": ("rules", "explainers/test_positive.py"),
     "evaluation/metrics.py": EVALUATION,
     "evaluation/curves.py": EVALUATION,
     "evaluation/statistics.py": EVALUATION,
-    "explanation/ledger.py": ("test_api.py", "explanation"),
+    "explanation/ledger.py": ("rules/test_remainders.py", "test_api.py", "explanation"),
     "learning/conformal.py": ("contract/test_intervals.py", "learning/test_table.py"),
     "contract/intervals.py": ("contract/test_intervals.py", "learning/test_table.py"),
-    "runtime/writing.py": ("runtime/test_writing.py",),
+    "runtime/writing.py": ("runtime/test_writing.py", "tables/test_run.py"),
+    "runtime/reading.py": ("models/test_checkpoint.py", *TABLES),
+    "contract/checkpoint_files.py": CHECKPOINTS,
+    "models/graphormer/checkpoint.py": CHECKPOINTS,
+    "models/graphormer/config.py": CHECKPOINTS,
+    "datasets/tables/collections.py": TABLES,
+    "datasets/tables/columns.py": TABLES,
+    "datasets/tables/delimited.py": TABLES,
+    "datasets/tables/dialect.py": TABLES,
+    "datasets/tables/opening.py": TABLES,
+    "datasets/tables/parquet.py": TABLES,
+    "datasets/tables/structures.py": TABLES,
+    "datasets/tables/table.py": TABLES,
+    "datasets/tables/typed_cells.py": TABLES,
+    "datasets/tables/workbook.py": TABLES,
 }
-CONFIGURATION = """
-[cosmic-ray]
-module-path = "{module}"
-timeout = 1800.0
-excluded-modules = []
-test-command = "{python} -m pytest -x -p no:cacheprovider {tests}"
-[cosmic-ray.distributor]
-name = "local"
-"""
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
 LEFT_OUT = ("BinaryOperator_BitOr", "ExceptionReplacer", "RemoveDecorator", "_Is")
 KEPT = ("ReplaceComparisonOperator_Is_IsNot", "ReplaceComparisonOperator_IsNot_Is")
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of a module.
+
+    before, after: the lines taken away and added, without the spaces around them.
+    """
+
+    module: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class Tally:
     """How the changes of one module fared.
 
-    survivors: a description of each change that no test noticed, with the line that it changed.
+    without_effect: how many of those that no test noticed are listed with a reason.
+    survivors: a description of each of the others, with the lines that it changed.
     """
 
     module: str
     num_killed: int
+    without_effect: int
     survivors: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say how many changes there were of each kind."""
+        tried = self.num_killed + self.without_effect + len(self.survivors)
+        return (
+            f"{self.module}: {tried} tried, {self.num_killed} noticed, {self.without_effect}"
+            f" without effect, {len(self.survivors)} survived"
+        )
 
 
 def main() -> None:
@@ -73,45 +119,48 @@ def main() -> None:
     for module in options.modules:
         if module not in SUBJECTS:
             parser.error(f"no tests are named for {module!r}; known are {', '.join(SUBJECTS)}")
+    reasons = changes_without_effect()
+    KEPT_RESULTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
-        tallies = [tried(copy, module, options.sample, options.seed) for module in options.modules]
+        os.chdir(copied(Path(folder)))
+        tallies = [tried(each, options.sample, options.seed, reasons) for each in options.modules]
     killed = sum(tally.num_killed for tally in tallies)
-    survived = sum(len(tally.survivors) for tally in tallies)
-    print(f"in all: {killed} of {killed + survived} changes were noticed")
+    counted = killed + sum(len(tally.survivors) for tally in tallies)
+    print(f"in all: {killed} of {counted} changes with an effect were noticed")
 
 
-def tried(copy: Path, module: str, sample: int, seed: int) -> Tally:
-    """Try a sample of the changes of a module in a copy of the repository."""
-    path = copy / "graphxai" / module
-    session, configuration = copy / "mutants.sqlite", copy / "mutants.toml"
-    session.unlink(missing_ok=True)
-    tests = " ".join(f"tests/{name}" for name in SUBJECTS[module])
-    text = CONFIGURATION.format(
-        module=path.relative_to(copy).as_posix(), tests=tests, python=sys.executable
-    )
-    configuration.write_text(text)
-    cosmic_ray(copy, "baseline", configuration.name)  # the tests pass without a change
-    cosmic_ray(copy, "init", configuration.name, session.name)
-    with use_db(str(session), WorkDB.Mode.open) as changes:
-        leave_out(changes, sample, seed)
-    cosmic_ray(copy, "exec", configuration.name, session.name)
-    with use_db(str(session), WorkDB.Mode.open) as changes:
-        tally = counted(module, changes)
-    print(f"{module}: {tally.num_killed} noticed, {len(tally.survivors)} survived", flush=True)
-    for survivor in tally.survivors:
-        print(survivor, flush=True)
+def changes_without_effect() -> dict[Change, str]:
+    """Return the changes that no test can notice, each with the reason."""
+    listed = tomllib.loads(WITHOUT_EFFECT.read_text(encoding="utf-8"))["change"]
+    return {
+        Change(each["module"], each["before"], each["after"]): each["reason"] for each in listed
+    }
+
+
+def copied(folder: Path) -> Path:
+    """Copy the last commit, compile it, and let the tests import it."""
+    copy = folder / "copy"
+    subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
+    # A compiled file is recognised by its content, so that none of a changed module is ever used.
+    compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
+    subprocess.run([*compiling, "graphxai", "models", "datasets", "tests"], cwd=copy, check=True)
+    os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    return copy
+
+
+def tried(module: str, sample: int, seed: int, reasons: dict[Change, str]) -> Tally:
+    """Try a sample of the changes of a module in the copy, where this process is."""
+    path = Path("graphxai") / module
+    version = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    kept = KEPT_RESULTS / f"{module.replace('/', '-')}-{version}-{sample}-{seed}.sqlite"
+    with use_db(str(kept), WorkDB.Mode.create) as changes:
+        if not changes.num_work_items:
+            init([path], changes, operator_cfgs={})
+            leave_out(changes, sample, seed)
+        try_pending(changes, module, reasons)
+        tally = counted(module, changes, reasons)
+    print("\n".join((str(tally), *tally.survivors)), flush=True)
     return tally
-
-
-def cosmic_ray(copy: Path, *arguments: str) -> None:
-    """Run a command of Cosmic Ray in a copy of the repository, which its tests then import."""
-    program = shutil.which("cosmic-ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if program is None:
-        raise SystemExit('mutants: Cosmic Ray is missing: pip install -e ".[release]"')
-    variables = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-    subprocess.run([program, *arguments], cwd=copy, env=variables, check=True)
 
 
 def leave_out(changes: WorkDB, sample: int, seed: int) -> None:
@@ -136,24 +185,54 @@ def place(item: WorkItem) -> tuple[tuple[int, int], str, int]:
     return mutation.start_pos, mutation.operator_name, mutation.occurrence
 
 
-def counted(module: str, changes: WorkDB) -> Tally:
-    """Count the changes that were tried, and describe those that survived."""
+def try_pending(changes: WorkDB, module: str, reasons: dict[Change, str]) -> None:
+    """Run the tests with each change that was not tried yet, or that survived without a reason."""
+    tests = [f"tests/{name}" for name in SUBJECTS[module]]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
+    settled = {
+        job
+        for job, result in changes.results
+        if result.test_outcome != TestOutcome.SURVIVED or change_of(module, result) in reasons
+    }
+    pending = [item for item in changes.work_items if item.job_id not in settled]
+    if not pending:
+        return
+    started = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # they pass without a change
+    limit = 60 + 5 * (time.monotonic() - started)  # seconds
+    for item in sorted(pending, key=place):
+        changes.set_result(
+            item.job_id, mutate_and_test(item.mutations, shlex.join(command), timeout=limit)
+        )
+
+
+def change_of(module: str, result: WorkResult) -> Change:
+    """Return the change that was tried."""
+    before, after = (
+        "\n".join(line[1:].strip() for line in changed_lines(result) if line[0] == sign)
+        for sign in "-+"
+    )
+    return Change(module, before, after)
+
+
+def changed_lines(result: WorkResult) -> list[str]:
+    """Return the lines that were taken away or added, with - or + before them."""
+    lines = (result.diff or "").splitlines()
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def counted(module: str, changes: WorkDB, reasons: dict[Change, str]) -> Tally:
+    """Count the changes that were tried, and describe those that survived without a reason."""
     items = {item.job_id: item for item in changes.work_items}
     results = [(items[job], r) for job, r in changes.results if r.test_outcome is not None]
     survived = [(item, result) for item, result in results if not result.is_killed]
+    unexplained = [pair for pair in survived if change_of(module, pair[1]) not in reasons]
     lines = [
-        f"  line {place(item)[0][0]}, {place(item)[1]}\n" + changed_lines(result.diff or "")
-        for item, result in sorted(survived, key=lambda pair: place(pair[0]))
+        "\n    ".join((f"  line {place(item)[0][0]}, {place(item)[1]}", *changed_lines(result)))
+        for item, result in sorted(unexplained, key=lambda pair: place(pair[0]))
     ]
-    return Tally(module, len(results) - len(survived), tuple(lines))
-
-
-def changed_lines(diff: str) -> str:
-    """Return the lines of a diff that were taken away or added."""
-    lines = [
-        line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
-    ]
-    return "\n".join(f"    {line}" for line in lines)
+    num_killed = len(results) - len(survived)
+    return Tally(module, num_killed, len(survived) - len(unexplained), tuple(lines))
 
 
 if __name__ == "__main__":
