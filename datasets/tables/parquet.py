@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from graphxai.runtime.extras import missing_extra
+
 from .delimited import Row
 from .opening import TableError, opened
 from .typed_cells import as_text
@@ -54,9 +56,8 @@ def _opened(path: Path) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError(
-            f'{path}: Parquet needs pyarrow: pip install ".[parquet]", or save it as CSV.'
-        ) from error
+        purpose = f"{path}: Parquet needs"
+        raise missing_extra(purpose, "pyarrow", "parquet", "save it as CSV") from error
     with opened(path) as content:
         try:
             with pq.ParquetFile(content) as file:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphxai.runtime.extras import missing_extra
+
 from .delimited import Row
 from .opening import TableError, opened
 from .typed_cells import as_text
@@ -94,10 +96,8 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         from openpyxl import load_workbook
     except ImportError as error:
-        raise ImportError(
-            f'{path}: Excel workbooks need openpyxl: pip install ".[excel]", or save the'
-            " sheet as CSV."
-        ) from error
+        purpose = f"{path}: Excel workbooks need"
+        raise missing_extra(purpose, "openpyxl", "excel", "save the sheet as CSV") from error
     with opened(path) as file:
         try:
             with zipfile.ZipFile(file) as parts:

@@ -11,6 +11,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
 from graphxai.datasets.training_set import TrainingSet
+from graphxai.runtime.extras import missing_extra
 
 from .substituents import exchange_name
 from .transformations import Change, NewMolecules
@@ -108,9 +109,7 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
     try:
         import selfies
     except ImportError:
-        raise ImportError(
-            "changes of SELFIES need the package selfies: pip install '.[counterfactuals]'."
-        ) from None
+        raise missing_extra("changes of SELFIES need", "selfies", "counterfactuals") from None
     try:
         symbols = list(selfies.split_selfies(selfies.encoder(Chem.MolToSmiles(mol))))
     except selfies.EncoderError as error:

@@ -11,6 +11,7 @@ from graphxai.explanation.files import write_pictures
 from graphxai.explanation.grid import grid
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import only_starts
+from graphxai.runtime.extras import to_install
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
@@ -25,7 +26,7 @@ def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = [*_molecules(folder, log), *_every_model(folder, log)]
     if find_spec("skimage") is None:
-        log("no digits: they need the extra images (pip install '.[images]')")
+        log(f"no digits: they need scikit-image: {to_install('images')}")
         return written
     return [*written, *_digits(folder, log)]
 

@@ -110,8 +110,8 @@ def explain(
         Engine,
         typer.Option(
             help="What explains a table: 'ray' uses all cores of a machine or a cluster, and writes"
-            " Parquet shards and a manifest, with intervals at 0.9 and without pictures"
-            " (`pip install '.[scale]'`)."
+            " Parquet shards and a manifest, with intervals at 0.9 and without pictures. It needs"
+            " the extra `scale`."
         ),
         applies_to("table", "ray"),
     ] = Engine.local,

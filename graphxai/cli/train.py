@@ -111,7 +111,7 @@ def train(
         applies_to(*NAMED),
     ] = None,
 ) -> None:
-    """Train on a table or on graphs, or retrain a bundled model (`pip install ".[train]"`).
+    """Train on a table or on graphs, or retrain a bundled model. This needs the extra `train`.
 
     A table is checked first for unreadable SMILES, duplicates and contradictions. The model
     learns from the labels and from a teacher, chosen for each column from forests and Gaussian

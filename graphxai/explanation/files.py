@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import atomic_write, place_of, write_whole
 
 if TYPE_CHECKING:
@@ -65,9 +66,8 @@ def require_pyarrow(path: Path) -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise ImportError(
-            f'{path}: Parquet needs pyarrow: pip install ".[parquet]", or write .csv.'
-        ) from error
+        purpose = f"{path}: Parquet needs"
+        raise missing_extra(purpose, "pyarrow", "parquet", "write .csv") from error
 
 
 def write_pictures(svgs: Sequence[str], path: Path) -> Path:

@@ -20,6 +20,7 @@ from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
+from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import write_whole
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ def require_lightning() -> None:
     try:
         importlib.import_module("lightning.pytorch")
     except ImportError as error:
-        raise ImportError(
-            "training needs Lightning: in your copy of the repository, run `pip install"
-            " -c constraints.txt '.[train]'`."
-        ) from error
+        raise missing_extra("training needs", "Lightning", "train") from error
 
 
 def require_hardware(settings: RunSettings | TrainingSettings) -> None:

@@ -26,6 +26,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model, load, standardisation_of
 from graphxai.explanation.provenance import provenance, versions
+from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.writing import exclusive_lock, folder_at
@@ -227,9 +228,7 @@ def _ray() -> Any:
     try:
         import ray.data  # importing takes a second
     except ImportError as error:
-        raise ImportError(
-            "Ray is not installed: install it with `pip install '.[scale]'`."
-        ) from error
+        raise missing_extra("the engine 'ray' needs", "Ray", "scale") from error
     return ray
 
 

@@ -3,6 +3,8 @@
 from functools import cache
 from typing import Any
 
+from graphxai.runtime.extras import missing_extra
+
 
 @cache
 def chemprop_nn() -> Any:
@@ -13,16 +15,12 @@ def chemprop_nn() -> Any:
     """
     try:
         from chemprop import nn
-    except ImportError as error:
-        raise ImportError(
-            "models of chemprop need chemprop 2: install it with `pip install"
-            f" 'graphxai[chemprop]'`. ({error})"
-        ) from error
+    except ModuleNotFoundError as error:
+        if error.name != "chemprop":
+            raise  # chemprop is installed, and lacks something itself
+        raise missing_extra("models of chemprop need", "chemprop 2", "chemprop") from error
     if not hasattr(nn, "BondMessagePassing"):
-        raise ImportError(
-            "the chemprop that is installed is version 1: install version 2 with `pip install"
-            " 'graphxai[chemprop]'`."
-        )
+        raise missing_extra("models of chemprop need", "chemprop 2, not 1", "chemprop")
     return nn
 
 

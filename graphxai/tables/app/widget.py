@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, parse_qsl, urlencode
 from uuid import uuid4
 
+from graphxai.runtime.extras import missing_extra
+
 try:
     import anywidget
     import traitlets
 except ImportError:
-    raise ImportError("gx.explore needs anywidget: pip install '.[notebook]'.") from None
+    raise missing_extra("gx.explore needs", "anywidget", "notebook") from None
 
 from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
