@@ -25,7 +25,7 @@ def measure_steps(smiles: list[str]) -> tuple[dict[str, float], dict[str, float]
 
 def featurising(smiles: list[str]) -> dict[str, float]:
     """Return milliseconds per molecule for parsing and features, here and in OGB."""
-    from ogb.utils import smiles2graph  # imported by the features, without its version check
+    from ogb.utils import smiles2graph
 
     runs: dict[str, Callable[[list[str]], object]] = {
         "parse SMILES (RDKit)": lambda part: [Chem.MolFromSmiles(s) for s in part],

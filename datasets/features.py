@@ -1,15 +1,11 @@
 """Look up the nine atom and three bond features of the Open Graph Benchmark in tables.
 
 Every value is a position in OGB's vocabulary (``ogb.utils.features``, Hu 2020), the input that
-Graphormer was published with. The vocabularies come from the installed ``ogb``. This file only
-turns them into tables from RDKit's values to positions.
+Graphormer was published with. The tables lead from RDKit's values to these positions.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,65 +40,56 @@ ATOM_FEATURE_NAMES = (
 BOND_FEATURE_NAMES = ("bond type", "bond stereo", "conjugated")
 
 
-def _ogb_features() -> Any:
-    """Import ``ogb.utils.features`` without its version check over the network.
+class _Vocabulary(dict[Any, int]):
+    """The position of each value. Any other value has the position behind them (OGB's "misc")."""
 
-    ``import ogb`` looks for a newer release with the package ``outdated``. During the import, a
-    stub replaces that package and answers "no".
-    """
-    if "ogb" in sys.modules:
-        return importlib.import_module("ogb.utils.features")
-    silent = types.ModuleType("outdated")
-    silent.check_outdated = lambda package, version: (False, version)  # type: ignore[attr-defined]
-    before = {name: sys.modules[name] for name in _outdated_modules()}
-    sys.modules["outdated"] = silent
-    try:
-        return importlib.import_module("ogb.utils.features")
-    finally:
-        del sys.modules["outdated"]
-        sys.modules.update(before)
-
-
-def _outdated_modules() -> list[str]:
-    return [name for name in sys.modules if name.split(".")[0] == "outdated"]
-
-
-_OGB = _ogb_features()
-ATOM_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_atom_feature_dims())
-BOND_CARDINALITIES: tuple[int, ...] = tuple(_OGB.get_bond_feature_dims())
-
-
-class _Table(dict[Any, int]):
-    """The position of each value. A value outside the vocabulary gets the last (OGB's "misc")."""
-
-    def __init__(self, name: str, enumeration: Iterable[Any] | None = None) -> None:
-        """Make the table of a feature.
-
-        Args:
-            enumeration: RDKit's values of a feature that OGB lists by their names. Other
-                features have numbers, which OGB lists as they are.
-        """
-        vocabulary = _OGB.allowable_features[f"possible_{name}_list"]
-        if enumeration is None:
-            super().__init__((value, k) for k, value in enumerate(vocabulary))
-        else:
-            listed = [value for value in enumeration if str(value) in vocabulary]
-            super().__init__((value, vocabulary.index(str(value))) for value in listed)
-        self.last = len(vocabulary) - 1
+    def __init__(self, values: Iterable[Any]) -> None:
+        super().__init__((value, position) for position, value in enumerate(values))
 
     def __missing__(self, value: Any) -> int:
-        return self.last
+        return len(self)
 
 
-_ATOMIC_NUMBER = _Table("atomic_num")
-_CHIRALITY = _Table("chirality", Chem.ChiralType.values.values())
-_DEGREE = _Table("degree")
-_CHARGE = _Table("formal_charge")
-_HYDROGENS = _Table("numH")
-_RADICALS = _Table("number_radical_e")
-_HYBRIDIZATION = _Table("hybridization", Chem.HybridizationType.values.values())
-_BOND_TYPE = _Table("bond_type", Chem.BondType.values.values())
-_BOND_STEREO = _Table("bond_stereo", Chem.BondStereo.values.values())
+_ATOMIC_NUMBER = _Vocabulary(range(1, 119))
+_CHIRALITY = _Vocabulary(
+    (
+        Chem.ChiralType.CHI_UNSPECIFIED,
+        Chem.ChiralType.CHI_TETRAHEDRAL_CW,
+        Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
+        Chem.ChiralType.CHI_OTHER,
+    )
+)
+_DEGREE = _Vocabulary(range(11))
+_CHARGE = _Vocabulary(range(-5, 6))
+_HYDROGENS = _Vocabulary(range(9))
+_RADICALS = _Vocabulary(range(5))
+_HYBRIDIZATION = _Vocabulary(
+    (
+        Chem.HybridizationType.SP,
+        Chem.HybridizationType.SP2,
+        Chem.HybridizationType.SP3,
+        Chem.HybridizationType.SP3D,
+        Chem.HybridizationType.SP3D2,
+    )
+)
+_BOND_TYPE = _Vocabulary(
+    (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC)
+)
+# OGB has no position for another stereo.
+_BOND_STEREO = {
+    Chem.BondStereo.STEREONONE: 0,
+    Chem.BondStereo.STEREOZ: 1,
+    Chem.BondStereo.STEREOE: 2,
+    Chem.BondStereo.STEREOCIS: 3,
+    Chem.BondStereo.STEREOTRANS: 4,
+    Chem.BondStereo.STEREOANY: 5,
+}
+_ATOM_VOCABULARIES = (
+    _ATOMIC_NUMBER, _CHIRALITY, _DEGREE, _CHARGE, _HYDROGENS, _RADICALS, _HYBRIDIZATION
+)  # fmt: skip
+# Aromatic, in ring and conjugated are yes or no.
+ATOM_CARDINALITIES = (*(len(each) + 1 for each in _ATOM_VOCABULARIES), 2, 2)
+BOND_CARDINALITIES = (len(_BOND_TYPE) + 1, len(_BOND_STEREO), 2)
 _NO_STEREO = _BOND_STEREO[Chem.BondStereo.STEREONONE]
 _DOUBLE = _BOND_TYPE[Chem.BondType.DOUBLE]
 

@@ -52,7 +52,7 @@ SLOW = (
 LIGHT = {
     "import graphxai": ("torch", "rdkit", "matplotlib", "pandas"),
     "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),
-    "import graphxai.models.graphormer": ("rdkit", "ogb", "lightning", "matplotlib"),
+    "import graphxai.models.graphormer": ("rdkit", "lightning", "matplotlib"),
     "import graphxai.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
     "import graphxai.evaluation, graphxai.tables.app.server": SLOW,
 }

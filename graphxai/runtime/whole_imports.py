@@ -43,7 +43,6 @@ LIBRARIES = {
     "networkx",
     "numba",
     "numpy",
-    "ogb",
     "openpyxl",
     "pandas",
     "pyarrow",

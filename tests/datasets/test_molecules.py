@@ -93,13 +93,6 @@ def test_bace_has_the_published_number_of_actives_and_classes_follow_pic50(
     assert int(disagree.sum()) == 17  # crystal-structure ligands that the data set counts as active
 
 
-def test_importing_the_features_leaves_no_stub_behind() -> None:
-    import sys
-
-    stand_in = sys.modules.get("outdated")
-    assert stand_in is None or hasattr(stand_in, "__file__")
-
-
 def test_values_stay_below_their_cardinalities() -> None:
     assert len(ATOM_FEATURE_NAMES) == len(ATOM_CARDINALITIES) == 9
     assert len(BOND_FEATURE_NAMES) == len(BOND_CARDINALITIES) == 3
