@@ -8,7 +8,7 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-pages test-install coverage mutants fuzz lowest newest docs lint format dist clean
+.PHONY: help demo test test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
@@ -17,9 +17,11 @@ help:
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
 	@echo "make mutants change the core in small ways and list the changes that no test notices"
+	@echo "make kills   kill commands at random moments and compare what they write when run again"
 	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
 	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
 	@echo "make newest  the same with the newest versions; both take torch as it is served, or TORCH"
+	@echo "make extras  try each extra alone, and what is said without it"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make format  format the code"
@@ -79,6 +81,10 @@ coverage: $(RELEASE_READY)
 mutants: $(RELEASE_READY)
 	$(ONE_THREAD) $(BIN)/python tests/mutants.py
 
+# An hour: 30 kills of each command, half of them as a scheduler does.
+kills: $(READY)
+	$(BIN)/python tests/kills.py
+
 # Strange inputs for MINUTES; a fault is added to tests/data/hostile.jsonl, which the tests run.
 MINUTES ?= 5
 SEED ?= 0
@@ -90,6 +96,10 @@ fuzz: $(READY)
 TORCH ?=
 lowest newest:
 	$(PYTHON) .ci/versions.py $@ $(if $(TORCH),--torch $(TORCH))
+
+# Every extra has an environment of its own, which is removed again.
+extras:
+	$(PYTHON) .ci/extras.py
 
 $(DOCS_READY): $(READY)
 	$(PIP) -e ".[docs]"
@@ -122,4 +132,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .venv-dist build dist demo htmlcov .coverage docs/_build docs/notebooks *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest .venv-extras* .venv-dist build dist demo htmlcov .coverage docs/_build docs/notebooks *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -133,13 +133,17 @@ def try_tests(environment: Path) -> None:
 
 def run(*command: object, **options: object) -> subprocess.CompletedProcess:
     """Run a program without the packages of this environment, and end if it fails."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    variables |= {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), env=variables, text=True, **options)
+    done = subprocess.run(list(map(str, command)), env=variables(), text=True, **options)
     if done.returncode:
         output = (done.stdout or "") + (done.stderr or "")
         raise SystemExit(f"versions: {' '.join(map(str, command))} failed\n{output}".rstrip())
     return done
+
+
+def variables() -> dict[str, str]:
+    """Return the variables of the system without the packages of this environment."""
+    others = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    return others | {"OMP_NUM_THREADS": "1"}
 
 
 if __name__ == "__main__":
