@@ -7,9 +7,10 @@ name of the attribute decides.
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -76,24 +77,37 @@ def roles_and_doubts(graphs: Sequence[Data]) -> tuple[AttributeRoles, dict[str, 
     graphs = graphs[:EVIDENCE]
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}
     keys = [key for key in graphs[0].keys() if key != "num_nodes"]  # noqa: SIM118
+    lengths_of = cache(partial(_lengths, graphs))
     indices = {key: role for key in keys if (role := _index_role(graphs, key)) is not None}
     for key in (EDGES, *indices):
-        lengths = _lengths(graphs, key) if key in keys else None
+        lengths = lengths_of(key) if key in keys else None
         another_column = lengths in counts.values() and graphs[0][key].dim() == 1
         if lengths is not None and not another_column:
             counts[key] = lengths
     roles, doubts = {}, {}
     for key in keys:
-        roles[key], doubt = _role(graphs, key, indices.get(key), counts)
+        roles[key], doubt = _role(graphs, key, lengths_of, indices.get(key), counts)
         if doubt:
             doubts[key] = doubt
     return roles, doubts
 
 
 def _role(
-    graphs: Sequence[Data], key: str, index: AttributeRole | None, counts: Mapping[str, list[int]]
+    graphs: Sequence[Data],
+    key: str,
+    lengths_of: Callable[[str], list[int] | None],
+    index: AttributeRole | None,
+    counts: Mapping[str, list[int]],
 ) -> tuple[AttributeRole, str]:
-    """Decide the role of one attribute, and say what is uncertain about it."""
+    """Decide the role of one attribute, and say what is uncertain about it.
+
+    Args:
+        graphs: the graphs of a batch.
+        key: the name of the attribute.
+        lengths_of: counts the entries of an attribute in each graph, see `_lengths`.
+        index: its role if it is an index.
+        counts: the number of members that each group has in each graph.
+    """
     value = graphs[0][key]
     if isinstance(value, SparseTensor) or (is_tensor(value) and value.layout != torch.strided):
         over_pairs = list(value.sizes() if isinstance(value, SparseTensor) else value.shape)[:2]
@@ -102,7 +116,7 @@ def _role(
             if over_pairs == counts[NODES][:1] * 2
             else AttributeRole()
         ), ""
-    lengths = _lengths(graphs, key)
+    lengths = lengths_of(key)
     if index is not None and lengths is not None:
         return AttributeRole(
             _group_of_index(key, value, lengths, counts), index.names, index.rows
@@ -196,13 +210,13 @@ def _lengths(graphs: Sequence[Data], key: str) -> list[int] | None:
     lengths = []
     for graph in graphs:
         value = graph.get(key)
-        dim = graph.__cat_dim__(key, value) if hasattr(value, "shape") else 0
-        if hasattr(value, "shape") and (not isinstance(dim, int) or not value.shape):
+        shape = getattr(value, "shape", None)
+        dim = 0 if shape is None else graph.__cat_dim__(key, value)
+        if shape is not None and (not isinstance(dim, int) or not shape):
             return None
         if isinstance(value, str | Mapping) or not hasattr(value, "__len__"):
             return None
-        assert value is not None
-        lengths.append(value.shape[dim] if hasattr(value, "shape") else len(value))
+        lengths.append(len(value) if shape is None else shape[dim])
     return lengths
 
 
@@ -242,13 +256,15 @@ def matrices_in(roles: AttributeRoles) -> list[str]:
 
 def has_matrices(graph: Data) -> bool:
     """Return whether a graph has dense matrices over node pairs, which PyG cannot batch."""
-    n = int(graph.num_nodes or 0)
-    square = [
-        key
-        for key, value in graph
-        if is_tensor(value) and value.dim() > 1 and value.shape[:2] == (n, n) and n
-    ]
-    if not square:
+    # this is asked for every graph, and PyG takes long to count nodes
+    lengths = {
+        key: shape[0]
+        for key, value in graph.to_dict().items()
+        if is_tensor(value) and len(shape := value.shape) > 1 and shape[0] == shape[1]
+    }
+    n = int(graph.num_nodes or 0) if lengths else 0
+    square = [key for key, length in lengths.items() if length == n]
+    if not n or not square:
         return False
     roles, _ = roles_and_doubts([graph])
     return any(roles[key].square and graph[key].layout == torch.strided for key in square)

@@ -235,9 +235,10 @@ class WrappedBatch:
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
     """Collate graphs into PyG's batch, with the positions of its nodes."""
-    graphs = _with_common_attributes([_with_num_nodes(graph) for graph in graphs])
+    counts = [int(graph.num_nodes or 0) for graph in graphs]
+    graphs = _with_common_attributes(list(map(_with_num_nodes, graphs, counts)))
     batch = Batch.from_data_list(graphs)
-    num_nodes = torch.tensor([int(g.num_nodes or 0) for g in graphs], device=batch.x.device)
+    num_nodes = torch.tensor(counts, device=batch.x.device)
     mask = _mask(num_nodes, pad_to)
     x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
     x[mask] = batch.x.detach()
@@ -246,11 +247,15 @@ def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatc
 
 def _with_common_attributes(graphs: list[Data]) -> list[Data]:
     """Keep only the attributes that all graphs have, as a batch requires."""
-    common = set.intersection(*(set(graph.keys()) for graph in graphs))
-    reduced = [graph if len(graph.keys()) == len(common) else copy(graph) for graph in graphs]
-    for graph in reduced:
-        for key in set(graph.keys()) - common:
-            del graph[key]
+    names = [set(graph.keys()) for graph in graphs]
+    common = set.intersection(*names)
+    reduced = []
+    for graph, of_graph in zip(graphs, names, strict=True):
+        if others := of_graph - common:
+            graph = copy(graph)
+            for key in others:
+                del graph[key]
+        reduced.append(graph)
     return reduced
 
 
@@ -321,8 +326,8 @@ def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
     return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
 
 
-def _with_num_nodes(graph: Data) -> Data:
+def _with_num_nodes(graph: Data, count: int) -> Data:
     """Set `num_nodes`, because PyG cannot infer it for an empty graph."""
     copied = copy(graph)
-    copied.num_nodes = int(graph.num_nodes or 0)
+    copied.num_nodes = count
     return copied

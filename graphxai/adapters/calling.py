@@ -31,6 +31,7 @@ Forward = Callable[[nn.Module, Any], Tensor]
 
 UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
+OF_GRAPHS = ("batch", "ptr", "graph")  # in the names of arguments that say which graph is whose
 TRUE_AT_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 ONE_AT_TOKENS = ("attention_mask",)  # as in Hugging Face's models
 
@@ -78,7 +79,7 @@ def attributes_read(model: nn.Module) -> set[str] | None:
 def takes_batch_vector(model: nn.Module) -> bool:
     """Return whether `model.forward` has an argument that assigns nodes to graphs."""
     names = attributes_read(model)
-    return names is None or any(re.search("batch|ptr|graph", name) for name in names)
+    return names is None or any(word in name for name in names for word in OF_GRAPHS)
 
 
 def takes_padding_mask(model: nn.Module) -> bool:

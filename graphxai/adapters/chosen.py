@@ -111,13 +111,12 @@ def _require_node(node: Any, count: int) -> None:
         raise ValueError(f"there is no node {node!r}: the graph has nodes 0 to {count - 1}.")
 
 
-def chosen_nodes(graph: Data) -> list[int]:
+def chosen_nodes(graph: Data | Mapping[str, Any]) -> list[int]:
     """Return the numbers of the node or pair that is explained, or [] for the whole graph."""
-    if PAIR in graph:
-        return list(graph[PAIR].flatten().tolist())
-    return (
-        [] if EXPLAINED_NODE not in graph else (graph[EXPLAINED_NODE] == 2).nonzero()[:, 0].tolist()
-    )
+    if (pair := graph.get(PAIR)) is not None:
+        return list(pair.flatten().tolist())
+    nodes = graph.get(EXPLAINED_NODE)
+    return [] if nodes is None else list((nodes == 2).nonzero()[:, 0].tolist())
 
 
 def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:

@@ -87,4 +87,5 @@ class ModuleView:
 
 
 def _has_packed_weights(module: nn.Module) -> bool:
-    return any(type(value) is torch.ScriptObject for value in vars(module).values())
+    kind = torch.ScriptObject
+    return any(type(value) is kind for value in vars(module).values())

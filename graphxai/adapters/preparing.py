@@ -43,7 +43,7 @@ def _checked_graph(model: Wrapped, value: Any) -> Input:
     graph = read_graph(value, categorical=may_look_up)
     if not model.settings.embedding and not is_real(graph.data.x):
         choose_embedding(model, graph.data)
-    reads_any = PAIR in graph.data and model.attributes_read() is None
+    reads_any = graph.data.get(PAIR) is not None and model.attributes_read() is None
     if reads_any and model.checks.ignores_pair(model, graph.data):
         raise InputError(PAIR_IS_IGNORED)
     return graph

@@ -106,6 +106,7 @@ class ExplainableModel(Protocol):
         ...
 
 
+_MEMBERS = tuple(name for name in vars(ExplainableModel) if not name.startswith("_"))
 _lock = threading.Lock()
 _users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 
@@ -171,22 +172,28 @@ def _has_inference_weights(model: Any) -> bool:
     """Return whether any weight of a model was created in `torch.inference_mode()`.
 
     This is asked in every explanation. Going through the modules is five times as fast as going
-    through `model.parameters()`.
+    through `model.parameters()`. A wrapped model has the user's modules in `module`, and counts
+    their buffers too.
     """
-    if getattr(type(model), "parameters", None) is not nn.Module.parameters:
+    root = getattr(model, "module", model)
+    if getattr(type(root), "parameters", None) is not nn.Module.parameters:
         return any(value.is_inference() for value in getattr(model, "parameters", tuple)())
-    modules = [model]
+    modules, is_wrapped = [root], root is not model
     while modules:
         module = modules.pop()
-        for weight in module._parameters.values():
-            if weight is not None and weight.is_inference():
-                return True
+        weights = [*module._parameters.values(), *(module._buffers.values() if is_wrapped else ())]
+        if any(weight is not None and weight.is_inference() for weight in weights):
+            return True
         modules += [part for part in module._modules.values() if part is not None]
     return False
 
 
 def require_contract(model: Any) -> None:
     """Raise TypeError if the model cannot be explained, and say what it needs."""
+    # the class is asked first: asking a model for `training` may go through all of its modules
+    inside = getattr(model, "__dict__", {})
+    if all(hasattr(type(model), name) or name in inside for name in _MEMBERS):
+        return
     if isinstance(model, ExplainableModel):
         return
     name = model.__name__ if isinstance(model, type) else type(model).__name__

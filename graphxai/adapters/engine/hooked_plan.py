@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -74,8 +74,9 @@ class HookedPlan:
         if (plan := self.row_sums) is None:
             return None
         at_ends = graphs_at_the_ends(request, plan.roots, plan.output)
+        shape_of = cache(partial(self._shape, graph))  # most values are between two steps
         graphs = at_ends and plan.graphs.of_pass(
-            at_ends, lambda number: graph.nodes[self.places[number]], partial(self._shape, graph)
+            at_ends, lambda number: graph.nodes[self.places[number]], shape_of
         )
         if not graphs:
             return None

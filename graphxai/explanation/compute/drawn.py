@@ -1,5 +1,6 @@
 """Find the edges and labels that are needed to draw a graph without a molecule or an image."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,28 +17,27 @@ def plain_graph(item: Input) -> PlainGraph | None:
     """Return the graph to draw, or None for molecules, images and inputs without edges."""
     if any(drawn is not None for drawn in (item.smiles, item.molecule, item.segments)):
         return None
-    graph: Any = item.data
+    graph = item.data.to_dict()  # PyG takes several times as long for each attribute
     edges = graph.get("edge_index")
     if not isinstance(edges, torch.Tensor) or edges.dim() != 2:
         return None
     from graphxai.adapters.chosen import chosen_nodes  # needs PyG
 
-    explained = tuple(chosen_nodes(item.data))
+    explained = tuple(chosen_nodes(graph))
     return PlainGraph(edges.cpu().numpy().astype(np.int64), _labels(graph, item), explained)
 
 
-def _labels(graph: Any, item: Input) -> tuple[str, ...]:
-    """Return what the graph calls its nodes, or () if it has no names for them."""
-    schema = graph.get("schema")
+def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
+    """Return what a graph with these attributes calls its nodes, or () if it has no names."""
+    schema = values.get("schema")
     if schema is not None:
         kinds = [kind for kind, _ in schema.nodes]
         numbers = dict.fromkeys(kinds, 0)
         labels = []
-        for code in graph.node_type.tolist():
+        for code in values["node_type"].tolist():
             labels.append(f"{kinds[code]} {numbers[kinds[code]]}")
             numbers[kinds[code]] += 1
         return tuple(labels)
-    values = dict(graph.items())
     for key in [*(name for name in NAMES if name in values), *values]:
         value = values[key]
         listed = isinstance(value, list | tuple | np.ndarray) and len(value) == item.num_nodes
