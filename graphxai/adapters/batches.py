@@ -82,13 +82,16 @@ class WrappedBatch:
 
     def examples(self) -> list[Data]:
         """Return the graphs one by one on the batch's device, as PyG cannot split sparse ones."""
+        return list(map(self._on_its_device, self.singles))
+
+    def _on_its_device(self, graph: Data) -> Data:
         device = self.mask.device
-        return [g if g.x.device == device else copy(g).to(device) for g in self.singles]
+        return graph if graph.x.device == device else copy(graph).to(device)
 
     def data_of(self, row: int) -> Data:
         """Return one input as it was collated, or a row of tokens without its padding."""
         if self.graphs is not None:
-            return self.examples()[row]
+            return self._on_its_device(self.singles[row])
         assert self.dense is not None
         n = int(self.num_nodes[row])
         padded = self.dense.shape[1] == self.mask.shape[1] + self.has_graph_token

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .autograd_graph import GraphTrace, Node
-from .row_moves import CHOICES, SUMS_BY_INDEX, Move, moved
+from .row_moves import CHOICES, ENTRY_BY_ENTRY, SUMS_BY_INDEX, Move, moved
 from .trace import WEIGHTS, Op, Ref, refs_in
 
 NodeOf: TypeAlias = Callable[[int], Node]  # the node of an operation, by its number
@@ -51,8 +51,11 @@ class Step(NamedTuple):
 
     def follow(self, graphs: Tensor, node_of: NodeOf, shape_of: ShapeOf) -> Tensor | None:
         """Return the graphs of the target, given those of the source, or None if unclear."""
-        shapes = shape_of(self.source), shape_of(self.target)
-        move = Move(node_of(self.operation), graphs, *shapes, self.place, self.forward)
+        source, target = shape_of(self.source), shape_of(self.target)
+        if source == target and self.name in ENTRY_BY_ENTRY:  # most steps are of this kind
+            return graphs
+        node = node_of(self.operation)
+        move = Move(node, graphs, source, target, self.place, self.forward)
         return moved(self.name, move)
 
 

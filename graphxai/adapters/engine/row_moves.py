@@ -232,11 +232,11 @@ def _by_indices(move: Move, to_indices: bool) -> Tensor | None:
 CHOICES = {"index_select", "gather", "index", "slice", "select"}  # they may leave entries out
 SUMS_BY_INDEX = {"scatter_add", "scatter_reduce", "index_add", "index_put"}
 _VIEWS = {"view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze"}
-_ALIGNED = (ENTRYWISE - _VIEWS) | NORMS | SOFTMAX | {
+ENTRY_BY_ENTRY = (ENTRYWISE - _VIEWS) | NORMS | SOFTMAX | {
     "clone", "alias", "expand", "_prelu_kernel", "tril", "triu", "_log_softmax",
 }  # fmt: skip
 _MOVES: dict[str, MoveGraphs] = {
-    **dict.fromkeys(_ALIGNED, _aligned),
+    **dict.fromkeys(ENTRY_BY_ENTRY, _aligned),
     **dict.fromkeys(_VIEWS, _viewed),
     **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduced),
     **dict.fromkeys(("cat", "split", "split_with_sizes"), _along_one_axis),

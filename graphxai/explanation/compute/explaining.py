@@ -380,5 +380,5 @@ def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> f
 
 def _as_numpy(value: Tensor) -> NDArray[Any]:
     """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+    value = value.float() if value.dtype == torch.bfloat16 else value
+    return value.numpy(force=True).copy()
