@@ -78,7 +78,8 @@ def roles_and_doubts(graphs: Sequence[Data]) -> tuple[AttributeRoles, dict[str, 
     counts = {NODES: [int(graph.num_nodes or 0) for graph in graphs]}
     keys = [key for key in graphs[0].keys() if key != "num_nodes"]  # noqa: SIM118
     lengths_of = cache(partial(_lengths, graphs))
-    indices = {key: role for key in keys if (role := _index_role(graphs, key)) is not None}
+    roles_of = ((key, _index_role(graphs, key, counts[NODES])) for key in keys)
+    indices = {key: role for key, role in roles_of if role is not None}
     for key in (EDGES, *indices):
         lengths = lengths_of(key) if key in keys else None
         another_column = lengths in counts.values() and graphs[0][key].dim() == 1
@@ -170,8 +171,11 @@ def _words(key: str) -> set[str]:
     return set(re.split(r"[^a-z]+", key.lower())) - {"index", "edge", "edges", ""}
 
 
-def _index_role(graphs: Sequence[Data], key: str) -> AttributeRole | None:
-    """Return the role of an index, as shown by what PyG adds to it in a batch, or None."""
+def _index_role(graphs: Sequence[Data], key: str, nodes: list[int]) -> AttributeRole | None:
+    """Return the role of an index, as shown by what PyG adds to it in a batch, or None.
+
+    `nodes` are the numbers of nodes of the graphs.
+    """
     value = graphs[0][key]
     integers = is_tensor(value) and not value.is_floating_point() and value.dtype != torch.bool
     if not integers or value.layout != torch.strided or not value.dim() or "batch" in key:
@@ -181,9 +185,11 @@ def _index_role(graphs: Sequence[Data], key: str) -> AttributeRole | None:
     added = [_flat_numbers(g.__inc__(key, g[key])) for g in graphs]
     if not any(map(any, added)):
         return None
-    nodes, edges = [int(g.num_nodes or 0) for g in graphs], [int(g.num_edges) for g in graphs]
-    of_edges = nodes == edges and not _grows_with_nodes(graphs[0], key)
-    for group, count in ((EDGES, edges),) if of_edges else ((NODES, nodes), (EDGES, edges)):
+    # PyG takes long to count edges, so only as many graphs are asked as it takes
+    alike = all(int(g.num_edges) == n for g, n in zip(graphs, nodes, strict=True))
+    of_edges = alike and not _grows_with_nodes(graphs[0], key)
+    for group in (EDGES,) if of_edges else (NODES, EDGES):
+        count = nodes if group == NODES else [int(g.num_edges) for g in graphs]
         rows = tuple(row == tuple(count) for row in zip(*added, strict=True))
         if all(rows):
             return AttributeRole(key, group)

@@ -107,7 +107,7 @@ class WrappedModel(ShownModel, ModuleView):
         names = self.attributes_read()
         attributes = {
             key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
-            for key, value in data
+            for key, value in data.to_dict().items()
             if names is None or key in names or key in OF_TYPES or key == "x"
         }
         return frozenset(attributes.items())

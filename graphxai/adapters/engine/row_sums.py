@@ -147,7 +147,7 @@ class RowSums:
                 return
             gradient = arriving[0].detach()
             added = constant.to(gradient)
-            if flat and gradient.shape[-1] == len(added):
+            if flat and gradient.shape[-1:] == added.shape:
                 of_rows = (gradient @ added)[..., None]
             else:
                 of_rows = gradient * added
