@@ -4,6 +4,8 @@ Needs `pip install "graphxai[notebook,train]"`. Files that a notebook writes go 
 folder. Apart from the numbers, the stored outputs do not depend on the machine.
 """
 
+import base64
+import io
 import os
 import sys
 import tempfile
@@ -14,9 +16,9 @@ import nbformat
 from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from PIL import Image
 
 FOLDER = Path(__file__).parent
-LARGE = 55_000  # characters of SVG
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -72,14 +74,20 @@ def _is_empty(output: NotebookNode) -> bool:
 
 
 def _keep_one_form(data: dict[str, Any]) -> None:
-    """Leave one form of a picture: SVG, which every viewer shows, or PNG if it is much smaller."""
-    svg, png = data.get("image/svg+xml"), data.get("image/png")
-    if svg is not None:
-        data.pop("text/html", None)  # not all viewers show SVG in HTML
-    if svg is not None and png is not None:
-        smaller = len(svg) > LARGE and len(png) < len(svg)
-        data.pop("image/svg+xml" if smaller else "image/png")
+    """Leave one form of a picture: PNG, which web sites and LaTeX show as well as notebooks do."""
+    if "image/svg+xml" in data:
+        data.pop("text/html", None)
+    if "image/png" in data:
+        data.pop("image/svg+xml", None)
+        data["image/png"] = _packed(data["image/png"])
     data.pop("application/vnd.jupyter.widget-view+json", None)  # no kernel answers a stored view
+
+
+def _packed(picture: str) -> str:
+    """Return a PNG in base64 with the same pixels in as few bytes as Pillow finds."""
+    packed = io.BytesIO()
+    Image.open(io.BytesIO(base64.b64decode(picture))).save(packed, "PNG", optimize=True)
+    return base64.b64encode(packed.getvalue()).decode()
 
 
 def main(names: list[str]) -> None:

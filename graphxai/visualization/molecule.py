@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -36,6 +37,7 @@ _INITIAL = (
     (";stroke-linecap:butt;stroke-linejoin:miter;stroke-opacity:1'", "'"),
     ("fill:none;fill-rule:evenodd;", "fill:none;"),
 )
+_STYLE = re.compile(" style='([^']*)'")
 
 
 @with_picture_options()
@@ -243,7 +245,16 @@ def _draw(
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
     for default, shortened in (*_INITIAL, (f"width:{first}px", f"width:{line}px")):
         body = body.replace(default, shortened)
-    return body.strip(), points, bond
+    return _STYLE.sub(_attributes, body).strip(), points, bond
+
+
+def _attributes(style: re.Match[str]) -> str:
+    """Return the declarations of a style as attributes.
+
+    Web sites that show notebooks and mail remove styles, and lines without one are not drawn.
+    """
+    declared = (each.partition(":") for each in style[1].split(";") if each)
+    return "".join(f" {name}='{value}'" for name, _, value in declared)
 
 
 def _line_width(bond: float) -> float:

@@ -482,6 +482,14 @@ def test_a_cell_of_a_table_in_pandas_shows_the_picture_as_it_is(mol: Chem.Mol) -
     assert ElementTree.fromstring(svg).find(f"{SVG}title").text == "two lines"
 
 
+def test_a_picture_needs_no_style_attribute_which_web_sites_remove(mol: Chem.Mol) -> None:
+    svg = molecule_svg(mol, np.zeros(mol.GetNumAtoms()))
+    assert "style" not in svg
+    with_styles = re.sub(r" stroke-width='([^']*)'", r" style='stroke-width:\1'", svg)
+    assert svg_to_png(svg) == svg_to_png(with_styles)
+    assert svg_to_png(svg) != svg_to_png(re.sub(r" stroke='[^']*'", "", svg))  # the bonds are gone
+
+
 def test_a_thumbnail_has_letters_and_colours_and_leaves_its_words_to_the_description(
     mol: Chem.Mol,
 ) -> None:

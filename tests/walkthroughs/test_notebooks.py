@@ -18,7 +18,7 @@ if not all(map(importlib.util.find_spec, ("nbformat", "nbclient", "ipykernel")))
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LARGEST = 260_000  # bytes
+LARGEST = 250_000  # bytes
 NEED_TRAINING = {
     "02_train_on_your_own_table",
     "04_which_explainer",
