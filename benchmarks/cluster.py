@@ -40,7 +40,7 @@ from graphxai.models.graphormer import (
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.frames import ExplainFrame
 from graphxai.tables.run import explain_table
-from graphxai.tables.shards import Results
+from graphxai.tables.shards import ShardFolder
 
 HOSTILE = ("", "not a molecule", "C1CC", "C" * 30_000, "[H][H", "c1cccc1")
 
@@ -101,7 +101,7 @@ def costs(out: Path, repeats: int = 7) -> None:
         print(f"{method}: {1e3 * min(times):.2f} ms of processor time a molecule, min of {repeats}")
         if method == "lrp":
             (out / "shards").mkdir(exist_ok=True)
-            Results(str(out)).write(1, rows)
+            ShardFolder(str(out)).write(1, rows)
             size = (out / "shards" / "000000000001.parquet").stat().st_size
             atoms = sum(map(len, rows["relevance"].to_pylist())) / len(rows)
             print(f"{size / len(rows):.0f} bytes a row, {atoms:.1f} atoms a molecule")
