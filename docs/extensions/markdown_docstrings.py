@@ -2,14 +2,18 @@
 
 Code becomes a literal. Characters that are markup in reStructuredText (`*`, `|`, a trailing `_`)
 are escaped. Signatures become shorter: a dataclass lists only the names of its fields, since its
-docstring gives their shapes and units, and arrays are `NDArray`.
+docstring gives their shapes and units, arrays are `NDArray`, and the names of all methods, targets
+and models are the types that list them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from graphxai.explainers.names import MethodName
+from graphxai.models.graphormer import ModelName, TargetName
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -51,7 +55,18 @@ def shorten(
         return f"({', '.join(field.name for field in fields(obj) if field.init)})", None
     if signature is None:
         return None
-    return ARRAY.sub("NDArray", signature), ARRAY.sub("NDArray", returns) if returns else None
+    return _with_short_types(signature), _with_short_types(returns) if returns else None
+
+
+def _with_short_types(text: str) -> str:
+    """Name long types in a signature instead of writing them out."""
+    text = ARRAY.sub("NDArray", text)
+    for name, alias in {
+        "MethodName": MethodName, "TargetName": TargetName, "ModelName": ModelName
+    }.items():  # fmt: skip
+        listed = re.escape(", ".join(map(repr, get_args(alias))))
+        text = re.sub(rf"~?(?:typing\.)?Literal\[{listed}\]", name, text)
+    return text
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
