@@ -227,13 +227,27 @@ class WrappedBatch:
         the names of the attributes that the model reads, or None if it reads all.
         """
         graphs = self.examples()
-        roles = attribute_roles(graphs, attributes)
-        distinct = graphs[:1] if same_without_nodes(graphs, roles, attributes) else graphs
-        empty = [
-            restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
-            for graph in distinct
-        ]
-        return collate_graphs([*empty, graphs[last]])
+        return collate_graphs([*_without_nodes(graphs, attributes), graphs[last]])
+
+    def beside_empty(self, attributes: Collection[str] | None = None) -> "WrappedBatch | None":
+        """Put a graph without nodes before the others, or return None if there are several.
+
+        `attributes` are the names of the attributes that the model reads, or None if it reads all.
+        """
+        graphs = self.examples()
+        empty = _without_nodes(graphs, attributes)
+        same = len(empty) == 1
+        return collate_graphs([*empty, *graphs], self.mask.shape[1]) if same else None
+
+
+def _without_nodes(graphs: list[Data], attributes: Collection[str] | None) -> list[Data]:
+    """Return the graphs without their nodes, or one for all if they are then equal."""
+    roles = attribute_roles(graphs, attributes)
+    distinct = graphs[:1] if same_without_nodes(graphs, roles, attributes) else graphs
+    return [
+        restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
+        for graph in distinct
+    ]
 
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:

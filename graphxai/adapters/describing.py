@@ -1,5 +1,6 @@
 """Describe the passes of a wrapped model to the engine that explains them."""
 
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .batches import WrappedBatch
+from .beside_empty import pass_beside_empty
 from .engine.pass_request import PassRequest
 from .heterogeneous import OF_TYPES
 
@@ -35,7 +37,7 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
         for name, value in (() if batch.graphs is None else batch.graphs.items())
         if isinstance(value, Tensor) and name not in no_inputs
     }
-    return PassRequest(
+    request = PassRequest(
         module=model.running,
         call=model.rows_to_outputs(batch, shown),
         rows=rows,
@@ -48,6 +50,8 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
         memory=model.memory,
         part=partial(_pass_of_two, model, rows, batch, shown),
     )
+    beside_empty = partial(pass_beside_empty, model, request, batch, shown)
+    return request if leaves else replace(request, beside_empty=beside_empty)
 
 
 def _pass_of_two(

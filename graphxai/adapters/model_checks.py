@@ -26,6 +26,7 @@ from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
 
 from .batches import WrappedBatch, as_rows, is_real
+from .beside_empty import outputs_beside_empty
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .engine.pass_request import NODES, PassRequest, record_pass
 from .engine.pass_warnings import modules_with_cuts
@@ -61,6 +62,7 @@ class ModelChecks:
         self._looked_for_mixing = False
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
+        self._stands_beside_empty: bool | None = None
         self._cuts: set[str] | None = None
         self._idle: set[str] = set()  # why rules did not act, as far as it was said
         self._warned: set[str] = set()  # the methods with a warning so far
@@ -124,6 +126,13 @@ class ModelChecks:
             self._ignores_pair = False  # this holds in the passes of the check
             self._ignores_pair = bool(_without_traces(_same_without_pair, model, graph))
         return self._ignores_pair
+
+    def stands_beside_empty(self, model: Any, batch: WrappedBatch) -> bool:
+        """Return whether outputs stay the same beside a graph without nodes, which has one too."""
+        if self._stands_beside_empty is None:
+            outputs = _without_traces(outputs_beside_empty, model, batch)
+            self._stands_beside_empty = outputs is not None and _stay_the_same(*outputs)
+        return self._stands_beside_empty
 
     def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
         """Return the modules that use values of the nodes without their gradient."""
@@ -355,6 +364,11 @@ def _with_other_features(graph: Any) -> Iterator[Any]:
             other = copy(graph)
             other.x = change(graph.x)
             yield other
+
+
+def _stay_the_same(alone: Tensor, beside: Tensor) -> bool:
+    """Return whether all outputs are finite, and equal but for a first one in `beside`."""
+    return bool(beside.isfinite().all()) and _nearly_equal(beside[1:], alone)
 
 
 def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:

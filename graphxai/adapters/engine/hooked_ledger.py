@@ -16,7 +16,7 @@ backward pass: the sum is linear in the weights of the outputs, so that its deri
 weights of a graph, times these, is the share of that graph.
 """
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,11 +27,11 @@ from graphxai.rules.conservative import DeferredShares, DoesNotAddUp, Rules
 
 from .autograd_graph import Node, Opaque
 from .ledger_lines import BIASES
-from .pass_memory import TRIES
 from .pass_request import PassRequest
 from .row_sums import RowSums
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
+OF_NO_GRAPH = "a bias of rows that are in none of the graphs"
 TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
@@ -99,7 +99,9 @@ def shift_of_batch_norm(bias: Tensor, node: Node) -> Tensor:
 # -- under the affine rules ------------------------------------------------------------------------
 
 
-def shares_by_sum(request: PassRequest, added: AddedConstants) -> DeferredShares:
+def shares_by_sum(
+    request: PassRequest, added: AddedConstants, note_failure: Callable[[Opaque], None]
+) -> DeferredShares:
     """Return the shares of an affine pass: what relevance leaves of each output is the biases'."""
 
     def shares(
@@ -113,7 +115,7 @@ def shares_by_sum(request: PassRequest, added: AddedConstants) -> DeferredShares
         unexplained = left.sum() - total
         if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
             why = Opaque("relevance and biases do not sum to the output", lacks_constants=True)
-            request.memory.note_failure(AFFINE, why, TRIES)
+            note_failure(why)
             raise DoesNotAddUp
         return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
 
@@ -152,12 +154,17 @@ def shares_by_gradient(request: PassRequest, added: AddedConstants, rules: Rules
         of_biases = _divided(total, weights) if several else total.detach()[None]
         return {BIASES: of_biases} | _nonzero(lines)
 
-    give_up = partial(request.memory.give_up, rules)
+    def give_up(reason: str) -> None:
+        request.memory.give_up(rules, Opaque(reason))
+
     return DeferredShares(added.leaves, shares, several, give_up)
 
 
 def shares_by_row(
-    request: PassRequest, added: AddedConstants, rules: Rules, sums: RowSums
+    request: PassRequest,
+    added: AddedConstants,
+    sums: RowSums,
+    note_failure: Callable[[Opaque], None],
 ) -> DeferredShares:
     """Return the shares of a pass of several graphs, whose biases were summed row by row."""
 
@@ -169,7 +176,7 @@ def shares_by_row(
         of_biases, of_no_graph = sums.by_graph(len(explained), explained)
         size = explained.abs().sum() + relevance.abs().sum() + of_biases.abs().sum()
         if not bool(of_no_graph.abs() <= _rounding(outputs, relevance) * size):
-            request.memory.give_up(rules, "a bias of rows that are in none of the graphs")
+            note_failure(Opaque(OF_NO_GRAPH))
             raise DoesNotAddUp
         return {BIASES: of_biases} | _nonzero(lines)
 

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -39,6 +40,7 @@ from ..ties import ties_as_computed
 from .autograd_graph import AutogradGraph, Opaque
 from .hooked_ledger import (
     AFFINE,
+    OF_NO_GRAPH,
     AddedConstants,
     ExplainedPass,
     difference,
@@ -70,6 +72,7 @@ class _HookedPass:
         added: what the pass adds to signals.
         sums: what each graph has of the biases, once the gradient has passed; None if that needs
             another gradient.
+        beside_empty: whether the pass ran beside a graph without nodes.
     """
 
     request: PassRequest
@@ -78,12 +81,21 @@ class _HookedPass:
     plan: HookedPlan
     added: AddedConstants
     sums: RowSums | None
+    beside_empty: bool
 
     def shares(self, rules: Rules) -> DeferredShares:
-        """Return the shares that come with the gradient, under rules that are not affine."""
+        """Return the shares that come with the gradient."""
+        if rules == AFFINE:
+            return shares_by_sum(self.request, self.added, self._note_failure(rules))
         if self.sums is not None:
-            return shares_by_row(self.request, self.added, rules, self.sums)
+            note_failure = self._note_failure(rules)
+            return shares_by_row(self.request, self.added, self.sums, note_failure)
         return shares_by_gradient(self.request, self.added, rules)
+
+    def _note_failure(self, rules: Rules) -> Callable[[Opaque], None]:
+        """Return what notes that relevance does not add up, so that passes run otherwise."""
+        memory = self.request.memory
+        return memory.run_alone if self.beside_empty else partial(memory.give_up, rules)
 
 
 def pass_by_hooks(
@@ -96,18 +108,41 @@ def pass_by_hooks(
     hooked = _run(request, rules)
     if (tape := current_tape()) is not None:
         tape.acting_rules |= acting_rules(hooked.plan.plan)
-    if rules == AFFINE:
-        return hooked.outputs, shares_by_sum(request, hooked.added)
-    if hooked.plan not in _proved:
+    if rules != AFFINE and hooked.plan not in _proved:
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
-            _prove(hooked, rules, explain_recorded)
+            reason = _reason_against(hooked, rules, explain_recorded)
+        if reason is not None and hooked.beside_empty:
+            request.memory.run_alone(reason)
+            return pass_by_hooks(request, rules, explain_recorded)
+        if reason is not None:
+            request.memory.give_up(rules, reason)
+            raise reason
         _proved.add(hooked.plan)
     return hooked.outputs, hooked.shares(rules)
 
 
 def _run(request: PassRequest, rules: Rules) -> _HookedPass:
-    """Run a pass, and install the hooks on its graph."""
+    """Run a pass, beside a graph without nodes if that can be, and install the hooks."""
+    if request.memory.beside_empty and (beside := request.beside_empty()) is not None:
+        try:
+            hooked = _run_once(request, beside.request, rules)
+        except Exception as error:  # the pass by itself raises it again if it is the model's
+            request.memory.run_alone(error)
+        else:
+            beside.note_output()
+            return hooked
+    return _run_once(request, request, rules)
+
+
+def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPass:
+    """Run a pass, and install the hooks on its graph.
+
+    Args:
+        of: the pass that is explained.
+        request: the pass that runs.
+        rules: those in force.
+    """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
     with torch.enable_grad(), _requiring_gradients(inputs.values()):
@@ -139,7 +174,7 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
         {name: request.others[name].detach() for name in edges},
         list(edges.values()),
     )  # fmt: skip
-    return _HookedPass(request, leaf, outputs, plan, added, sums)
+    return _HookedPass(of, leaf, outputs, plan, added, sums, request is not of)
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
@@ -173,8 +208,10 @@ def _requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
 # -- the comparison with a recorded pass -----------------------------------------------------------
 
 
-def _prove(hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded) -> None:
-    """Compare a pass with a recorded one, and raise Opaque if they differ.
+def _reason_against(
+    hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded
+) -> Opaque | None:
+    """Compare a pass with a recorded one, and say in what they differ, or return None.
 
     A few of the graphs are enough if their pass has the same plan.
     """
@@ -186,15 +223,13 @@ def _prove(hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded)
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     try:
         of_hooks = _explained(hooked, rules, weights)
-    except DoesNotAddUp as error:
-        raise Opaque("a bias of rows that are in none of the graphs") from error
+    except DoesNotAddUp:
+        reason: str | None = OF_NO_GRAPH
     except RuntimeError as error:  # an operation may have no second derivative
-        reason: str | None = str(error)
+        reason = str(error)
     else:
         reason = difference(of_hooks, explain_recorded(hooked.request, weights), outputs * weights)
-    if reason is not None:
-        hooked.request.memory.give_up(rules, reason)
-        raise Opaque(reason)
+    return None if reason is None else Opaque(reason)
 
 
 def _explained(hooked: _HookedPass, rules: Rules, weights: Tensor) -> ExplainedPass:

@@ -30,6 +30,7 @@ class PassMemory:
     Args:
         tier: the tier of the last pass under conservative rules, or None before it.
         plans: the hooked plans of earlier passes, by the structure of the pass and the rules.
+        beside_empty: whether passes may run beside a graph without nodes, as none has failed so.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class PassMemory:
         self.plans: dict[object, Any] = {}
         self._failures: dict[Rules, list[Opaque]] = {}
         self._warned = False
+        self.beside_empty = True
 
     def __deepcopy__(self, _: Any) -> "PassMemory":
         return self
@@ -68,9 +70,13 @@ class PassMemory:
         """Remember why a pass under these rules had to be recorded."""
         self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
 
-    def give_up(self, rules: Rules, reason: str) -> None:
+    def give_up(self, rules: Rules, reason: Opaque) -> None:
         """Record all further passes under these rules."""
-        self.note_failure(rules, Opaque(reason), TRIES)
+        self.note_failure(rules, reason, TRIES)
+
+    def run_alone(self, _: Exception) -> None:
+        """Run no more passes beside a graph without nodes, since one has failed so."""
+        self.beside_empty = False
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
         """Name the modules to which the last failure is due, and warn of the first one.

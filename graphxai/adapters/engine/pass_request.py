@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -38,6 +38,8 @@ class PassRequest:
         memory: what earlier passes of the wrapped model have shown.
         has_module_rules: whether rules compute some of the modules.
         part: returns the same pass for a few of many graphs, or None if there are only a few.
+        beside_empty: returns the same pass beside a graph without nodes, or None if nobody asks for
+            its output, or the model does not stand it.
     """
 
     module: nn.Module
@@ -52,6 +54,7 @@ class PassRequest:
     memory: PassMemory = field(default_factory=PassMemory)
     has_module_rules: bool = False
     part: Callable[[], "PassRequest | None"] = lambda: None
+    beside_empty: Callable[[], "PassBesideEmpty | None"] = lambda: None
 
     @property
     def name(self) -> str:
@@ -84,6 +87,13 @@ class PassRequest:
             return by_row
         relevance = by_row.new_zeros(len(self.layout.mask))
         return relevance.index_add(0, self.layout.graph, by_row)[:, None]
+
+
+class PassBesideEmpty(NamedTuple):
+    """A pass beside a graph without nodes, and what notes its output after the pass."""
+
+    request: PassRequest
+    note_output: Callable[[], None]
 
 
 def record_pass(request: PassRequest) -> Trace:
@@ -122,6 +132,12 @@ def with_module_rules(
 
     key = request.key and (*request.key, *rules)
     changed = replace(
-        request, call=call, call_with_leaves=None, key=key, part=part, has_module_rules=True
+        request,
+        call=call,
+        call_with_leaves=None,
+        key=key,
+        part=part,
+        has_module_rules=True,
+        beside_empty=lambda: None,  # rules may change the output
     )
     return changed, acted

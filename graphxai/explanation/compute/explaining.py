@@ -18,6 +18,7 @@ from torch import Tensor
 from graphxai.contract.batching import Key, batches_for, collated
 from graphxai.contract.inputs import Input
 from graphxai.contract.model import evaluating
+from graphxai.contract.output_without_nodes import noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
@@ -99,11 +100,14 @@ def explanations_or_errors(
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
     for part in batches_for(model, prepared):
-        with torch.inference_mode(False):  # inference tensors cannot carry gradients
+        # inference tensors cannot carry gradients
+        with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
         if empty_outputs is None or not _reads_a_graph_token(model):
-            empty_outputs = outputs_without_nodes(model, batch)
+            empty_outputs = noted.of(batch)
+            if empty_outputs is None:
+                empty_outputs = outputs_without_nodes(model, batch)
         explained = _ExplainedBatch(
             model=model,
             explainer=explainer,
