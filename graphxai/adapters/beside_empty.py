@@ -41,6 +41,8 @@ def pass_beside_empty(
         return None
     if any(name in batch.graphs for name in (EXPLAINED_NODE, PAIR, SCHEMA)):
         return None
+    if len(batch) == 1 and not model.checks.has_looked_for_mixing:
+        return None  # a single graph is not the occasion to warn that the model mixes several
     if not (model.shares_passes(batch) and bool((shown == batch.mask).all())):
         return None
     wide = batch.beside_empty(model.attributes_read())

@@ -50,6 +50,7 @@ class ModelChecks:
     """What passes have shown about a model and its copies, as long as its parts are the same.
 
     Args:
+        has_looked_for_mixing: whether a batch has shown if the model mixes graphs.
         mixing: the path of the module in which the model mixes the graphs of a batch, "" if the
             module is unclear, or None if the model keeps graphs apart.
         reads_class_token: whether the model reads its output at a token that it adds to the nodes.
@@ -59,7 +60,7 @@ class ModelChecks:
         self.mixing: str | None = None
         self.reads_class_token = False
         self._form = _form(module)
-        self._looked_for_mixing = False
+        self.has_looked_for_mixing = False
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
         self._stands_beside_empty: bool | None = None
@@ -76,8 +77,8 @@ class ModelChecks:
 
     def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
         """Find out whether the model mixes graphs, at the first batch of several graphs."""
-        if not self._looked_for_mixing:
-            self._looked_for_mixing = True
+        if not self.has_looked_for_mixing:
+            self.has_looked_for_mixing = True
             self.mixing = _without_traces(_mixed_in, model, batch)
 
     def warn_of_mixing(self, name: str, method: str) -> None:

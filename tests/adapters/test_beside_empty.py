@@ -61,7 +61,8 @@ def outputs_of(module, graphs):
 def test_one_pass_gives_the_output_without_nodes_too(method, sizes):
     module, graphs = Pooling().eval(), graphs_of(sizes)
     model = gx.wrap(module, kind="regression")
-    gx.explain(model, graphs, method)
+    for _ in range(2):
+        gx.explain(model, graphs, method)
     before = module.ran[0]
     explanations = gx.explain(model, graphs, method)
     assert module.ran[0] == before + 1
