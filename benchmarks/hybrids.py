@@ -221,10 +221,30 @@ def summary(reports: dict[str, Report]) -> Iterator[str]:
     for data, title in TITLES.items():
         yield f"## {title}\n"
         yield from section("All kinds", sets[title])
-        for kind, words in KINDS.items():
-            of_kind = [r for name, r in reports.items() if parts_of(name)[:2] == (kind, data)]
-            yield f"### {title}, {words}\n"
-            yield from section(words, merged(of_kind))
+        yield from by_kind(reports, data)
+
+
+def by_kind(reports: dict[str, Report], data: str) -> Iterator[str]:
+    """Yield AUAC and SRG of each method on each kind of model, and how it differs from Shapley."""
+    of_kinds = {
+        kind: merged([r for name, r in reports.items() if parts_of(name)[:2] == (kind, data)])
+        for kind in KINDS
+    }
+    first, *_ = of_kinds.values()
+    yield "AUAC / SRG by kind of model:\n"
+    yield f"| method | {' | '.join(KINDS.values())} |\n{'|---' * (len(KINDS) + 1)}|"
+    for method in first.methods:
+        cells = [
+            " / ".join(f"{np.nanmean(r.values(metric)[method]):.3f}" for metric in RANKING)
+            for r in of_kinds.values()
+        ]
+        yield f"| {method} | {' | '.join(cells)} |"
+    differences = []
+    for report in of_kinds.values():
+        pairs = [compare_pairs(report.values(m), [(PRIMARY, SHAPLEY)])[0] for m in RANKING]
+        differences.append(" / ".join(f"{c.difference} (p {c.p:.2g})" for c in pairs))
+    yield f"| {PRIMARY} minus {SHAPLEY} | {' | '.join(differences)} |"
+    yield ""
 
 
 if __name__ == "__main__":

@@ -153,7 +153,9 @@ def test_a_missing_extra_names_its_command(extra, monkeypatch):
         call = partial(importlib.import_module, module)
     else:
         call = partial(use, importlib.import_module(module))
-    monkeypatch.setitem(sys.modules, package, None)  # importing it raises ModuleNotFoundError
+    loaded = [name for name in sys.modules if name.startswith(f"{package}.")]
+    for name in (package, *loaded):  # importing it raises ModuleNotFoundError
+        monkeypatch.setitem(sys.modules, name, None)
     command = f'in your copy of the repository, run `pip install -c constraints.txt ".[{extra}]"`'
     with pytest.raises(ImportError, match=re.escape(command)):
         call()
