@@ -107,7 +107,7 @@ def _is_from_excel(head: bytes, stated: re.Match[str] | None) -> bool:
     if stated or head.startswith(marks):
         return True
     try:
-        head[:-4].decode("utf-8")  # without a last letter that may be cut
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last letter may be cut
     except UnicodeDecodeError:
         return True  # Windows-1252
     return False

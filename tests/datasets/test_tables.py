@@ -16,7 +16,7 @@ from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables import delimited, opening, workbook
 from graphxai.datasets.tables.collections import structures_in
-from graphxai.datasets.tables.dialect import Dialect
+from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.table import iter_records, open_table
 
@@ -64,6 +64,19 @@ def test_every_encoding_of_excel_is_read_and_written_back_for_excel(
     table = open_table(written(tmp_path, "table.csv", text.encode(encoding)))
     assert table.dialect == Dialect(";", ",", byte_order_mark=True)
     assert [record.cells["Säure"] for record in table.records()] == ["Essigsäure", "Äpfelsäure"]
+
+
+@pytest.mark.parametrize("letter", ["Ж", "分", "🧪"])
+def test_a_file_in_utf_8_is_not_one_of_excel_wherever_its_start_is_cut(letter: str) -> None:
+    content = ("smiles,name\nCCO," + letter * 20).encode()
+    for end in range(len(content) - 8, len(content)):
+        assert not text_layout(content[:end], None).dialect.byte_order_mark
+
+
+def test_the_separator_divides_the_larger_share_of_the_rows(tmp_path: Path) -> None:
+    """A comma divides more lines into two, but a semicolon divides every row."""
+    text = 'smiles,solvent;note\nCCO,water;"clear\nand cold"\nCCN,water;"one, two\nthree"\n'
+    assert open_table(written(tmp_path, "a.csv", text)).dialect.separator == ";"
 
 
 def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
+from graphxai.contract.checkpoint_files import WEIGHTS, require_shapes
 from graphxai.models.graphormer import (
     CheckpointError,
     checkpoint,
@@ -51,6 +52,13 @@ def test_a_checkpoint_survives_saving_and_loading(folder):
 def test_a_model_is_named_after_its_run(tmp_path, place, name):
     save_checkpoint(random_graphormer(), tmp_path / place)
     assert load_checkpoint(tmp_path / place).origin.name == name
+
+
+def test_names_that_do_not_fit_are_counted():
+    expected, stored = ({name: (1,) for name in names} for names in ("abc", "xyz"))
+    words = "missing key 'a', unexpected key 'x' and 4 more"
+    with pytest.raises(CheckpointError, match=words):
+        require_shapes(expected, stored, WEIGHTS)
 
 
 def truncate(folder):
