@@ -214,7 +214,7 @@ def try_pending(changes: WorkDB, module: str, reasons: dict[Change, str]) -> Non
     started = time.monotonic()
     if not passes(SUBJECTS[module]):
         raise SystemExit(f"the tests of {module} fail without a change: {SUBJECTS[module]}")
-    limit = 60 + 5 * (time.monotonic() - started)  # seconds
+    limit = 30 + 5 * (time.monotonic() - started)  # seconds
     for item in sorted(pending, key=place):
         changes.set_result(item.job_id, outcome_of(item, SUBJECTS[module], limit))
 
@@ -236,7 +236,7 @@ def passes(tests: Sequence[str], limit: float = math.inf) -> bool:
     """
     child = os.fork()
     if not child:
-        os.setsid()  # so that programs started by tests end with them
+        os.setpgrp()  # so that programs started by tests end with them
         silence = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(silence, stream)

@@ -1,5 +1,8 @@
 """The public names and their parameters are those that users were promised."""
 
+from pathlib import Path
+
+from graphxai.runtime.version import VERSION
 from public_names import FILE, public_names
 
 
@@ -12,3 +15,8 @@ def test_public_names_and_their_parameters_are_the_promised_ones():
     assert difference == {"no longer as promised": [], "new": []}, (
         "If this is meant, follow docs/stability.md and run `python tests/helpers/public_names.py`."
     )
+
+
+def test_the_version_to_cite_is_that_of_the_package():
+    page = Path(__file__).parents[1] / "docs" / "cite.md"
+    assert f"version = {{{VERSION}}}" in page.read_text()

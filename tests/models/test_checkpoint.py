@@ -55,7 +55,7 @@ def test_a_model_is_named_after_its_run(tmp_path, place, name):
 
 
 def test_names_that_do_not_fit_are_counted():
-    expected, stored = ({name: (1,) for name in names} for names in ("abc", "xyz"))
+    expected, stored = (dict.fromkeys(names, (1,)) for names in ("abc", "xyz"))
     words = "missing key 'a', unexpected key 'x' and 4 more"
     with pytest.raises(CheckpointError, match=words):
         require_shapes(expected, stored, WEIGHTS)

@@ -6,7 +6,15 @@ import stat
 
 import pytest
 
-from graphxai.runtime.writing import atomic_write, folder_at, json_text, place_of, write_whole
+from graphxai.runtime import writing
+from graphxai.runtime.writing import (
+    Appended,
+    atomic_write,
+    folder_at,
+    json_text,
+    place_of,
+    write_whole,
+)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of POSIX")
 
@@ -65,3 +73,14 @@ def test_json_has_an_entry_a_line_and_lists_of_numbers_on_one():
     assert "  [1, 2]," in lines
     assert '   "interval": [0.5, 1]' in lines
     assert json_text({"rows": list(range(10_000))}).count("\n") == 3
+
+
+def test_pieces_are_synced_once_a_second_and_never_for_nothing(tmp_path, monkeypatch):
+    clock, synced = [1.5], []
+    monkeypatch.setattr(writing.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(writing.os, "fsync", lambda _: synced.append(clock[0]))
+    with Appended(tmp_path / "rows.csv") as file:
+        for clock[0] in (2.0, 2.4, 3.2, 3.9, 4.3):
+            file.write("row\n")
+        file.sync()
+    assert synced == [3.2, 4.3]
