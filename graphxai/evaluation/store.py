@@ -2,7 +2,7 @@
 
 A run folder holds `run.json`, with the settings of each checkpoint, and `units.jsonl`, with one
 line per graph and method, which is written as soon as it is measured. Stored values are not
-computed again.
+computed again, and are exact, so that a run that goes on reports what an undisturbed one reports.
 """
 
 import json
@@ -148,7 +148,7 @@ def finite_or_null(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite_or_null(v) for v in value]
     if isinstance(value, float):
-        return round(value, 9) if math.isfinite(value) else None
+        return value if math.isfinite(value) else None
     return value
 
 

@@ -296,7 +296,7 @@ def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
     assert second.seen == 3
     whole = gx.evaluate(model, SMILES, ["lrp", by_number], metrics=["auac", "sparsity"])
     renamed = whole.rows.replace({"by_number": "numbers"})
-    pd.testing.assert_frame_equal(report.rows, renamed, rtol=1e-6)
+    pd.testing.assert_frame_equal(report.rows, renamed, check_exact=True)
     more = gx.evaluate(model, SMILES, ["lrp", "gae", Interrupted(0)], resume=True, **settings)
     assert more.methods == ("lrp", "gae", "numbers", "random")  # another method is added
     assert len(list(Store(tmp_path / "run").units())) == 5 * 4
