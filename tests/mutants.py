@@ -41,7 +41,12 @@ KEPT_RESULTS = ROOT / ".mutants"
 WITHOUT_EFFECT = Path(__file__).with_name("mutants_without_effect.toml")
 
 EVALUATION = ("evaluation/test_evaluation.py", "evaluation/test_benchmark.py")
-CHECKPOINTS = ("models/test_checkpoint.py", "models/test_graphormer.py", "models/test_zoo.py")
+CHECKPOINTS = (
+    "models/test_checkpoint.py",
+    "contract/test_intervals.py",
+    "models/test_graphormer.py",
+    "models/test_zoo.py",
+)
 TABLES = ("datasets/test_tables.py", "tables/test_dialects.py")
 
 # For each module under graphxai/, the tests under tests/ that have to notice its changes, in the

@@ -165,9 +165,10 @@ def test_scores_are_saved_and_loaded_with_their_weights(folder):
     assert load_checkpoint(folder).conformal == {}
 
 
-def test_scores_of_other_weights_are_not_used(folder):
+@pytest.mark.parametrize("digit", "0f")
+def test_scores_of_other_weights_are_not_used(folder, digit):
     path = folder / checkpoint.CONFORMAL
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": "0" * 64}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digit * 64}))
     assert load_checkpoint(folder).conformal == {}
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load, load_file, save_file
 from graphxai.contract.checkpoint_files import WEIGHTS, require_shapes
 from graphxai.models.graphormer import (
     CheckpointError,
+    Graphormer,
     checkpoint,
     load_checkpoint,
     load_huggingface,
@@ -193,6 +194,7 @@ def unknown_setting(folder):
         (set_value("hidden_dim", 4 * 10**9), r"config\.json: .*hidden_dim is 40+, too large for"),
         (set_value("ffn_dim", 10**30), r"config\.json: .*ffn_dim is 10+, too large for"),
         (set_value("position_bias_bands", 10**6), r"config\.json: .*too large for"),
+        (set_value("position_bands", 2000), r"config\.json: .*position_bands is 2000, too large"),
         (set_value("edge_cardinalities", [900, 900]), r"config\.json: .*rows of structural bias"),
         (set_value("node_cardinalities", [10**30]), r"config\.json: invalid model configuration"),
         (set_value("node_feature_names", list(range(9))), r"node_feature_names must hold names"),
@@ -224,6 +226,31 @@ def test_a_damaged_checkpoint_is_named(folder, damage, message):
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_a_mean_node_of_another_size_is_named(folder, difference):
+    model = load_checkpoint(folder)
+    rows = len(model.feature_names)
+    model.mean_node = torch.zeros(rows, model.config.hidden_dim + difference)
+    checkpoint.save_mean_node(model, folder)
+    with pytest.raises(CheckpointError, match=rf"its shape is \({rows}, .*, not \({rows}, 32\)"):
+        load_checkpoint(folder)
+
+
+def test_a_run_is_named_like_its_model(folder):
+    assert locate(folder.parent) == locate(folder) == folder
+
+
+def test_a_model_that_may_be_large_takes_no_memory_before_it_is_checked(monkeypatch):
+    config = random_graphormer(
+        num_layers=1, hidden_dim=8, ffn_dim=8, num_heads=2, node_cardinalities=(),
+        node_feature_names=("x", "y"), num_node_features=2, position_bands=60,
+    ).config  # fmt: skip
+    model = Graphormer(config)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    monkeypatch.setattr(checkpoint, "SMALL", size - 1)
+    assert checkpoint.outlined(config, checkpoint.shapes_of(model)).graph_token.is_meta
 
 
 def test_a_model_is_not_made_before_its_shapes_are_known(folder, monkeypatch):
