@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from rdkit import Chem
 from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables import delimited, opening, workbook
-from graphxai.datasets.tables.collections import structures_in
+from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.table import iter_records, open_table
@@ -91,7 +92,8 @@ def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
 def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id,Canonical_SMILES\n1,CCO\n")
     assert open_table(path).choice == "structures: column 'Canonical_SMILES', by its name"
-    assert open_table(path, "canonical_smiles").choice == ""  # as the user said
+    asked = open_table(path, "canonical_smiles")
+    assert (asked.structures.name, asked.choice) == ("Canonical_SMILES", "")  # as the user said
     path = written(tmp_path, "b.csv", "id,drawn\nX1,CCOC\nX2,c1ccccc1\n")
     assert "the only one whose cells can be read as SMILES" in open_table(path).choice
     assert open_table(written(tmp_path, "c.csv", "smiles,x\nCCO,1\n")).choice == ""
@@ -104,6 +106,8 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (",".join(f"c{k}" for k in range(33)) + "\n", "its columns: 'c0', .*, 'c29' and 3 more."),
+        ("a,b\n1,2\n", "its columns: 'a', 'b'[.]$"),
         ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
         ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
@@ -250,6 +254,7 @@ def test_frames_and_arrays_give_their_structures() -> None:
     assert structures_in(frame) == structures_in(frame.SMILES) == ["CCO", None]
     assert structures_in(frame.SMILES.to_numpy(dtype=object)) == ["CCO", None]
     assert structures_in(np.unique(["CCO", "C", "C"])) == ["C", "CCO"]
+    assert column_values(frame.assign(y=[1.0, math.nan]), "y") == [1.0, None]
     assert structures_in(np.zeros((3, 3))) is None  # an image
     assert structures_in(["C"]) is None
     with pytest.raises(TableError, match="no column of structures"):
