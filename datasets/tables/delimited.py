@@ -126,11 +126,10 @@ def _require_closed_quote(path: Path, layout: TextLayout, line: int) -> None:
         for _ in range(line):
             text.readline()
         rest = text.read(MAX_LINE)
-    try:
-        list(csv.reader(io.StringIO(rest, newline=""), strict=True))
-    except csv.Error:
+    following = csv.reader(io.StringIO(f"{rest}\nend"), delimiter=layout.dialect.separator)
+    if list(following)[-1] != ["end"]:
         line += 1 + layout.skipped
-        raise TableError(f"{path}: a quote opened in line {line} is never closed.") from None
+        raise TableError(f"{path}: a quote opened in line {line} is never closed.")
 
 
 def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:

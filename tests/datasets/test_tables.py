@@ -74,16 +74,45 @@ def test_a_file_in_utf_8_is_not_one_of_excel_wherever_its_start_is_cut(letter: s
         assert not text_layout(content[:end], None).dialect.byte_order_mark
 
 
+def test_a_stray_zero_byte_does_not_make_a_file_utf_16() -> None:
+    assert text_layout(b"smiles,name\nCCO,\0\n", None).encoding == "utf-8-sig"
+
+
 def test_the_separator_divides_the_larger_share_of_the_rows(tmp_path: Path) -> None:
     """A comma divides more lines into two, but a semicolon divides every row."""
-    text = 'smiles,solvent;note\nCCO,water;"clear\nand cold"\nCCN,water;"one, two\nthree"\n'
+    text = 'smiles,solvent;note\nCCO,water;"clear\nand cold"\nCCN,water;"one\ntwo"\n'
     assert open_table(written(tmp_path, "a.csv", text)).dialect.separator == ";"
+
+
+@pytest.mark.parametrize("first", ["", "sep=;\n"])
+def test_a_quote_may_hold_lines_but_has_to_be_closed(tmp_path: Path, first: str) -> None:
+    text = first + 'note;smiles\n"plain";CCN\n"two\nlines";CCO\n'
+    notes = [row.cells["note"] for row in open_table(written(tmp_path, "a.csv", text)).records()]
+    assert notes == ["plain", "two\nlines"]
+    table = open_table(written(tmp_path, "b.csv", text + '"open;CCC\nmore;CCS\n'))
+    with pytest.raises(TableError, match=f"in line {5 + bool(first)} is never closed"):
+        list(table.records())
+
+
+def test_lines_of_a_list_have_extensions_of_chemaxon_and_names(tmp_path: Path) -> None:
+    lines = ("CC* |$;;R1$| ethyl group", "CCO", "CCN a|b", "CCC |c", "CCS |")
+    table = open_table(written(tmp_path, "list.smi", "\n".join(lines)))
+    rows = [(row.number, *row.cells.values()) for row in table.records()]
+    assert rows == [
+        (1, "CC* |$;;R1$|", "ethyl group"),
+        (2, "CCO", ""),
+        (3, "CCN", "a|b"),
+        (4, "CCC", "|c"),
+        (5, "CCS", "|"),
+    ]
 
 
 def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
     packed = gzip.compress(b"smiles,x\nCCO,1\n")
     for name in ("table.csv.gz", "table.csv"):
         assert smiles_of(written(tmp_path, name, packed)) == ["CCO"]
+    equal = gzip.compress(b"smiles\n" + b"C\n" * 20_000)  # to a 500th, which is no trap when small
+    assert len(smiles_of(written(tmp_path, "equal.csv.gz", equal))) == 20_000
     damaged = written(tmp_path, "half.csv.gz", gzip.compress(os.urandom(10**5))[:-100])
     with pytest.raises(TableError, match="damaged"):
         list(open_table(damaged, "smiles").records())
@@ -225,7 +254,7 @@ def test_files_made_to_harm_end_with_one_sentence(
     os.mkfifo(fifo)
     for path, words in {
         bomb: "times larger|line of over",
-        lines: "times larger",
+        lines: "more than 200 times larger",
         line: "line of over",
         half: "cannot be read as a workbook|openpyxl",
         old: "save the sheet",
