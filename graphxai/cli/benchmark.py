@@ -1,6 +1,5 @@
 """The command `graphxai benchmark`: measure explainers on a test set."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ import typer
 from .arguments import DeviceOption, SeedOption, naming_data_option, share_imports
 from .completion import method_names
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
-from .terminal import echo, printable
+from .terminal import echo, printable, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = applies_to(*NAMED, "checkpoint")  # not for rules, for which models are trained
@@ -222,9 +221,7 @@ def benchmark(
             measured.append((loaded, graphs, report))
         report = merged(report for *_, report in measured)
         loaded, graphs, first = measured[0]
-        report.settings.update(
-            command=shlex.join(["graphxai", *sys.argv[1:]]), data=graphs.title, limit=limit
-        )
+        report.settings.update(command=typed_command(), data=graphs.title, limit=limit)
         report.save(folder)
         examples = examples_svg(loaded, graphs.inputs, first)
         if examples is not None:

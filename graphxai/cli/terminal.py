@@ -1,5 +1,6 @@
 """Text for the terminal, without control characters that someone may have put into it."""
 
+import shlex
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -13,6 +14,15 @@ SHOWN_REASONS = 10  # rows left out that are named one by one
 def printable(text: str) -> str:
     """Replace control and format characters by question marks, except spaces and line ends."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def typed_command() -> str:
+    """Return the command that runs, as a line to type that makes its results anew.
+
+    `--resume` is left out: a run that was stopped and continued records what another one records,
+    and without that run there is nothing to continue.
+    """
+    return shlex.join(["graphxai", *(word for word in sys.argv[1:] if word != "--resume")])
 
 
 def echo(text: object, *, err: bool = False, **style: Any) -> None:

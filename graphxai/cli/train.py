@@ -1,7 +1,6 @@
 """The command `graphxai train`: train on your own table, or retrain a bundled model."""
 
 import os
-import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
@@ -18,7 +17,7 @@ from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
 from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
-from .terminal import echo, printable
+from .terminal import echo, printable, typed_command
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import CleanTable
@@ -270,7 +269,7 @@ def _train_table(table: "CleanTable", out: Path, replicates: int, settings: Tabl
         echo(line)
 
     with _exclusive(out):
-        command = shlex.join(["graphxai", *sys.argv[1:]])
+        command = typed_command()
         folder = train_replicates(table, out, replicates, settings, command=command, log=log)
     _print_scores(folder, logged)
     echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
@@ -283,7 +282,7 @@ def _train_graphs(
     from graphxai.learning.replicates import train_graph_replicates
 
     with _exclusive(out):
-        command = shlex.join(["graphxai", *sys.argv[1:]])
+        command = typed_command()
         folder = train_graph_replicates(
             source, out, replicates, settings, task=task, command=command, log=echo
         )

@@ -19,6 +19,7 @@ from graphxai.datasets.tables import delimited, opening, workbook
 from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
+from graphxai.datasets.tables.structures import records_in
 from graphxai.datasets.tables.table import iter_records, open_table
 
 
@@ -192,6 +193,14 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("block", [[], ["benzene", "", "", "no such line"]])
+def test_a_record_whose_block_does_not_end_keeps_its_data(block: list[str]) -> None:
+    lines = [*block, ">  <ID>", "first", "", ">  <pKa>", "2.3"]
+    (record,) = records_in(lines, "the file")
+    assert record.properties == {"ID": "first", "pKa": "2.3"}
+    assert record.block == "\n".join(block) + "\n"
+
+
 def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
@@ -238,6 +247,7 @@ def test_parquet_is_read_like_its_text(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "table.parquet")
     rows = list(open_table(tmp_path / "table.parquet").records())
     assert [list(row.cells.values()) for row in rows] == [["CCO", "1", "1"], ["", "2.5", ""]]
+    assert [row.number for row in rows] == [1, 2]
 
 
 def test_files_made_to_harm_end_with_one_sentence(

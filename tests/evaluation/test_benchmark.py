@@ -414,6 +414,8 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys,
     assert "--resume" not in capsys.readouterr().out
     assert run([*arguments, "--resume"], monkeypatch) == 0
     assert "graphs: 5" in capsys.readouterr().out
+    resumed = json.loads((out / "summary.json").read_text())["settings"]["command"]
+    assert resumed == summary["settings"]["command"]
     second = ["benchmark", checkpoint, table, "--task", "pIC50", "--out", tmp_path / "value"]
     assert run(second, monkeypatch) == 0
     settings = json.loads((tmp_path / "value" / "summary.json").read_text())["settings"]
