@@ -6,6 +6,7 @@ import io
 import math
 import os
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,13 @@ from rdkit import Chem
 from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables import delimited, opening, workbook
+from graphxai.datasets.tables import table as table_module
 from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.structures import records_in
 from graphxai.datasets.tables.table import iter_records, open_table
+from graphxai.datasets.tables.typed_cells import as_text
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -106,6 +109,48 @@ def test_lines_of_a_list_have_extensions_of_chemaxon_and_names(tmp_path: Path) -
         (4, "CCC", "|c"),
         (5, "CCS", "|"),
     ]
+
+
+def test_rows_are_counted_for_the_bar_of_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "HEAD", 16)  # bytes that are counted at a time
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    for name, content, expected in (
+        ("one.csv", "smiles,x\nCCO,1\n", 1),
+        ("five.csv", "smiles,x\n" + "CCO,1\n" * 5, 5),
+        ("mac.csv", "smiles,x\r" + "CCO,1\r" * 5, 5),
+        ("five.smi", "CCO a name\n" * 5, 5),
+        ("three.sdf", f"{block}$$$$\n" * 3, 3),
+    ):
+        assert open_table(written(tmp_path, name, content)).count() == expected, name
+    openpyxl, _ = pytest.importorskip("openpyxl"), pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"smiles": ["CCO"] * 4})
+    frame.to_parquet(tmp_path / "four.parquet")
+    book = openpyxl.Workbook()
+    for cell in ("smiles", "CCO", "CCN"):
+        book.active.append([cell])
+    book.save(tmp_path / "two.xlsx")
+    assert open_table(tmp_path / "four.parquet").count() == 4
+    assert open_table(tmp_path / "two.xlsx").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (999_999_999_999_999.0, "999999999999999"),
+        (1e15, "1000000000000000.0"),
+        (-1e18, "-1e+18"),
+        (math.inf, ""),
+        (datetime(2024, 5, 17), "2024-05-17"),
+        (datetime(2024, 5, 17, 8, 30), "2024-05-17 08:30:00"),
+        (datetime(2024, 5, 17, tzinfo=UTC), "2024-05-17 00:00:00+00:00"),
+        (datetime(2024, 5, 17, 8, 30, tzinfo=UTC), "2024-05-17 08:30:00+00:00"),
+        (b"CCO", "CCO"),
+    ],
+)
+def test_a_typed_cell_is_the_text_that_a_spreadsheet_shows(value: object, text: str) -> None:
+    assert as_text(value) == text
 
 
 def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
