@@ -135,6 +135,13 @@ def load_several(
     return models
 
 
+def model_line(context: typer.Context, *models: "Model") -> str:
+    """Say which models a command uses, and whether one is only the default."""
+    names = ", ".join(model.origin.name for model in models)
+    is_default = "" if was_given(context, "model") else " (the default; --model chooses another)"
+    return f"model: {names}{is_default}"
+
+
 def check_level(context: typer.Context, model: "Model", level: float) -> None:
     """Say on standard error if a level was given, but the model has no intervals.
 

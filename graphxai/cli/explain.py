@@ -19,6 +19,7 @@ from .arguments import (
     check_level,
     kind_of,
     load_with_warning,
+    model_line,
     require_kind,
     require_out,
     share_imports,
@@ -167,6 +168,7 @@ def explain(
     elif kind == "ray":
         on_ray = load_with_warning(model, as_drawn=as_drawn)
         _explain_on_ray(source, on_ray, methods[0], place or "results", settings, cluster)
+        echo(model_line(context, on_ray))
     elif kind == "table":
         if pictures is not PictureFormat.none:
             look = replace(drawing, suffix=f".{pictures.value}", limit=limit)
@@ -175,6 +177,7 @@ def explain(
         loaded = load_with_warning(model, device, **reading)
         check_level(context, loaded, settings.level)
         _explain_table(loaded, source, methods[0], folder, settings, scale == "shared")
+        echo(model_line(context, loaded))
     else:
         out = None if place is None else Path(place)
         _require_writable(out, methods)
@@ -188,6 +191,7 @@ def explain(
             for name in methods
         ]
         _print(explanations)
+        echo(model_line(context, loaded))
         if out is not None:
             _save(explanations, out, replace(drawing, limit=limit))
             echo(f"written: {out}")

@@ -19,6 +19,7 @@ from .arguments import (
     MoleculeModelOption,
     kind_of,
     load_with_warning,
+    model_line,
     require_out,
     share_imports,
     show_table,
@@ -138,6 +139,7 @@ def fragments(
     subject = with_unit(explanation.subject, explanation.unit)
     plus = "" if explanation.unsigned else "+"
     _print(frame, f"{explanation.title}, relevance for {subject}", plus)
+    echo(model_line(context, loaded))
     echo_left_out(summed.reasons, summed.rejected)
     left_out = f", {summed.rejected:,} left out" if summed.rejected else ""
     hidden = len(frame) - 2 * ROWS

@@ -18,6 +18,7 @@ from .arguments import (
     check_level,
     kind_of,
     load_several,
+    model_line,
     require_kind,
     require_nodes,
     require_out,
@@ -86,8 +87,7 @@ def predict(
         require_kind(each, source, kind)
         check_level(context, each, settings.level)
     first, several = models[0], len(models) > 1 or bool(goal)
-    chosen = "" if model else " (the default; --model chooses another)"
-    used = f"model: {', '.join(each.origin.name for each in models)}{chosen}"
+    used = model_line(context, *models)
     if kind == "table":
         _predict_table(models if several else first, source, out, goal, settings, used)
     elif kind == "graphs":

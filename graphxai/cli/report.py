@@ -13,6 +13,7 @@ from .arguments import (
     MoleculeFeaturesOption,
     check_level,
     load_several,
+    model_line,
     require_out,
     share_imports,
     show_table,
@@ -74,6 +75,7 @@ def report(
             check_level(context, each, settings.level)
         loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, out, method, settings=settings)
+    echo(model_line(context, *models))
     if path.left_out:
         echo(f"{path.left_out} left out, with reasons in the report", err=True)
     echo(f"written: {path}")

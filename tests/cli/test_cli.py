@@ -56,6 +56,19 @@ def test_one_molecule_is_printed_and_drawn(run, checkpoint, tmp_path):
         assert picture.format == "PNG"
 
 
+@pytest.mark.parametrize("command", ["explain", "predict", "fragments", "report"])
+def test_a_command_says_which_model_it_took(run, command, tmp_path):
+    table, page = tmp_path / "ethanol.csv", tmp_path / "page.html"
+    table.write_text("smiles\nCCO\n")
+    options = [table, "--out", page, "--detailed", "0"] if command == "report" else ["CCO"]
+    if command == "fragments":
+        options += ["--out", tmp_path / "fragments.csv"]
+    _, text, _ = run(command, *options)
+    assert "model: bace (the default; --model chooses another)" in text
+    _, text, _ = run(command, *options, "--model", "solubility")
+    assert "model: solubility\n" in text
+
+
 def test_several_methods_are_compared_in_one_picture(run, checkpoint, tmp_path):
     out = tmp_path / "compared.svg"
     methods = ("--method", "lrp", "--method", "gae", "--method", "random")
