@@ -4,16 +4,16 @@
   the model mixes graphs, for example by attention without the batch vector or by a norm over the
   batch. Then every method runs the graphs one at a time. This is also done for a model without a
   batch vector, unless it reads its answer at nodes and does not mix graphs.
-* Padding: a model may count padding, as PyG's linear attention does. Then its output for a graph
-  changes beside a larger graph, although no graph reads another. A pass of two graphs of different
-  size, and one of the smaller graph alone, show this. Such a model gets one graph at a time.
+* Graphs without nodes: a model may return something else for a graph beside one (`beside_empty`).
 * Cuts: one recorded pass shows where values of the nodes are used without their gradient.
+
+`padding_check` looks for models that count padding.
 """
 
-import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from contextvars import Context
 from copy import copy
@@ -26,14 +26,13 @@ from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
 
 from .batches import WrappedBatch, as_rows, is_real
-from .beside_empty import outputs_beside_empty
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .engine.pass_request import NODES, PassRequest, record_pass
 from .engine.pass_warnings import modules_with_cuts
 from .engine.positive_pass import ALL_CONSTANT
 from .engine.replay_plan import make_plan
 from .engine.role_finder import find_roles
-from .eval_replica import all_modules, copied, restoring_attributes, uncompiled
+from .eval_replica import all_modules, uncompiled
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
 Run = Callable[[Tensor], Tensor]
@@ -63,13 +62,17 @@ class ModelChecks:
         self.has_looked_for_mixing = False
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
         self._ignores_pair: bool | None = None
-        self._stands_beside_empty: bool | None = None
+        self._ends: _Ends | None = None
+        self._stays_beside_empty: bool | None = None
         self._cuts: set[str] | None = None
         self._idle: set[str] = set()  # why rules did not act, as far as it was said
         self._warned: set[str] = set()  # the methods with a warning so far
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_ends": None}  # another process has other batches
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still consists of the same parts."""
@@ -79,7 +82,8 @@ class ModelChecks:
         """Find out whether the model mixes graphs, at the first batch of several graphs."""
         if not self.has_looked_for_mixing:
             self.has_looked_for_mixing = True
-            self.mixing = _without_traces(_mixed_in, model, batch)
+            self._ends = without_traces(_look_at_ends, model, batch)
+            self.mixing = None if self._ends is None else self._ends.mixed_in
 
     def warn_of_mixing(self, name: str, method: str) -> None:
         """Warn once for each method that the model mixes graphs, and what follows from it."""
@@ -118,27 +122,42 @@ class ModelChecks:
             return False
         if (of_pairs := PAIR in graph) not in self._reads_apart:
             self._reads_apart[of_pairs] = False  # this holds in the passes of the check
-            self._reads_apart[of_pairs] = bool(_without_traces(_keeps_apart, model, graph))
+            self._reads_apart[of_pairs] = bool(without_traces(_keeps_apart, model, graph))
         return self._reads_apart[of_pairs]
 
     def ignores_pair(self, model: Any, graph: Any) -> bool:
         """Return whether the output stays the same without the pair that the graph names."""
         if self._ignores_pair is None:
             self._ignores_pair = False  # this holds in the passes of the check
-            self._ignores_pair = bool(_without_traces(_same_without_pair, model, graph))
+            self._ignores_pair = bool(without_traces(_same_without_pair, model, graph))
         return self._ignores_pair
 
-    def stands_beside_empty(self, model: Any, batch: WrappedBatch) -> bool:
-        """Return whether outputs stay the same beside a graph without nodes, which has one too."""
-        if self._stands_beside_empty is None:
-            outputs = _without_traces(outputs_beside_empty, model, batch)
-            self._stands_beside_empty = outputs is not None and _stay_the_same(*outputs)
-        return self._stands_beside_empty
+    @property
+    def changes_beside_empty(self) -> bool:
+        """Whether a pass has shown that outputs change beside a graph without nodes."""
+        return self._stays_beside_empty is False
+
+    def stays_beside_empty(self, model: Any, batch: WrappedBatch, outputs: Tensor) -> bool:
+        """Return whether a batch has the same outputs beside a graph without nodes as by itself.
+
+        The first batch shows it. Its `outputs` (1 + B, C) begin with that of the graph without
+        nodes.
+        """
+        if self._stays_beside_empty is None:
+            if self._ends is None or self._ends.batch() is not batch:
+                self._ends = without_traces(_look_at_ends, model, batch)
+            alone = None if self._ends is None else self._ends.outputs
+            self._stays_beside_empty = (
+                alone is not None
+                and bool(outputs.isfinite().all())
+                and nearly_equal(outputs[1:][[0, -1]], alone)
+            )
+        return self._stays_beside_empty
 
     def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
         """Return the modules that use values of the nodes without their gradient."""
         if self._cuts is None:
-            self._cuts = _without_traces(_cuts_in, model, batch) or set()
+            self._cuts = without_traces(_cuts_in, model, batch) or set()
         return self._cuts
 
 
@@ -149,7 +168,7 @@ def _form(module: nn.Module) -> tuple[Any, ...]:
     return *map(type, parts), *(p.shape for p in weights)
 
 
-def _without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
+def without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
     """Call a function, and leave no trace of its passes in rules, recordings or random numbers.
 
     Its warnings are ignored. If it fails, return None, because a model may raise any error when its
@@ -176,12 +195,27 @@ def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
     return modules_with_cuts(make_plan(trace, find_roles(trace), ALL_CONSTANT, NODES))
 
 
-def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
-    """Return the path of the first module where one graph's entries change with another's rows.
+class _Ends(NamedTuple):
+    """What a pass of the first and the last graph of a batch has shown.
 
-    Returns "" if only the outputs show it, and None if there is no such change. A model that draws
-    random numbers is not examined.
+    Args:
+        batch: the batch, if it still exists.
+        outputs: those of the two graphs (2, C), or None if they are random.
+        mixed_in: the path of the first module where one graph's entries change with another's
+            rows, "" if only the outputs show it, or None if there is no such change.
     """
+
+    batch: Callable[[], WrappedBatch | None]
+    outputs: Tensor | None
+    mixed_in: str | None
+
+
+def _look_at_ends(model: Wrapped, batch: WrappedBatch) -> _Ends:
+    """Run the first and the last graph of a batch, and look for mixing.
+
+    A model that draws random numbers is not examined.
+    """
+    ends = weakref.ref(batch)
     two = batch.of_rows(0, len(batch) - 1)
     with model.evaluating(), uncompiled(model.running), torch.no_grad():
         module, run = model.running, model.rows_to_outputs(two, two.mask)
@@ -196,11 +230,12 @@ def _mixed_in(model: Wrapped, batch: WrappedBatch) -> str | None:
             unmoved = _GraphEntries(two, graph[~moved].unique())
             if unmoved.differ(whole, _seeded(run, other)):
                 if unmoved.differ(whole, _seeded(run, rows)):
-                    return None  # the model draws random numbers
+                    return _Ends(ends, None, None)  # the model draws random numbers
                 outputs = (_outputs_of_modules(module, run, x) for x in (rows, other))
                 pairs = zip(*outputs, strict=False)
-                return next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
-    return None
+                path = next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
+                return _Ends(ends, whole.tensor, path)
+    return _Ends(ends, whole.tensor, None)
 
 
 def _keeps_apart(model: Wrapped, graph: Any) -> bool:
@@ -211,7 +246,8 @@ def _keeps_apart(model: Wrapped, graph: Any) -> bool:
             model.rows_to_outputs(batch, batch.mask)(as_rows(model.embed(batch), batch))
             for batch in (single, two)
         )
-    return _nearly_equal(beside, alone.expand(2, -1)) and _mixed_in(model, two) is None
+    equal = nearly_equal(beside, alone.expand(2, -1))
+    return equal and _look_at_ends(model, two).mixed_in is None
 
 
 def _same_without_pair(model: Wrapped, graph: Any) -> bool:
@@ -273,106 +309,7 @@ class _GraphEntries:
         return not torch.allclose(x, y, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)
 
 
-# -- padding ---------------------------------------------------------------------------------------
-
-
-class PaddingCheck:
-    """Whether a model and its copies count padding, as small passes show.
-
-    The more padding there is, the more an output changes. So the check is repeated for a batch with
-    far more padding than any batch before.
-    """
-
-    def __init__(self) -> None:
-        self._largest_ratio = 0.0  # the largest ratio of sizes of two graphs in a check so far
-        self._counts = False
-
-    def __deepcopy__(self, _: Any) -> "PaddingCheck":
-        return self
-
-    def counts(self, model: Wrapped, batch: Any) -> bool:
-        """Return whether each graph of this batch needs a pass to itself."""
-        if self._counts or batch.graphs is None or not bool(batch.num_nodes.all()):
-            return self._counts
-        least, most = (int(number) for number in batch.num_nodes.aminmax())
-        if self._largest_ratio and most <= 2 * self._largest_ratio * least:
-            return False
-        before, self._largest_ratio = self._largest_ratio, math.inf  # the check starts no other
-        graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
-        check = _without_traces(_check_padding, model, graphs[0], graphs[-1])
-        ratio, self._counts = check or (0.0, False)
-        self._largest_ratio = max(before, ratio)
-        return self._counts
-
-
-def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:
-    """Return how much larger a second graph was, and whether it changed the first output.
-
-    If the model runs for no such pair, return (0, False). The batch will then show what is wrong.
-    """
-    for first, second in _of_two_sizes(model, smallest, largest):
-        changes = _without_traces(_changes_beside, model, first, second, True)
-        if changes is None:
-            changes = _without_traces(_changes_beside, model, first, second, False)
-        if changes is not None:
-            return int(second.num_nodes) / int(first.num_nodes), changes
-    return 0.0, False
-
-
-def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a small and a large graph, even if both given graphs have the same size."""
-    size = int(second.num_nodes)
-    if 2 * int(first.num_nodes) <= size:
-        yield first, second
-        return
-    if size == 1:
-        yield first, model.repeated(second, 2)
-        return
-    nodes = torch.arange(size, device=second.x.device)
-    for kept in (-(-size // 4), size - 1):
-        yield model.induced(second, nodes < kept), second
-
-
-def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
-    """Return whether a graph's output changes beside a larger graph, although it is not random.
-
-    If `in_double` is True, the check computes in double precision, so that rounding does not hide a
-    small change. In single precision, other features of the graph are tried as well.
-
-    Raises:
-        ValueError: the output is not finite.
-    """
-    if in_double:
-        model = copied(model)
-        model.module.double()
-    state = torch.get_rng_state()
-    changed = False
-    with restoring_attributes(model.module), model.evaluating(), torch.no_grad():
-        for variant in [graph] if in_double else _with_other_features(graph):
-            beside, alone = (model(model.collate(g))[:1] for g in ([variant, larger], [variant]))
-            if bool(alone.isfinite().all()):
-                changed = changed or not _nearly_equal(beside, alone)
-            elif variant is graph:
-                raise ValueError("no finite output")
-    return changed and torch.equal(state, torch.get_rng_state())
-
-
-def _with_other_features(graph: Any) -> Iterator[Any]:
-    """Yield a graph, then copies with other features, as some may hardly change the output."""
-    yield graph
-    for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
-        if isinstance(graph.x, Tensor) and graph.x.is_floating_point():
-            other = copy(graph)
-            other.x = change(graph.x)
-            yield other
-
-
-def _stay_the_same(alone: Tensor, beside: Tensor) -> bool:
-    """Return whether all outputs are finite, and equal but for a first one in `beside`."""
-    return bool(beside.isfinite().all()) and _nearly_equal(beside[1:], alone)
-
-
-def _nearly_equal(beside: Tensor, alone: Tensor) -> bool:
+def nearly_equal(beside: Tensor, alone: Tensor) -> bool:
     """Return whether outputs are equal except for rounding, or not finite."""
     share = min(max(OUTPUT_ROUNDING * torch.finfo(alone.dtype).eps, LEAST_ROUNDING), MOST_ROUNDING)
     far = share * alone.abs().max()

@@ -29,7 +29,7 @@ from .eval_replica import restoring_attributes
 from .heterogeneous import OF_TYPES, SCHEMA
 from .layout import OneGraphAtATime
 from .lookups import LookupForms
-from .model_checks import ModelChecks, PaddingCheck
+from .model_checks import ModelChecks
 from .module_view import ModuleView
 from .one_at_a_time import (
     one_by_one,
@@ -38,6 +38,7 @@ from .one_at_a_time import (
     warn_of_undefined_empty,
     warn_of_zeroed_nodes,
 )
+from .padding_check import PaddingCheck
 from .preparing import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 from .wrapped_config import WrappedConfig

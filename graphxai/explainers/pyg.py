@@ -20,7 +20,7 @@ from torch_geometric.explain import ExplainerAlgorithm, Explanation
 from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 
 from graphxai.adapters import WrappedModel, wrap
-from graphxai.adapters.model_checks import PaddingCheck
+from graphxai.adapters.padding_check import PaddingCheck
 from graphxai.contract.model import evaluating
 
 from . import REGISTRY, Attribution, Explainer, get_explainer

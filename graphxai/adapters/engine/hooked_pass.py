@@ -130,8 +130,8 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
         except Exception as error:  # the pass by itself raises it again if it is the model's
             request.memory.run_alone(error)
         else:
-            beside.note_output()
-            return hooked
+            if beside.is_right():
+                return hooked
     return _run_once(request, request, rules)
 
 

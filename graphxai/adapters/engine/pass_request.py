@@ -90,10 +90,16 @@ class PassRequest:
 
 
 class PassBesideEmpty(NamedTuple):
-    """A pass beside a graph without nodes, and what notes its output after the pass."""
+    """A pass beside a graph without nodes.
+
+    Args:
+        request: describes the pass.
+        is_right: returns, after the pass, whether it gave the other graphs the outputs that they
+            have by themselves. If so, the output of the graph without nodes has been noted.
+    """
 
     request: PassRequest
-    note_output: Callable[[], None]
+    is_right: Callable[[], bool]
 
 
 def record_pass(request: PassRequest) -> Trace:
