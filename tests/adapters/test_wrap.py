@@ -341,7 +341,7 @@ def test_evaluate_measures_a_wrapped_model(models, graphs):
         wrapped(models["transformer"]), graphs[:3], ["lrp", "rollout"], operators=operators, steps=5
     )
     assert np.isfinite(report.rows.value).all()
-    assert len(report.rows) == 3 * 3 * 3 * 3  # graphs, methods, operators, metrics
+    assert len(report.rows) == 3 * 3 * 3 * 4  # graphs, methods, operators, metrics
     assert report.values("auac", "mask")["lrp"] == pytest.approx(
         report.values("auac", "delete")["lrp"]
     )
