@@ -141,7 +141,7 @@ def report_wrapped(results: dict[tuple[WrappedCase, bool], dict[str, float]]) ->
         " and their ledgers how many times that is, the milliseconds of the first call of a model,"
         " and the most memory that tensors take, in times of the plain gradient's (the goal is 2);"
         " and the same times and first call if LRP records every pass. Explaining runs the model"
-        " once with gradients and once without nodes.",
+        " once, beside a graph without nodes; the first call of a model also runs it for checks.",
         "",
         f"| model | edges | gradient | goal | {titles} | LRP, recorded |",
         f"|---|---|---|---|{'---|' * len(METHODS)}---|",
