@@ -5,6 +5,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from itertools import permutations
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
@@ -146,6 +147,29 @@ def test_of_nodes_with_equal_relevance_the_first_one_counts_first():
     torch.testing.assert_close(equal.logits_without_top, by_position.logits_without_top)
     torch.testing.assert_close(alternating.logits_pruned, by_size.logits_pruned)
     assert not torch.allclose(by_position.logits_with_top, by_size.logits_with_top)
+
+
+def test_the_characterisation_is_the_harmonic_mean_of_two_shares():
+    counts = torch.arange(11)
+    first, second = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    # Without the top 10 to 60 % the class changes, and so it does with the top 10 and 20 % alone.
+    without_top = torch.stack([first if 1 <= k <= 6 else second for k in range(11)])
+    with_top = torch.stack([first if 1 <= k <= 2 else second for k in range(11)])
+    series = Series(torch.ones(10), counts, counts / 10, with_top, without_top, with_top, 1)
+    assert METRICS["fidelity_plus"].measure(series) == pytest.approx(6 / 9)
+    assert METRICS["fidelity_minus"].measure(series) == pytest.approx(2 / 9)
+    expected = harmonic_mean([6 / 9, 7 / 9])
+    assert METRICS["characterisation"].measure(series) == pytest.approx(expected)
+
+
+def test_every_metric_names_the_direction_of_its_paper():
+    """Errors, what is left of a prediction, and signs of a method that ignores the model."""
+    lower_is_better = {name for name, metric in METRICS.items() if not metric.higher_is_better}
+    assert lower_is_better == {
+        "au_mse", "positive_perturbation", "lodds", "sufficiency", "fidelity_minus",
+        "unfaithfulness", "partial_sums", "partial_sums_scaled", "complexity", "max_sensitivity",
+        "model_randomisation",
+    }  # fmt: skip
 
 
 def test_the_log_odds_of_an_impossible_class_are_those_of_a_probability_of_1e_12():
