@@ -347,6 +347,13 @@ def test_all_molecules_of_a_rare_class_count():
     assert {name: len(scores) for name, scores in made.scores.items()} == {"no": 1000, "yes": 12}
 
 
+def test_an_interval_holds_its_ends():
+    scores = Conformal({"": [0.5] * 99})
+    read, measured = np.full(4, 6.0), np.array([5.5, 6.5, 6.6, np.nan])
+    report = conformal.coverage(Task("pIC50", "regression"), scores, read, measured, None)
+    assert report == {"level": 0.9, "n": 3, "held": pytest.approx(2 / 3), "width": 1.0}
+
+
 def test_a_card_says_how_many_the_intervals_held():
     reports = {
         "pIC50": {"level": 0.9, "n": 152, "held": 0.882, "width": 2.1, "far": [0.75, 20]},
