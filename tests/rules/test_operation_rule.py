@@ -314,10 +314,18 @@ def test_a_conserving_rule_closes_the_ledger_of_a_wrapped_model(
 # -- what is refused, and what stays as it was -----------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["glue", "linear", "relu6", "addmm", "_softmax", "batch_norm"])
+@pytest.mark.parametrize(
+    "name", ["glue", "linear", "relu6", "addmm", "_softmax", "batch_norm", "mm", "arange"]
+)
 def test_a_rule_for_no_basic_operation_on_one_signal_is_refused(name):
     with pytest.raises(ValueError, match=f"cannot act on '{name}'"):
         OperationRule(name, straight_through)
+
+
+def test_a_rule_sees_the_first_result_of_an_operation():
+    x = torch.tensor([[1.0, 3.0, 2.0]])
+    assert BoundOperation(torch.max, (1,))(x).tolist() == [3.0]
+    assert BoundOperation(torch.sort, options={"descending": True})(x).tolist() == [[3, 2, 1]]
 
 
 def test_two_rules_for_an_operation_are_refused():
