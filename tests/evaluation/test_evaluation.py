@@ -29,6 +29,7 @@ from graphxai.evaluation import (
 )
 from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.curves import node_counts
+from graphxai.evaluation.statistics import Comparison, Interval
 from graphxai.models.graphormer import StructureEncoding, collate
 from resident_memory import curve_memory_mb
 from toy import random_graphormer
@@ -254,6 +255,9 @@ def test_bootstrap_covers_the_mean_as_often_as_claimed():
 def test_holm_equals_the_textbook():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    difference = Interval(0.2, 0.1, 0.3, 9)
+    for adjusted, significant in ((0.049, True), (0.05, False)):
+        assert Comparison("a", "b", difference, 0.01, adjusted, 1.0).significant is significant
 
 
 def test_paired_tests_see_a_shift_and_no_shift():
