@@ -88,18 +88,18 @@ def test_the_separator_divides_the_larger_share_of_the_rows(tmp_path: Path) -> N
     assert open_table(written(tmp_path, "a.csv", text)).dialect.separator == ";"
 
 
-@pytest.mark.parametrize("first", ["", "sep=;\n"])
-def test_a_quote_may_hold_lines_but_has_to_be_closed(tmp_path: Path, first: str) -> None:
+@pytest.mark.parametrize(("first", "word"), [("", "A"), ("sep=;\n", "z")])
+def test_a_quote_may_hold_lines_but_has_to_be_closed(tmp_path: Path, first: str, word: str) -> None:
     text = first + 'note;smiles\n"plain";CCN\n"two\nlines";CCO\n'
     notes = [row.cells["note"] for row in open_table(written(tmp_path, "a.csv", text)).records()]
     assert notes == ["plain", "two\nlines"]
-    table = open_table(written(tmp_path, "b.csv", text + '"open;CCC\nmore;CCS\n'))
+    table = open_table(written(tmp_path, "b.csv", text + f'"{word};CCC\nmore;CCS\n'))
     with pytest.raises(TableError, match=f"in line {5 + bool(first)} is never closed"):
         list(table.records())
 
 
 def test_lines_of_a_list_have_extensions_of_chemaxon_and_names(tmp_path: Path) -> None:
-    lines = ("CC* |$;;R1$| ethyl group", "CCO", "CCN a|b", "CCC |c", "CCS |")
+    lines = ("CC* |$;;R1$| ethyl group", "CCO", "CCN a|b", "CCC |c", "CCS |", "C1CC open ring")
     table = open_table(written(tmp_path, "list.smi", "\n".join(lines)))
     rows = [(row.number, *row.cells.values()) for row in table.records()]
     assert rows == [
@@ -108,6 +108,7 @@ def test_lines_of_a_list_have_extensions_of_chemaxon_and_names(tmp_path: Path) -
         (3, "CCN", "a|b"),
         (4, "CCC", "|c"),
         (5, "CCS", "|"),
+        (6, "C1CC", "open ring"),
     ]
 
 
@@ -205,6 +206,9 @@ def test_rows_that_do_not_fit_the_header_are_named_and_give_no_cells(tmp_path: P
     assert "'5,1' may be a number with a decimal comma" in records[0].problem
     assert "1 cell, the header has 3" in records[2].problem
     assert "put a cell that contains ',' between double quotes" in records[3].problem
+    tabs = written(tmp_path, "tabs.txt", "smiles\tpIC50\nCCO\t5\t1\n")
+    (record,) = iter_records(tabs, ["smiles"])
+    assert r"put a cell that contains '\t' between double quotes" in record.problem
 
 
 def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
