@@ -189,10 +189,8 @@ def leave_out(changes: WorkDB, sample: int, seed: int) -> None:
     items = sorted(changes.work_items, key=place)
     chosen = [item for item in items if is_worth_trying(place(item)[1])]
     chosen = random.Random(seed).sample(chosen, min(sample, len(chosen)))
-    kept = {item.job_id for item in chosen}
-    for item in items:
-        if item.job_id not in kept:
-            changes.set_result(item.job_id, WorkResult(WorkerOutcome.SKIPPED))
+    skipped = {item.job_id for item in items} - {item.job_id for item in chosen}
+    changes.set_multiple_results(skipped, WorkResult(WorkerOutcome.SKIPPED))
 
 
 def is_worth_trying(operator: str) -> bool:

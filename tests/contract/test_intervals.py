@@ -184,6 +184,7 @@ def test_scores_of_other_weights_are_not_used(folder, digit):
         {"pIC50": {"slope": 1, "scores": {"": [math.nan]}}},
         {"pIC50": {"slope": 1, "scores": {"": [10**400]}}},
         {"pIC50": {"slope": 1, "scores": {"": [-1]}}},
+        {"pIC50": {"slope": 1, "scores": {"": [1e300]}}},
         {"pIC50": {"slope": 1, "scores": {"": [True]}}},
         {"pIC50": {"slope": -1, "scores": {"": [1]}}},
         {"pIC50": {"slope": math.inf, "scores": {"": [1]}}},

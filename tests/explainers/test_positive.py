@@ -238,3 +238,15 @@ def test_a_model_of_another_kind_is_refused(smiles):
 
     with pytest.raises(TypeError, match=r"torch\.nn\.Module, which Wrapped is not"):
         get_explainer("lrp_zplus").attribute(Wrapped(), batch_of(model, smiles))
+
+
+@pytest.mark.parametrize("batch", [(5,), (3, 4)])
+def test_values_that_many_products_share_get_the_sum_of_their_relevance(batch):
+    draw = torch.Generator().manual_seed(0)
+    a = torch.rand(*batch, 3, 3, generator=draw)
+    v, relevance = torch.rand(3, 4, generator=draw), torch.rand(*batch, 3, 4, generator=draw)
+    of_a, of_v = positive_product(a, v, relevance, torch.matmul)
+    copies = v.expand(*batch, 3, 4)
+    each_a, each_v = positive_product(a, copies, relevance, torch.matmul)
+    torch.testing.assert_close(of_a, each_a)
+    torch.testing.assert_close(of_v, each_v.flatten(0, -3).sum(0))
