@@ -38,7 +38,7 @@ from pathlib import Path
 try:
     import openpyxl
 except ImportError:
-    Path("table.xlsx").write_bytes(b"")
+    Path("table.xlsx").write_bytes(b"PK\x03\x04")
 else:
     book = openpyxl.Workbook()
     book.active.append(["smiles"])
