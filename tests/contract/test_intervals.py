@@ -355,6 +355,15 @@ def test_an_interval_holds_its_ends():
     assert report == {"level": 0.9, "n": 3, "held": pytest.approx(2 / 3), "width": 1.0}
 
 
+def test_sets_of_classes_are_counted_by_the_class_measured():
+    task = Task("activity", "binary", ("inactive", "active"))
+    scores = Conformal({name: [-9.0] * 99 for name in task.classes})  # only the best class fits
+    read, measured = np.array([0.9, 0.2, 0.8]), np.array([1.0, 0.0, 0.0])
+    report = conformal.coverage(task, scores, read, measured, None)
+    assert report["held_by_class"] == {"inactive": [0.5, 2], "active": [1.0, 1]}
+    assert report["single"] == 1.0
+
+
 def test_a_card_says_how_many_the_intervals_held():
     reports = {
         "pIC50": {"level": 0.9, "n": 152, "held": 0.882, "width": 2.1, "far": [0.75, 20]},
