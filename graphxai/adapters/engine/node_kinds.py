@@ -153,9 +153,7 @@ KINDS: dict[str, NodeKind] = {
     "NativeBatchNormBackward0": NodeKind(
         "native_batch_norm", (0, 1, 2), {"running_mean": 3, "running_var": 4, "training": 5}
     ),
-    "NativeGroupNormBackward0": NodeKind(
-        "native_group_norm", (0, 1, 2), _settings("group", "eps")
-    ),
+    "NativeGroupNormBackward0": NodeKind("native_group_norm", (0, 1, 2), _settings("group")),
     "FusedRmsNormBackward0": NodeKind("_fused_rms_norm", (0, 2), {"normalized_shape": 1}),
     # look-ups of weights
     "EmbeddingBackward0": NodeKind("embedding", constants={1: "indices"}),
