@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
@@ -128,7 +129,7 @@ def trained(
 ) -> Encoder:
     """Train by AdamW and a one-cycle schedule, or load what was trained before."""
     if file.exists():
-        module.load_state_dict(torch.load(file, weights_only=True))
+        module.load_state_dict(load_file(file))
         return module.eval()
     steps = epochs * -(-len(inputs) // 64)
     optimiser = torch.optim.AdamW(module.parameters(), weight_decay=0.01)
@@ -143,7 +144,7 @@ def trained(
             schedule.step()
         print(f"{file.stem} epoch {epoch + 1}: loss {float(loss):.3f}", flush=True)
     file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(module.state_dict(), file)
+    save_file(module.state_dict(), file)
     return module.eval()
 
 
@@ -171,7 +172,7 @@ def on_sentences(out: Path, count: int) -> Iterator[str]:
     torch.manual_seed(0)
     module = Encoder(nn.Embedding(len(WORDS), 64), 16, 2, pre_layernorm=False)
     labels = torch.tensor([s.label for s in learned])
-    module = trained(module, [s.ids for s in learned], labels, 12, out / "words.pt")
+    module = trained(module, [s.ids for s in learned], labels, 12, out / "words.safetensors")
     right = accuracy(module, [s.ids for s in tested], torch.tensor([s.label for s in tested]))
     model = gx.wrap(
         module, kind="multiclass", classes=("bad", "good"), inputs="tokens", graph_token=True,
@@ -188,7 +189,7 @@ def on_sentences(out: Path, count: int) -> Iterator[str]:
     ids = [s.ids for s in chosen]
     labels_of = [s.label for s in chosen]
     report = measured(model, ids, [masked, *map(get_explainer, METHODS)], labels_of, out / "words")
-    found = {name: found_by(model, method, chosen) for name, method in named_methods(masked)}
+    word_auc = {name: word_scores(model, method, chosen) for name, method in named_methods(masked)}
     related = statistics.related.reshape(-1, len(RELATIONS)).max(0)
     yield "## Sentences\n"
     yield (
@@ -202,10 +203,10 @@ def on_sentences(out: Path, count: int) -> Iterator[str]:
         )
         + ".\n"
     )
-    yield from table(report, found)
+    yield from table(report, word_auc)
 
 
-def found_by(model: Any, method: Explainer, sentences: list[Sentence]) -> NDArray[np.float64]:
+def word_scores(model: Any, method: Explainer, sentences: list[Sentence]) -> NDArray[np.float64]:
     """Return the ROC-AUC with which a method tells the deciding words of each sentence apart."""
     scores = []
     for sentence in sentences:
@@ -221,7 +222,9 @@ def on_digits(out: Path, images: int, count: int) -> Iterator[str]:
     torch.manual_seed(0)
     module = Encoder(nn.Linear(PATCH * PATCH, 64), SIDE * SIDE + 1, 10, pre_layernorm=True)
     learned = list(map(patches, pictures))
-    module = trained(module, learned, torch.as_tensor(digits).long(), 10, out / "digits.pt")
+    module = trained(
+        module, learned, torch.as_tensor(digits).long(), 10, out / "digits.safetensors"
+    )
     tested = list(map(patches, test_pictures))
     right = accuracy(module, tested, torch.as_tensor(test_digits).long())
     model = gx.wrap(
@@ -263,13 +266,13 @@ def measured(
     )
 
 
-def table(report: Report, found: dict[str, NDArray[np.float64]]) -> Iterator[str]:
+def table(report: Report, word_auc: dict[str, NDArray[np.float64]]) -> Iterator[str]:
     """Yield the table of a report, with how well methods find the deciding words, if known."""
     values = {metric: report.values(metric) for metric in METRICS}
-    titles = [*(["deciding words, ROC-AUC"] if found else []), *METRICS]
+    titles = [*(["deciding words, ROC-AUC"] if word_auc else []), *METRICS]
     yield f"| method | {' | '.join(titles)} |\n{'|---' * (len(titles) + 1)}|"
     for name in sorted(report.methods, key=lambda name: -np.nanmean(values["srg"][name])):
-        cells = [str(bootstrap(found[name])) if name in found else "-"] if found else []
+        cells = [str(bootstrap(word_auc[name])) if name in word_auc else "-"] if word_auc else []
         cells += [str(bootstrap(values[metric][name])) for metric in METRICS]
         yield f"| `{name}` | {' | '.join(cells)} |"
     yield ""
