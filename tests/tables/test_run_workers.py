@@ -225,7 +225,7 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
     assert text.endswith("\n")
     numbers = [int(row["row"]) for row in csv.DictReader(text.splitlines())]
     assert numbers == list(range(1, len(numbers) + 1))
-    explain_table(gx.load("bace"), table, out, get_explainer("lrp"), resume=True, workers=2)
+    explain_table(gx.load("bace"), table, out, get_explainer("lrp"), resume=True)
     assert contents(out) == many_aspirins
 
 
