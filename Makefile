@@ -13,7 +13,7 @@ RELEASE_READY := .venv/.release-ready
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run the tests of what the package computes, writes and shows"
-	@echo "make test-pages  run every page and notebook as a reader would, and the app in a browser"
+	@echo "make test-pages  run pages and notebooks as a reader would, a table on Ray, the app in a browser"
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
 	@echo "make mutants change the core in small ways and list the changes that no test notices"
