@@ -508,6 +508,16 @@ def test_both_forms_of_a_pyridone_are_likely_and_an_enol_of_acetone_is_not():
     assert likely_tautomers(Chem.MolFromSmiles("C" * 101)) == []
 
 
+def test_an_amide_has_no_likely_imidic_acid_and_an_aminopyridine_no_likely_imine():
+    for rare_beside in ("CC(=O)Nc1ccccc1", "NC(=S)c1ccccc1", "Nc1ccccn1", "CC(=O)Nc1ccccn1"):
+        assert likely_tautomers(Chem.MolFromSmiles(rare_beside)) == []
+    assert likely_tautomers(Chem.MolFromSmiles("CC(O)=Nc1ccccc1")) == ["CC(=O)Nc1ccccc1"]
+    assert likely_tautomers(Chem.MolFromSmiles("N=c1cccc[nH]1")) == ["Nc1ccccn1"]
+    sulfapyridine = Chem.MolFromSmiles("Nc1ccc(cc1)S(=O)(=O)Nc1ccccn1")
+    (imide,) = likely_tautomers(sulfapyridine)
+    assert imide == "Nc1ccc(S(=O)(=O)N=c2cccc[nH]2)cc1"
+
+
 def test_a_tautomer_of_another_class_is_named_and_does_not_change_the_verdict(bace):
     """The class of every likely tautomer is predicted on its own, and compared with the sign."""
     drawn = [VERUBECESTAT, "Oc1ccccn1", "CC(=O)Nc1ccc(O)cc1", "Nc1nc2ccccc2[nH]1"]

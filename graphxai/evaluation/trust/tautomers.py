@@ -22,11 +22,24 @@ MAX_TRANSFORMS = 30  # of one molecule, so that it takes milliseconds
 MAX_ATOMS = 100  # the time of a transformation grows with the size
 MARGIN = 2  # a carbonyl group raises RDKit's score by this, so both forms of a pyridone are likely
 
+# RDKit scores an imidic acid as it scores a hydroxypyridine, 2 below the form with the carbonyl
+# group, and the imine of an aminopyridine 1 below the amine. But there is hardly any imidic acid
+# beside an amide, and hardly any imine beside an aminopyridine, unless its nitrogen carries an
+# acceptor, as that of sulfapyridine does.
+_UNLIKELY = tuple(
+    Chem.MolFromSmarts(pattern)
+    for pattern in (
+        "[CX3](=N)[OX2H1,SX2H1]",
+        "c=[NX2;!$(NS(=O)=O);!$(NC#N);!$(N[N+]=O)]",
+    )
+)
+
 
 def likely_tautomers(mol: Chem.Mol) -> list[str]:
     """Return the SMILES of up to `MOST` other tautomers, the likeliest first.
 
-    They have about the score of the molecule itself, or a better one, by RDKit's rules.
+    They have about the score of the molecule itself, or a better one, by RDKit's rules, and no
+    more imidic acids, or imines of aromatic rings, than the molecule.
     """
     if mol.GetNumAtoms() > MAX_ATOMS:
         return []
@@ -35,10 +48,18 @@ def likely_tautomers(mol: Chem.Mol) -> list[str]:
     with rdBase.BlockLogs():
         forms = {Chem.MolToSmiles(form): form for form in enumerator.Enumerate(plain)}
     forms.pop(Chem.MolToSmiles(plain), None)
-    scores = {smiles: enumerator.ScoreTautomer(form) for smiles, form in forms.items()}
+    scores = {
+        smiles: enumerator.ScoreTautomer(form)
+        for smiles, form in forms.items()
+        if all(_count(each, form) <= _count(each, plain) for each in _UNLIKELY)
+    }
     least = enumerator.ScoreTautomer(plain) - MARGIN
     likely = sorted((-score, smiles) for smiles, score in scores.items() if score >= least)
     return [smiles for _, smiles in likely[:MOST]]
+
+
+def _count(pattern: Chem.Mol, mol: Chem.Mol) -> int:
+    return len(mol.GetSubstructMatches(pattern))
 
 
 def tautomer_signs(
