@@ -120,6 +120,8 @@ def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
         harm = [] if command.continuation else damaged(contents(place), expected)
         if kind == signal.SIGTERM and end.status not in (0, -signal.SIGTERM, TERMINATED):
             harm.append(f"ended with status {end.status}: {end.said[-300:]}")
+        if end.status == TERMINATED and "terminated; " not in end.said:
+            harm.append(f"did not say how to go on: {end.said[-300:]}")
         harm += damaged(finished(command, place), expected, complete=True)
         for line in harm:
             print(f"{name}, {kind.name} after {after:.2f} s: {line}", flush=True)

@@ -320,12 +320,13 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf), a page (.html), table (.csv) or structures (.sdf).
+        """Write a picture (.svg, .png, .pdf), page (.html), structures (.sdf) or a table.
 
-        The page has the contrast of every change, and the SD file has the relevance for the goal.
+        Tables are .csv, .tsv or .parquet. The page has the contrast of every change, and the SD
+        file has the relevance for the goal.
         Pictures and pages take the options of `svg`.
         """
-        path = files.writable(path, (*files.PICTURES, ".html", ".csv", ".sdf"))
+        path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
         match path.suffix.lower():
             case ".html":
                 return files.write_text([page_html(str(self.goal), self._sections(options))], path)

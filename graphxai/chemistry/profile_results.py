@@ -206,11 +206,11 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
         return grid_svg(panels, columns, str(self.profile), subtitle=self.summary)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf), a page (.html), table (.csv) or structures (.sdf).
+        """Write a picture (.svg, .png, .pdf), page (.html), structures (.sdf) or a table.
 
-        Pictures and pages take the options of `svg`.
+        Tables are .csv, .tsv or .parquet. Pictures and pages take the options of `svg`.
         """
-        path = files.writable(path, (*files.PICTURES, ".html", ".csv", ".sdf"))
+        path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
         match path.suffix.lower():
             case ".html":
                 return files.write_text([page_html(str(self.profile), [self._page(options)])], path)

@@ -239,16 +239,25 @@ def _is_smiles(source: str) -> bool:
         return Chem.MolFromSmiles(source) is not None
 
 
-def require_out(out: Path, source: str | Path) -> None:
+def require_out(out: Path, source: str | Path, suffixes: Sequence[str]) -> None:
     """Make the folder of a file to write.
 
-    Raises OSError if the file cannot be written, or is the source.
-    """
-    from graphxai.runtime.writing import place_of
+    Args:
+        out: the file.
+        source: what the command reads.
+        suffixes: those of the formats that the command writes.
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    real = place_of(out)
-    if real.exists() and Path(source).is_file() and real.samefile(source):
+    Raises:
+        typer.BadParameter: the file has another suffix.
+        ImportError: the suffix is that of Parquet, but pyarrow is not installed.
+        OSError: the file cannot be written, or is the source.
+    """
+    from graphxai.explanation.files import writable
+
+    if out.suffix.lower() not in suffixes:
+        raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
+    writable(out, suffixes)
+    if out.exists() and _exists(str(source)) and out.samefile(source):
         raise FileExistsError(f"{out} is the input: choose another name.")
 
 

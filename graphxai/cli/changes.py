@@ -41,9 +41,9 @@ def changes(
         typer.Option("--pairs", help="Write each pair, instead of the means of each exchange."),
         APPLIES_ALWAYS,
     ] = False,
-    out: Annotated[Path, typer.Option(help="CSV file to write."), APPLIES_ALWAYS] = Path(
-        "changes.csv"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Table to write (.csv, .tsv or .parquet)."), APPLIES_ALWAYS
+    ] = Path("changes.csv"),
 ) -> None:
     """Say what each change did in a table of measured molecules, measured and predicted.
 
@@ -61,14 +61,12 @@ def changes(
     from graphxai.chemistry.measurements import Measurements
     from graphxai.chemistry.table_changes import rgroup_table, table_changes
     from graphxai.explanation.compute.models import standardisation_of
-    from graphxai.explanation.files import write_csv
+    from graphxai.explanation.files import FRAMES, write_table
     from graphxai.tables.files import csv_options
 
     refuse_inapplicable(context, "table")
-    if out.suffix.lower() != ".csv":
-        raise typer.BadParameter(f"--out {out}: name it .csv.")
     opened = show_table(table, smiles_column)
-    require_out(out, table)
+    require_out(out, table, FRAMES)
     models = load_several(model or ["bace"], as_drawn=as_drawn)
     tasks = [task.name for each in models for task in each.config.tasks]
     columns = [measured_column] if measured_column else tasks
@@ -84,5 +82,5 @@ def changes(
         summary = (
             f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
         )
-    write_csv(frame, out, index=False, **csv_options(opened.dialect))
+    write_table(frame, out, **csv_options(opened.dialect))
     echo(f"{summary}, measured in {measured.name!r}: {out}")

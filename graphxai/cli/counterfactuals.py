@@ -98,7 +98,8 @@ def counterfactuals(
     out: Annotated[
         Path,
         typer.Option(
-            help="Table (.csv), structures (.sdf); of one molecule also a picture or page."
+            help="Table (.csv, .tsv, .parquet) or structures (.sdf); of one molecule also a picture"
+            " or page."
         ),
         APPLIES_ALWAYS,
     ] = Path("counterfactuals.csv"),
@@ -127,10 +128,9 @@ def counterfactuals(
     refuse_inapplicable(context, kind)
     if measured_column and measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
-    suffixes = (".csv", ".sdf") + (() if kind == "table" else (".svg", ".png", ".pdf", ".html"))
-    if out.suffix.lower() not in suffixes:
-        raise typer.BadParameter(f"--out {out}: use one of {', '.join(suffixes)}.")
-    require_out(out, source)
+    from graphxai.explanation.files import FRAMES, PAGES, PICTURES
+
+    require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
     models = load_several(model or ["bace"], as_drawn=as_drawn, molecule_features=molecule_features)
     options: dict[str, Any] = {
         "keep": keep or (),
@@ -316,7 +316,7 @@ def _save(
     """Write the counterfactuals of several molecules, with their row of the table, to one file."""
     import pandas as pd
 
-    from graphxai.explanation.files import write_csv, write_text
+    from graphxai.explanation.files import write_table, write_text
     from graphxai.tables.files import csv_options, with_items
     from graphxai.tables.rows import other_cells
 
@@ -337,7 +337,7 @@ def _save(
         for place, (name, cell) in enumerate(cells.items()):
             frame.insert(place, name, cell)
         tables.append(frame)
-    write_csv(pd.concat(tables), out, index=False, **csv_options(source.table.dialect))
+    write_table(pd.concat(tables), out, **csv_options(source.table.dialect))
 
 
 def _named(row: "TableRow") -> dict[str, Any]:

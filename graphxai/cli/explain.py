@@ -180,11 +180,10 @@ def explain(
         echo(model_line(context, loaded))
     else:
         out = None if place is None else Path(place)
-        _require_writable(out, methods)
+        if out is not None:
+            _require_writable(out, source if kind == "image" else "", methods)
         loaded = load_with_warning(model, device, **reading)
         require_kind(loaded, source, kind)
-        if out is not None:
-            require_out(out, source if kind == "image" else "")
         check_level(context, loaded, settings.level)
         explanations = [
             _explain_one(loaded, source, kind, name, settings.target).at(settings.level)
@@ -218,12 +217,9 @@ def _folder(place: str | None) -> Path:
     return folder
 
 
-def _require_writable(out: Path | None, methods: list[str]) -> None:
+def _require_writable(out: Path, source: str, methods: list[str]) -> None:
     """Raise an error unless a molecule or digit can be written to this file."""
-    if out is None:
-        return
-    if out.suffix.lower() not in WRITABLE:
-        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
+    require_out(out, source, WRITABLE)
     if len(methods) > 1 and out.suffix.lower() not in PICTURES:
         allowed = ", ".join(PICTURES)
         raise typer.BadParameter(

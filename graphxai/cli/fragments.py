@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from graphxai.explanation.explanation import Explanation
 
 SCHEMES = ("brics", "scaffold", "rings", "groups")
-WRITABLE = (".csv", ".parquet")
 SHAPLEY = "shapley"  # besides the names of explainers
 ROWS = 8  # of the table that are printed from each end
 
@@ -85,7 +84,7 @@ def fragments(
         int | None, typer.Option(help="Read at most this many rows."), applies_to("table")
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Table to write (.csv or .parquet)."), APPLIES_ALWAYS
+        Path, typer.Option(help="Table to write (.csv, .tsv or .parquet)."), APPLIES_ALWAYS
     ] = Path("fragments.csv"),
     settings: FragmentSettings,
 ) -> None:
@@ -113,15 +112,11 @@ def fragments(
     refuse_inapplicable(context, kind)
     if scheme not in SCHEMES:
         raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
-    if out.suffix.lower() not in WRITABLE:
-        raise typer.BadParameter(f"--out {out}: use one of {', '.join(WRITABLE)}.")
     from graphxai.datasets.labels import with_unit
-    from graphxai.explanation.files import require_pyarrow
+    from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 
-    require_out(out, source)
-    if out.suffix.lower() == ".parquet":
-        require_pyarrow(out)
+    require_out(out, source, FRAMES)
     division = _patterns(smarts) if smarts else scheme
     loaded = load_with_warning(model, as_drawn=as_drawn, molecule_features=molecule_features)
     share_imports()
@@ -227,24 +222,18 @@ def _of_molecule(
 
 
 def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
-    """Write the fragments as CSV or Parquet."""
+    """Write the fragments in the format of the file's suffix, with six digits in text."""
     import pandas as pd
 
-    from graphxai.explanation.files import write_csv
-    from graphxai.runtime.writing import atomic_write
+    from graphxai.explanation.files import write_table
     from graphxai.tables.files import csv_options, guarded
 
-    if out.suffix.lower() == ".parquet":
-        with atomic_write(out, "wb") as file:
-            frame.to_parquet(file, index=False)
-        return
-    if excel_safe:
+    if excel_safe and out.suffix.lower() != ".parquet":
         texts = {n: guarded(frame[n].to_dict()) for n in ("name", "smiles", "examples")}
         frame = frame.assign(**{name: pd.Series(cells) for name, cells in texts.items()})
-    write_csv(
+    write_table(
         frame,
         out,
-        index=False,
         float_format=lambda value: dialect.number(f"{value:z.6g}"),
         **csv_options(dialect),
     )

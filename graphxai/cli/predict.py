@@ -1,9 +1,9 @@
 """The command `graphxai predict`: predict a molecule, a table of them, a digit, or graphs."""
 
 import io
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -57,7 +57,9 @@ def predict(
     molecule_features: MoleculeFeaturesOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file to write, for a table or graphs [default: print]."),
+        typer.Option(
+            help="File to write (.csv, .tsv or .parquet), for a table or graphs [default: print]."
+        ),
         applies_to("table", "graphs"),
     ] = None,
     node: NodeOption = None,
@@ -81,6 +83,10 @@ def predict(
     """
     kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
+    if out is not None:
+        from graphxai.explanation.files import FRAMES
+
+        require_out(out, source, FRAMES)
     names = model or ["mnist-superpixels" if kind == "image" else "bace"]
     models = load_several(names, as_drawn=as_drawn, molecule_features=molecule_features)
     for each in models:
@@ -151,24 +157,20 @@ def _predict_table(
     used: str,
 ) -> None:
     """Predict every row of a table. Exit with status 1 if none can be predicted."""
-    from graphxai.runtime.writing import atomic_write, exclusive_lock, write_whole
+    from graphxai.runtime.writing import exclusive_lock, write_whole
     from graphxai.tables.run import predict_table
 
     from .printing import nearness_line
 
     share_imports()
     table = show_table(source, settings.smiles_column)
-    with progress_bar("predicting", table.count()) as advance, ExitStack() as stack:
-        refused = io.StringIO()
-        file: Any = PrintableOutput()
-        if out:
-            require_out(out, source)
-            stack.enter_context(exclusive_lock(out))
-            file = stack.enter_context(atomic_write(out))
+    refused = io.StringIO()
+    lock = nullcontext() if out is None else exclusive_lock(out)
+    with progress_bar("predicting", table.count()) as advance, lock:
         counts, rejected = predict_table(
             models,
             source,
-            file,
+            out or PrintableOutput(),
             settings=settings,
             goal=goal,
             rejected=refused,

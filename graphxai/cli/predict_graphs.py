@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .arguments import require_out
 from .terminal import PrintableOutput, echo
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def predict_graphs(
     Args:
         models: models of graphs, or of nodes.
         source: folder of the graphs, see `graphxai.datasets.graph_folders`.
-        out: CSV file to write, or None to print the table.
+        out: .csv, .tsv or .parquet file to write, or None to print the table.
         nodes: the nodes of each graph to predict, for a model of nodes.
         level: level of the intervals and sets.
 
@@ -34,7 +33,7 @@ def predict_graphs(
 
     from graphxai.api import predict
     from graphxai.datasets.graph_folders import load_graphs
-    from graphxai.explanation.files import write_csv
+    from graphxai.explanation.files import write_table
     from graphxai.explanation.prediction import table_cells
 
     rows: list[dict[str, Any]] = []
@@ -55,8 +54,7 @@ def predict_graphs(
     if out is None:
         PrintableOutput().write(frame.to_csv(index=False, lineterminator="\n"))
     else:
-        require_out(out, source)
-        write_csv(frame, out, index=False)
+        write_table(frame, out)
     summary = f"{len(rows)} predicted, {num_left_out} left out"
     echo(summary if out is None else f"{summary}: {out}", err=out is None)
     if not rows:

@@ -65,7 +65,7 @@ def report(
 
     refuse_inapplicable(context, "table")
     show_table(table, settings.smiles_column)
-    require_out(out, table)
+    require_out(out, table, (".html", ".htm"))
     share_imports()
     with exclusive_lock(out):
         models = load_several(

@@ -321,7 +321,7 @@ class Explanation(ExplainedGraph, Result):
             case ".csv":
                 return files.write_csv(self.to_frame(), path)
             case ".parquet":
-                return files.write_parquet(self.to_frame().reset_index(), self.to_dict(), path)
+                return files.write_parquet(self.to_frame().reset_index(), path, self.to_dict())
             case ".json":
                 return files.write_json(self.to_dict(), path)
             case ".sdf":

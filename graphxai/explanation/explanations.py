@@ -83,7 +83,7 @@ class Explanations(LabelledResults[Explanation]):
             case ".csv":
                 return files.write_csv(self.to_frame(), path, index=False)
             case ".parquet":
-                return files.write_parquet(self.to_frame(), self._to_dicts(), path)
+                return files.write_parquet(self.to_frame(), path, self._to_dicts())
             case ".json":
                 return files.write_json(self._to_dicts(), path)
             case ".sdf":

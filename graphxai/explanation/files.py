@@ -35,6 +35,7 @@ PICTURES = (".svg", ".png", ".pdf")
 PAGES = (".html",)
 TABLES = (".csv", ".parquet", ".json", ".sdf", ".smi")
 SUFFIXES = PICTURES + PAGES + TABLES
+FRAMES = (".csv", ".tsv", ".parquet")  # what `write_table` writes
 BYTE_ORDER_MARK = codecs.BOM_UTF8.decode()
 PROPERTY = "Relevance"
 DIGITS = ".9g"  # enough digits to read every single-precision number back exactly
@@ -103,17 +104,32 @@ def write_csv(
     return path
 
 
-def write_parquet(frame: "pd.DataFrame", content: Any, path: Path) -> Path:
+def write_parquet(frame: "pd.DataFrame", path: Path, content: Any = None) -> Path:
     """Write a table as Parquet, with `content` as JSON in the schema's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    text = json.dumps(content, allow_nan=False)
-    metadata = {**(table.schema.metadata or {}), METADATA: text.encode()}
+    if content is not None:
+        text = json.dumps(content, allow_nan=False)
+        metadata = {**(table.schema.metadata or {}), METADATA: text.encode()}
+        table = table.replace_schema_metadata(metadata)
     with atomic_write(path, "wb") as file:
-        pq.write_table(table.replace_schema_metadata(metadata), file)
+        pq.write_table(table, file)
     return path
+
+
+def write_table(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
+    """Write a table without its index as .csv, as .tsv with tabs, or as .parquet.
+
+    Args:
+        options: those of `write_csv`. Parquet needs none, as it holds numbers as they are.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return write_parquet(frame, path)
+    tabs = {"sep": "\t"} if suffix == ".tsv" else {}
+    return write_csv(frame, path, index=False, **options | tabs)
 
 
 def write_text(parts: Iterable[str], path: Path) -> Path:

@@ -85,10 +85,10 @@ class Result(Drawing):
         raise NotImplementedError
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the picture (.svg, .png, .pdf) or the table (.csv), by the file's suffix."""
-        path = files.writable(path, (*files.PICTURES, ".csv"))
-        if path.suffix.lower() == ".csv":
-            return files.write_csv(self.to_frame(), path, index=False)
+        """Write the picture (.svg, .png, .pdf) or the table (.csv, .tsv, .parquet)."""
+        path = files.writable(path, (*files.PICTURES, *files.FRAMES))
+        if path.suffix.lower() in files.FRAMES:
+            return files.write_table(self.to_frame(), path)
         return files.write_pictures([self.svg(**options)], path)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at moments when it would break what cannot be repaired, or lose what was done."""
+"""Ctrl-C and SIGTERM at moments when they would break, lose or leave unsaid something."""
 
 import signal
 import threading
@@ -15,6 +15,7 @@ __all__ = [
     "interrupts_are_deferred",
     "interrupts_deferred",
     "results_kept",
+    "sigterm_handler_kept",
 ]
 
 
@@ -92,6 +93,27 @@ def interrupts_deferred(wait: float = 0.0) -> Iterator[None]:
             threading.Thread(target=_interrupt_after, args=(wait,), daemon=True).start()
         elif collector.arrived:
             handler(*collector.arrived[0])
+
+
+@contextmanager
+def sigterm_handler_kept() -> Iterator[None]:
+    """Keep the handler of SIGTERM where a library replaces it.
+
+    Ray has handlers that end the process at once, without a word to the user. If one of them does
+    so in the block, the handler that is kept is called in its place.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler):
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _interrupt_after(seconds: float) -> None:

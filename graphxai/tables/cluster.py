@@ -27,6 +27,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model, load, standardisation_of
 from graphxai.explanation.provenance import provenance, versions
 from graphxai.runtime.extras import missing_extra
+from graphxai.runtime.interrupts import sigterm_handler_kept
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.settings import accepts
 from graphxai.runtime.writing import exclusive_lock, folder_at
@@ -238,7 +239,8 @@ def _start(ray: Any, address: str | None) -> bool:
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports nothing home
     options = {} if address or "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
-    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    with sigterm_handler_kept():
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     return True
 
 

@@ -3,14 +3,15 @@
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
-from graphxai.explanation.files import BYTE_ORDER_MARK
+from graphxai.explanation.files import BYTE_ORDER_MARK, FRAMES, writable
 from graphxai.runtime.writing import Appended, atomic_write, place_of
 
 RECORD_END = b"$$$$\n"
@@ -90,6 +91,55 @@ class AppendedCsv:
         """Append rows, all of them or none, and sync the file."""
         self.file.write(self.format.lines(records))
         self.file.sync()
+
+
+@contextmanager
+def table_to_write(
+    out: IO[str] | str | Path, format: CsvFormat
+) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
+    """Yield a function that writes records to a table, piece by piece.
+
+    A file that is named takes its place, whole, when the block is left.
+
+    Args:
+        out: an open file for CSV, or the path of a .csv, .tsv or .parquet file.
+        format: how the records are written. A .tsv file has tabs, and no cell of a Parquet file
+            gets an apostrophe.
+
+    Raises:
+        ValueError: the path has another suffix.
+        ImportError: Parquet is wanted, but pyarrow is not installed.
+        OSError: the file cannot be written.
+    """
+    path = writable(out, FRAMES) if isinstance(out, str | Path) else None
+    suffix = "" if path is None else path.suffix.lower()
+    if suffix == ".tsv":
+        format = replace(format, dialect=replace(format.dialect, separator="\t"))
+    if suffix == ".parquet":
+        format = replace(format, excel_safe=False)
+    with ExitStack() as stack:
+        file: Any = out
+        if path is not None:
+            opened = _as_parquet(path, format) if suffix == ".parquet" else atomic_write(path)
+            file = stack.enter_context(opened)
+        file.write(format.header)
+        yield lambda records: file.write(format.lines(records))
+
+
+@contextmanager
+def _as_parquet(path: Path, format: CsvFormat) -> Iterator[IO[Any]]:
+    """Open a file for CSV that becomes a Parquet file when the block is left.
+
+    It has no name, so that nothing is left of it if the process is killed.
+    """
+    with (
+        tempfile.TemporaryFile(dir=path.parent) as content,
+        io.TextIOWrapper(content, "utf-8", newline="") as text,
+    ):
+        yield text
+        text.flush()
+        content.seek(0)
+        csv_to_parquet(content, path, format.columns, format.dialect)
 
 
 def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,9 +236,9 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
 
 
 def csv_to_parquet(
-    table: Path, path: Path, columns: Mapping[str, type], dialect: Dialect = DEFAULT
+    table: Path | IO[bytes], path: Path, columns: Mapping[str, type], dialect: Dialect = DEFAULT
 ) -> None:
-    """Write the rows of a CSV file as Parquet, with the types of its columns.
+    """Write the rows of a CSV file as Parquet, with the names and types of its columns.
 
     A column of type `list` holds numbers separated by spaces.
     """
@@ -202,10 +252,12 @@ def csv_to_parquet(
     numbers = pa.list_(pa.float32())
     schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
     as_typed = pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal)
+    # The header is read as a row and left out, because its names may have an apostrophe for Excel.
+    as_named = pa_csv.ReadOptions(column_names=list(columns), skip_rows_after_names=1)
     as_cut = pa_csv.ParseOptions(delimiter=dialect.separator)
     with (
         atomic_write(path, "wb") as file,
-        pa_csv.open_csv(table, parse_options=as_cut, convert_options=as_typed) as rows,
+        pa_csv.open_csv(table, as_named, as_cut, as_typed) as rows,
         pq.ParquetWriter(file, schema) as writer,
     ):
         for batch in rows:

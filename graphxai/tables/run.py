@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from graphxai.contract.intervals import LEVEL
 from graphxai.datasets.molecules import RejectedRow
@@ -45,7 +45,7 @@ from .batches import (
     rejected_cells,
     require_molecules,
 )
-from .files import CsvFormat, with_items
+from .files import CsvFormat, table_to_write, with_items
 from .panel_batch import PredictPanelBatch
 from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
 from .run_folder import open_run, require_formats
@@ -173,14 +173,14 @@ def explain_rows(
 def predict_table(
     model: "Model | Sequence[Model]",
     path: str | Path,
-    out: TextIO,
+    out: IO[str] | str | Path,
     *,
     settings: PredictionSettings,
     goal: str = "",
-    rejected: TextIO | None = None,
+    rejected: IO[str] | None = None,
     progress: Progress = no_progress,
 ) -> tuple[TableCounts, list[RejectedRow]]:
-    """Predict each molecule of a table, write CSV to `out`, and return the first rows left out.
+    """Predict each molecule of a table, write a table, and return the first rows left out.
 
     The keywords are those of `PredictionSettings`. Several models predict one row, in which each
     property has an interval and a nearness to the training set.
@@ -188,7 +188,7 @@ def predict_table(
     Args:
         model: a model, or a list of models.
         path: the table.
-        out: the file to write.
+        out: the .csv, .tsv or .parquet file to write, or an open file for CSV.
         goal: what is wished for the properties, as `gx.profile` reads it. Each row then says how
             desirable it is. Needs a list of models.
         rejected: a file for the rows that were left out, with the reasons, or None.
@@ -199,19 +199,19 @@ def predict_table(
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
     chunks = source.chunks()
     first = list(islice(chunks, 1))  # a damaged file raises before anything is written
-    out.write(outputs.done.header)
     if rejected is not None:
         rejected.write(outputs.rejected.header)
     left_out: list[RejectedRow] = []
     nearness, refused = Counter[str](), 0
     lost = partial(rejected_cells, named=named)
     total = source.table.count()
-    with closing(map_rows(batch, chain(first, chunks), lost, settings.workers, total)) as results:
+    results = map_rows(batch, chain(first, chunks), lost, settings.workers, total)
+    with table_to_write(out, outputs.done) as write, closing(results):
         for chunk in results:
             rows = [outputs.cells(row, result) for row, result in chunk]
             done = [row for row in rows if "reason" not in row]
             failed = [row for row in rows if "reason" in row]
-            out.write(outputs.done.lines(done))
+            write(done)
             if rejected is not None:
                 rejected.write(outputs.rejected.lines(failed))
             nearness.update(row.get("training_set", "") for row in done)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator, rdFMCS
@@ -371,8 +372,10 @@ def test_a_layout_that_would_crowd_is_turned_rather_than_bent():
 
 def test_pictures_and_tables_are_saved_by_suffix(tmp_path):
     contrast = gx.contrast(random_graphormer(), IBUPROFEN, AMIDE)
-    for name in ("c.svg", "c.png", "c.csv"):
+    for name in ("c.svg", "c.png", "c.csv", "c.parquet"):
         assert contrast.save(tmp_path / name).stat().st_size > 500
+    columns = pd.read_parquet(tmp_path / "c.parquet").columns
+    assert list(columns) == list(pd.read_csv(tmp_path / "c.csv").columns)
     assert contrast._repr_svg_().startswith("<svg")
     assert contrast.png(zoom=1.0).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match=r"cannot write .\.gif.; use .*\.csv"):

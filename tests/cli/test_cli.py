@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 from PIL import Image
@@ -19,6 +20,7 @@ from graphxai.explainers import REGISTRY
 from graphxai.models.graphormer import pretrained_names, save_checkpoint
 from toy import random_graphormer
 
+ASSAY = example_files()["assay.csv"]
 ROWS = [
     ("aspirin", "CC(=O)Oc1ccccc1C(=O)O"),
     ("broken", "C1CC"),
@@ -155,6 +157,13 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
         "note",
     ]
     assert "training set: unknown" in text
+    for other in ("p.tsv", "p.parquet"):
+        assert run("predict", table, "--model", checkpoint, "--out", tmp_path / other)[0] == 0
+    cells = {"keep_default_na": False, "na_values": {"nearest_similarity": [""]}}
+    frame = pd.read_csv(out, **cells)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "p.tsv", sep="\t", **cells), frame)
+    parquet = pd.read_parquet(tmp_path / "p.parquet")
+    pd.testing.assert_frame_equal(parquet, frame, check_dtype=False)
     code, text, _ = run("predict", table, "--model", checkpoint)
     assert text.splitlines()[0].startswith("row,smiles,name,activity")
     code, text, _ = run("predict", "CCO", "--model", checkpoint)
@@ -317,6 +326,9 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         ),
         (("explain", "CCO", "--model", "tox21", "--target", "active"), "name the task too"),
         (("explain", "CCO", "--out", "x.doc"), "use one of .svg"),
+        (("predict", ASSAY, "--out", "x.xlsx"), "use one of .csv, .tsv, .parquet"),
+        (("report", ASSAY, "--out", "x.pdf"), "use one of .html"),
+        (("changes", ASSAY, "--out", "x"), "use one of .csv"),
         (("explain", "CCO", "--scale", "-1"), "--scale is 'own', 'shared' or a positive number"),
         (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
         (("explain", ""), "the SMILES is empty"),
@@ -403,7 +415,8 @@ def test_every_command_lists_the_existing_columns_if_one_is_missing(
     path.write_text(
         delimiter.join(["ID", "mol", "pIC50, measured"][: 3 if delimiter != "," else 2])
     )
-    code, text, error = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
+    out = tmp_path / ("out.csv" if command == "predict" else "folder")
+    code, text, error = run(command, path, "--model", checkpoint, "--out", out)
     assert (code, text) == (1, "")
     assert "no column of structures" in error
     assert "Name it with --smiles-column" in error
@@ -490,7 +503,8 @@ def test_help_has_examples(run):
 def test_a_table_without_one_usable_row_is_an_error(command, run, checkpoint, tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("smiles\nC1CC\n", encoding="utf-8")
-    code, _, _ = run(command, path, "--model", checkpoint, "--out", tmp_path / "out")
+    out = tmp_path / ("out.csv" if command == "predict" else "folder")
+    code, _, _ = run(command, path, "--model", checkpoint, "--out", out)
     assert code == 1
 
 

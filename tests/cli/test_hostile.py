@@ -3,6 +3,7 @@
 import os
 import warnings
 
+import pandas as pd
 import pytest
 
 from graphxai.cli.terminal import printable
@@ -69,10 +70,16 @@ def test_a_table_does_not_overwrite_itself(command, run, checkpoint, tmp_path):
 
 def test_predictions_can_be_guarded_for_a_spreadsheet(run, checkpoint, tmp_path):
     table = tmp_path / "t.csv"
-    table.write_text("smiles,ID\nCCO,=1+1\n")
+    table.write_text("smiles,ID,=A1\nCCO,=1+1,5\n")
     options = ("--model", checkpoint, "--name-column", "ID")
     assert ",=1+1," in run("predict", table, *options)[1]
     assert ",'=1+1," in run("predict", table, *options, "--excel-safe")[1]
+    # Parquet needs no guard, and is made of a guarded table all the same
+    run("predict", table, *options, "--excel-safe", "--out", tmp_path / "p.parquet")
+    assert pd.read_parquet(tmp_path / "p.parquet").loc[0, ["name", "=A1"]].tolist() == ["=1+1", "5"]
+    rest = ("--excel-safe", "--format", "csv,parquet", "--pictures", "none", "--out", tmp_path)
+    assert run("explain", table, *options, *rest)[0] == 0
+    assert pd.read_parquet(tmp_path / "explanations.parquet")["=A1"].tolist() == ["5"]
 
 
 def test_a_fragment_table_skips_a_row_that_cannot_be_divided(

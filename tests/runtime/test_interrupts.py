@@ -9,7 +9,7 @@ import time
 import pytest
 
 from graphxai.runtime import whole_imports
-from graphxai.runtime.interrupts import interrupts_deferred
+from graphxai.runtime.interrupts import interrupts_deferred, sigterm_handler_kept
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
@@ -115,3 +115,22 @@ def test_other_threads_are_left_alone():
     thread.start()
     thread.join()
     assert handlers == [signal.default_int_handler]
+
+
+def test_a_library_that_takes_over_sigterm_does_not_keep_it():
+    """Ray sets handlers that end the process without a word, while it starts and afterwards."""
+
+    def stopped(number, frame):
+        raise KeyboardInterrupt(number)
+
+    def taken_over_and_stopped():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stopped)
+    try:
+        with pytest.raises(KeyboardInterrupt), sigterm_handler_kept():
+            taken_over_and_stopped()
+        assert signal.getsignal(signal.SIGTERM) is stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
