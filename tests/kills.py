@@ -39,10 +39,12 @@ class Command:
     """A command of `graphxai` that writes into a folder `out`.
 
     continuation: the option with which it continues, if it has one.
+    may_abort: whether a library may abort it on SIGTERM.
     """
 
     line: str
     continuation: str = ""
+    may_abort: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class End:
 TO_START = Command("predict CCO")  # takes as long as importing the package and loading a model
 COMMANDS = {
     "explain": Command("explain table.csv --out out --pictures none --workers 2", "--resume"),
-    "ray": Command("explain table.csv --out out --engine ray --shard-rows 10", "--resume"),
+    # Ray aborts on SIGTERM while it connects. The command has said before how to go on.
+    "ray": Command("explain table.csv --out out --engine ray --shard-rows 10", "--resume", True),
     "predict": Command("predict table.csv --out out/predictions.csv"),
     "report": Command("report table.csv --limit 20 --out out/report.html"),
     "counterfactuals": Command("counterfactuals few.csv --towards active --out out/changes.csv"),
@@ -118,10 +121,7 @@ def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
         num_stopped += end.status != 0
         num_at_work += end.status != 0 and end.seconds > ready
         harm = [] if command.continuation else damaged(contents(place), expected)
-        if kind == signal.SIGTERM and end.status not in (0, -signal.SIGTERM, TERMINATED):
-            harm.append(f"ended with status {end.status}: {end.said[-300:]}")
-        if end.status == TERMINATED and "terminated; " not in end.said:
-            harm.append(f"did not say how to go on: {end.said[-300:]}")
+        harm += [] if kind == signal.SIGKILL else unsaid(end, command)
         harm += damaged(finished(command, place), expected, complete=True)
         for line in harm:
             print(f"{name}, {kind.name} after {after:.2f} s: {line}", flush=True)
@@ -133,6 +133,15 @@ def killed_often(name: str, times: int, seed: int, folder: Path) -> int:
         flush=True,
     )
     return faults
+
+
+def unsaid(end: End, command: Command) -> list[str]:
+    """Describe what is wrong with the end that SIGTERM gave: its status, or no word of a way on."""
+    aborted = end.status == -signal.SIGABRT and command.may_abort
+    if end.status not in (0, -signal.SIGTERM, TERMINATED) and not aborted:
+        return [f"ended with status {end.status}: {end.said[-300:]}"]
+    word = {TERMINATED: "terminated; ", -signal.SIGABRT: command.continuation}.get(end.status, "")
+    return [] if word in end.said else [f"did not say how to go on: {end.said[-300:]}"]
 
 
 def undisturbed(command: Command, place: Path) -> tuple[dict[str, str], float]:

@@ -325,5 +325,7 @@ def _explain_on_ray(
         workers=settings.workers,
         **vars(cluster),
     )
+    # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
+    echo("starting Ray; if the run is stopped, continue it with --resume", err=True)
     counts = explain_on_ray(model, source, folder, method, settings=chosen)
     _print_counts(counts, folder, "column `reason`")

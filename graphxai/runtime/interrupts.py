@@ -99,8 +99,9 @@ def interrupts_deferred(wait: float = 0.0) -> Iterator[None]:
 def sigterm_handler_kept() -> Iterator[None]:
     """Keep the handler of SIGTERM where a library replaces it.
 
-    Ray has handlers that end the process at once, without a word to the user. If one of them does
-    so in the block, the handler that is kept is called in its place.
+    Ray has handlers that end the process at once, without a word to the user. If one of them, in
+    Python, does so in the block, the handler that is kept is called in its place. Another, in C++,
+    aborts the process while Ray connects.
     """
     handler = signal.getsignal(signal.SIGTERM)
     is_main = threading.current_thread() is threading.main_thread()

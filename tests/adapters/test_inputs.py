@@ -309,22 +309,26 @@ def test_methods_without_a_line_for_it_name_a_signal_that_is_cut_off(method):
 
 
 class CutAttention(nn.Module):
-    """Attention, and beside it a signal without its gradient."""
+    """Attention, and beside it a signal that may be without its gradient."""
 
-    def __init__(self):
+    def __init__(self, cut=True):
         super().__init__()
         torch.manual_seed(0)
-        self.attention, self.head = Attention(), nn.Linear(DIM, 1)
+        self.attention, self.head, self.cut = Attention(), nn.Linear(DIM, 1), cut
 
     def forward(self, x, batch):
         h = self.attention(x, batch[:, None] != batch)
-        return self.head(global_add_pool(h + torch.from_numpy(x.detach().numpy()), batch))
+        beside = torch.from_numpy(x.detach().numpy()) if self.cut else x
+        return self.head(global_add_pool(h + beside, batch))
 
 
 def test_hiding_nodes_needs_no_gradient():
+    models = [gx.wrap(CutAttention(cut).eval(), kind="regression") for cut in (True, False)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gx.explain(gx.wrap(CutAttention().eval(), kind="regression"), GRAPHS, "occlusion")
+        cut, whole = (gx.explain(model, GRAPHS, "occlusion") for model in models)
+    for explanation, expected in zip(cut, whole, strict=True):
+        np.testing.assert_allclose(explanation.relevance, expected.relevance, rtol=1e-5)
 
 
 def test_options_of_a_method_can_be_read():

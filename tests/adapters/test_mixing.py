@@ -46,7 +46,10 @@ def test_a_model_that_keeps_graphs_apart_is_not_named():
     model = wrapped(started(Attending(mixes=False)))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        gx.explain(model, GRAPHS, "lrp")
+        together = gx.explain(model, GRAPHS, "lrp")
+    for explanation, data in zip(together, GRAPHS, strict=True):
+        alone = gx.explain(model, data, "lrp")
+        np.testing.assert_allclose(explanation.relevance, alone.relevance, rtol=1e-4, atol=1e-6)
 
 
 def test_a_norm_over_the_batch_is_named():

@@ -127,8 +127,9 @@ def test_another_threads_passes_are_not_part_of_this_one():
         ThreadPoolExecutor(1) as pool,
     ):
         warnings.simplefilter("error")
-        pool.submit(model, data.x.clone().requires_grad_(), data.edge_index, zeros).result()
-        model(x, data.edge_index, zeros)
+        arguments = data.x.clone().requires_grad_(), data.edge_index, zeros
+        other = pool.submit(model, *arguments).result()
+        torch.testing.assert_close(model(x, data.edge_index, zeros), other)
 
 
 # -- blocks in blocks --------------------------------------------------------------------------
