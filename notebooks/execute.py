@@ -1,6 +1,6 @@
 """Run the notebooks and store their outputs: `python notebooks/execute.py [NOTEBOOK ...]`.
 
-Needs `pip install "graphxai[notebook,train]"`. Files that a notebook writes go to a temporary
+Needs `pip install ".[notebook,train]"`. Files that a notebook writes go to a temporary
 folder. Apart from the numbers, the stored outputs do not depend on the machine.
 """
 
