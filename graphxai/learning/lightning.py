@@ -124,13 +124,13 @@ class GraphormerModule(pl.LightningModule):
         value = -loss if self.settings.monitor == "loss" or math.isnan(score) else score
         if self.trainer.sanity_checking:
             return
-        if value > self.kept.value or not self.settings.keep_best:
-            self.stale = 0
+        improved = value > self.kept.value or not self.settings.keep_best
+        self.stale = 0 if improved else self.stale + 1
+        # equal scores are common if there are few validation graphs
+        if improved or (value == self.kept.value and loss < self.kept.loss):
             self.kept = BestEpoch(self.folder / "best", self.current_epoch, value, loss, by_task)
             if self.trainer.is_global_zero:
                 save_checkpoint(self.current_model, self.folder / "best")
-        else:
-            self.stale += 1
         patience = self.settings.patience
         if patience is not None and self.stale >= patience:
             self.trainer.should_stop = True

@@ -30,7 +30,8 @@ class TrainingSettings:
             ones with this decay; None keeps the trained ones.
         label_smoothing: share of a class label that is spread evenly over all classes.
         task_weights: weight of each task in the loss; None means equal ones.
-        monitor: whether the "score" or the "loss" decides which epoch is the best.
+        monitor: whether the "score" or the "loss" decides which epoch is the best. Of epochs with
+            the same score, the one with the lowest loss is the best.
         monitor_task: the only task whose score counts; None means all.
         patience: number of epochs without improvement after which training stops; None trains to
             the end.

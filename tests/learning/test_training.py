@@ -1,5 +1,6 @@
 """Training learns, resumes after an interruption as if there had been none, and is reproducible."""
 
+import csv
 import math
 import os
 import signal
@@ -252,6 +253,22 @@ def test_other_settings_for_a_run_that_exists_are_refused(tmp_path: Path) -> Non
         fit(tiny(), graphs, [], settings(epochs=1, learning_rate=1.0), tmp_path)
     with pytest.raises(ValueError, match="no graphs to train on"):
         fit(tiny(), [], [], settings(), tmp_path / "new")
+
+
+def test_the_lowest_loss_decides_between_epochs_of_the_same_score(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    used = settings(epochs=12, learning_rate=1e-2, ema_decay=None, monitor_task="oxygen")
+    best = fit(tiny(), graphs, graphs, used, tmp_path).epoch
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["valid/loss"]]
+    by_epoch = {
+        int(row["epoch"]): (float(row["valid/score"]), -float(row["valid/loss"])) for row in rows
+    }
+    highest = max(score for score, _ in by_epoch.values())
+    tied = [epoch for epoch, (score, _) in by_epoch.items() if score == highest]
+    assert len(tied) > 1
+    assert best == max(tied, key=by_epoch.__getitem__)
 
 
 def test_training_stops_when_nothing_improves(tmp_path: Path) -> None:
