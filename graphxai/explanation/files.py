@@ -228,7 +228,9 @@ def smi_line(smiles: str, comment: str) -> str:
 
 def one_line(text: str) -> str:
     """Return text as one printable line, with spaces for control and format characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(text.split())
 
 
 def _line(value: object) -> str:

@@ -259,18 +259,23 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     rules = _rules.get()
     if rules.attention:
         with torch.no_grad():  # q, k and the bias need no gradient, and this is cheaper
-            weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+            weights = torch.softmax(_logits(query, key, bias), dim=-1)
     elif (rule := rules.custom_rule("softmax")) is not None:
-        softmax, logits = BoundOperation(torch.softmax, (-1,)), query @ key.transpose(-2, -1) + bias
+        softmax, logits = BoundOperation(torch.softmax, (-1,)), _logits(query, key, bias)
         weights = _recorded("softmax", logits, lambda logits: rule.compute(logits, softmax))
     else:
-        weights = torch.softmax(query @ key.transpose(-2, -1) + bias, dim=-1)
+        weights = torch.softmax(_logits(query, key, bias), dim=-1)
     tape = _tape.get()
     if tape is not None:
         if tape.attention_gradients and not weights.requires_grad:
             weights.requires_grad_()
         tape.attention.append(weights)
     return weights
+
+
+def _logits(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """Compute `q k^T + bias` (B, H, Q, T), with one tensor of this size."""
+    return (query @ key.transpose(-2, -1)).add_(bias)
 
 
 def mix_values(weights: Tensor, values: Tensor) -> Tensor:
