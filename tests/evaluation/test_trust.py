@@ -32,7 +32,8 @@ from graphxai.evaluation.trust.signs import (
     score_sign,
 )
 from graphxai.evaluation.trust.tautomers import likely_tautomers
-from graphxai.evaluation.trust.trust import Trust
+from graphxai.evaluation.trust.trust import Trust, explained_with_trust
+from graphxai.explainers import get_explainer
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint, set_standardisation
 from toy import random_graphormer
@@ -290,6 +291,20 @@ def test_an_explanation_of_another_model_or_target_is_refused(bace):
 def test_an_explanation_is_judged_for_its_own_target(bace):
     explanation = gx.explain(bace, "CCO", target="pIC50")
     assert gx.trust(bace, explanation) == gx.trust(bace, explanation, target="pIC50")
+
+
+@pytest.mark.parametrize("method", ["lrp", "random"])
+def test_explaining_beside_other_forms_changes_nothing(bace, method):
+    """A molecule has the relevance and the signs that it has if it is explained first, alone."""
+    item, explainer = prepare_for(bace, VERUBECESTAT), get_explainer(method)
+    torch.manual_seed(0)
+    beside, trusted = explained_with_trust(bace, item, explainer)
+    torch.manual_seed(0)
+    alone = gx.explain(bace, VERUBECESTAT, method)
+    assert np.allclose(beside.relevance, alone.relevance, atol=1e-5)
+    assert beside.wanted == alone.wanted
+    expected = gx.trust(bace, alone)
+    assert [sign.level for sign in trusted.signs] == [sign.level for sign in expected.signs]
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_all, prepare_for
-from graphxai.datasets.training_set import training_set_of
+from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
@@ -36,6 +36,7 @@ from .signs import (
 from .tautomers import tautomer_signs
 from .training_images import training_images_of
 
+ITEM = (0, -1)  # the key of an input beside those of its other forms
 RULE = (
     "The verdict is a warning if any sign is a warning. Otherwise it is the first of these that"
     " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
@@ -169,16 +170,52 @@ def trust(model: "Model | str | Path", explained: Any, *, target: Any = None) ->
     model = loaded(model)
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
-        explainer = get_explainer("lrp")
-        ((_, explanation),) = explain_prepared(model, [(0, item)], explainer, target=target)
-    else:
-        explanation = explained
-        if explanation.provenance.get("sha256") != model.origin.sha256:
-            raise ValueError("the explanation was made with another model than the one given.")
-        item = _input_of(model, explanation)
-        explainer = _explainer_of(explanation)
-        target = explanation.wanted if target is None else target
-    return trust_prepared(model, [(0, item)], {0: explanation}, explainer, target=target)[0]
+        return explained_with_trust(model, item, get_explainer("lrp"), target=target)[1]
+    if explained.provenance.get("sha256") != model.origin.sha256:
+        raise ValueError("the explanation was made with another model than the one given.")
+    item = _input_of(model, explained)
+    explainer = _explainer_of(explained)
+    target = explained.wanted if target is None else target
+    return trust_prepared(model, [(0, item)], {0: explained}, explainer, target=target)[0]
+
+
+def explained_with_trust(
+    model: Model,
+    item: Input,
+    explainer: Explainer,
+    *,
+    target: Any = None,
+    training: TrainingSet | None = None,
+) -> tuple[Explanation, Trust]:
+    """Explain one encoded input, and measure its signs of trust.
+
+    Its other forms are explained beside it in one pass. That takes two thirds of the time of two
+    passes, but there are two for a method that draws random numbers, whose numbers depend on what
+    is explained, and for a form that gets another class.
+
+    Args:
+        model: the model.
+        item: the input.
+        explainer: the method.
+        target: the output to explain.
+        training: the model's training set, see `explain_prepared`.
+    """
+    with one_thread():
+        forms = _OtherForms.of(model, [(0, item)])
+        together = [] if explainer.traits.draws_random_numbers else forms.inputs
+        by_form = dict(
+            explain_prepared(
+                model, [(ITEM, item), *together], explainer, target=target, training=training
+            )
+        )
+        explanation = by_form.pop(ITEM)
+        if not by_form or any(form.target != explanation.target for form in by_form.values()):
+            by_form = dict(
+                explain_prepared(model, forms.inputs, explainer, target=explanation.wanted)
+            )
+        tautomers = tautomer_signs(model, [(0, item)], {0: explanation})
+    trusted = _trusted(model, [(0, item)], {0: explanation}, forms.relevance(by_form), tautomers)
+    return explanation, trusted[0]
 
 
 def trust_prepared(
@@ -199,12 +236,34 @@ def trust_prepared(
             one of the signs. None leaves this sign and that of tautomers out.
         target: the target of the explanations.
     """
-    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
-    tautomers: dict[Key, Sign] = {}
-    if explainer is not None:
-        with one_thread():
-            rewritten = _rewritten(model, prepared, explanations, explainer, target)
-            tautomers = tautomer_signs(model, prepared, explanations)
+    if explainer is None:
+        return _trusted(model, prepared, explanations, None, {})
+    with one_thread():
+        forms = _OtherForms.of(model, prepared)
+        by_form = dict(explain_prepared(model, forms.inputs, explainer, target=target))
+        for (key, _), form in by_form.items():
+            _require_same_target(explanations[key], form)
+        tautomers = tautomer_signs(model, prepared, explanations)
+    return _trusted(model, prepared, explanations, forms.relevance(by_form), tautomers)
+
+
+def _trusted(
+    model: Model,
+    prepared: Sequence[tuple[Key, Input]],
+    explanations: Mapping[Key, Explanation],
+    rewritten: Mapping[Key, list[NDArray[np.floating]]] | None,
+    tautomers: Mapping[Key, Sign],
+) -> dict[Key, Trust]:
+    """Judge explanations by all signs, given the relevance of other forms if it is known.
+
+    Args:
+        model: the explained model.
+        prepared: the inputs.
+        explanations: the explanations of the inputs.
+        rewritten: the relevance (N,) of other forms of each input, in its own order of nodes, or
+            None to leave this sign out.
+        tautomers: the signs of tautomers.
+    """
     training = training_set_of(model)
     trusted = {}
     for key, item in prepared:
@@ -221,7 +280,7 @@ def trust_prepared(
             distance,
             *([] if prediction.label is None else [confidence_sign(prediction)]),
             *([residual_sign(explanation.ledger)] if explanation.additive else []),
-            *([rewriting_sign(explanation, rewritten.get(key, []))] if explainer else []),
+            *([] if rewritten is None else [rewriting_sign(explanation, rewritten.get(key, []))]),
         ]
         score = score_sign(model.origin.metadata, prediction)
         nearest = None if near is None else near.nearest
@@ -267,33 +326,41 @@ def _input_of(model: Model, explanation: Explanation) -> Input:
     raise ValueError("the explanation does not hold its input graph: pass the graph itself.")
 
 
-def _rewritten(
-    model: Model,
-    prepared: Sequence[tuple[Key, Input]],
-    explanations: Mapping[Key, Explanation],
-    explainer: Explainer,
-    target: Any,
-) -> dict[Key, list[NDArray[np.floating]]]:
-    """Explain other forms of each input, and return relevance (N,) in the original node order.
+@dataclass(frozen=True)
+class _OtherForms(Generic[Key]):
+    """Other forms of inputs: the same molecules with another SMILES, or graphs renumbered.
 
-    All forms of all inputs are explained together, in batches of similar size.
+    Args:
+        inputs: the encoded forms, each with the key of its input and a number.
+        orders: for each form, the original number of each of its nodes.
     """
-    forms = {
-        (key, draw): form
-        for draw in range(WRITINGS)
-        for key, item in prepared
-        if (form := another_form(item, draw)) is not None
-    }
-    encoded = prepare_all(model, [value for value, _ in forms.values()])
-    inputs = list(zip(forms, encoded, strict=True))
-    rewritten: dict[Key, list[NDArray[np.floating]]] = {}
-    for (key, draw), explanation in explain_prepared(model, inputs, explainer, target=target):
-        _require_same_target(explanations[key], explanation)
-        _, order = forms[key, draw]
-        relevance = np.empty_like(explanation.relevance)
-        relevance[order] = explanation.relevance
-        rewritten.setdefault(key, []).append(relevance)
-    return rewritten
+
+    inputs: list[tuple[tuple[Key, int], Input]]
+    orders: dict[tuple[Key, int], list[int]]
+
+    @classmethod
+    def of(cls, model: Model, prepared: Sequence[tuple[Key, Input]]) -> "_OtherForms[Key]":
+        """Make and encode the other forms of inputs, all together."""
+        forms = {
+            (key, draw): form
+            for draw in range(WRITINGS)
+            for key, item in prepared
+            if (form := another_form(item, draw)) is not None
+        }
+        encoded = prepare_all(model, [value for value, _ in forms.values()])
+        orders = {place: order for place, (_, order) in forms.items()}
+        return cls(list(zip(forms, encoded, strict=True)), orders)
+
+    def relevance(
+        self, explanations: Mapping[tuple[Key, int], Explanation]
+    ) -> dict[Key, list[NDArray[np.floating]]]:
+        """Return the relevance (N,) of each input's forms, in the order of the input's nodes."""
+        relevance_by_input: dict[Key, list[NDArray[np.floating]]] = {}
+        for (key, draw), explanation in explanations.items():
+            relevance = np.empty_like(explanation.relevance)
+            relevance[self.orders[key, draw]] = explanation.relevance
+            relevance_by_input.setdefault(key, []).append(relevance)
+        return relevance_by_input
 
 
 def _explainer_of(explanation: Explanation) -> Explainer:

@@ -25,9 +25,9 @@ from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.evaluation.trust.trust import Trust, trust_prepared
+from graphxai.evaluation.trust.trust import Trust, explained_with_trust, trust_prepared
 from graphxai.explainers import get_explainer
-from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
+from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
@@ -102,16 +102,10 @@ def card(
 
 @on_cpu_by_default
 def _explained(model: Model, smiles: str, method: str, target: Target) -> tuple[Explanation, Trust]:
-    """Explain a molecule and measure its signs of trust, and encode it once for both."""
+    """Explain a molecule and measure its signs of trust."""
     explainer, training = get_explainer(method, model=model), training_set_of(model)
-    with one_thread():
-        encoded = {0: prepare_for(model, smiles)}
-        items = list(encoded.items())
-        explained = dict(
-            explain_prepared(model, items, explainer, target=target, training=training)
-        )
-        trusted = trust_prepared(model, items, explained, explainer, target=explained[0].wanted)
-    return explained[0], trusted[0]
+    item = prepare_for(model, smiles)
+    return explained_with_trust(model, item, explainer, target=target, training=training)
 
 
 @on_cpu_by_default
