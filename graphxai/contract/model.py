@@ -4,6 +4,7 @@ An explainer asks a model for three things: tokens, outputs from tokens, and (th
 `rules.conservative.record`) the attention probabilities of a pass.
 """
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,17 @@ class HasOrigin(Protocol):
 
 
 Stored = TypeVar("Stored", bound=HasOrigin)
+
+
+def weights_hash(model: Any) -> str:
+    """Return the SHA-256 of the checkpoint file, or of the weights if the model has no file."""
+    if model.origin.sha256:
+        known: str = model.origin.sha256
+        return known
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def only_starts(model: Stored) -> bool:

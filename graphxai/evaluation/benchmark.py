@@ -19,6 +19,7 @@ from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators
 from graphxai.api import KnownTarget, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import prepare_each
+from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.registry import Method, methods_for
@@ -261,16 +262,6 @@ def _warn_of_failures(report: Report) -> None:
 def checkpoint_name(model: Model) -> str:
     """Return a model's name with the first digits of the hash of its weights."""
     return f"{model.origin.name} {weights_hash(model)[:8]}"
-
-
-def weights_hash(model: Model) -> str:
-    """Return the SHA-256 of the checkpoint file, or of the weights if the model has no file."""
-    if model.origin.sha256:
-        return model.origin.sha256
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explainer, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.target import ResolvedTarget
-from graphxai.models.graphormer import Graphormer, GraphormerConfig
+from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 
 from .averages import mean_size
@@ -33,19 +33,12 @@ class NodeFeatures(NamedTuple):
     """The features of the nodes of a batch.
 
     Args:
-        values: the values (B, N, F) that `num_values` counts.
+        values: values in units of v, attention and sizes (B, N, F).
         states: the states (B, N, L D) at the entry of each layer.
     """
 
     values: Tensor
     states: Tensor
-
-
-def num_values(config: GraphormerConfig) -> int:
-    """Count how many values F describe a node."""
-    heads, layers = config.num_heads, config.num_layers
-    of_pass = heads * layers + heads * (layers - 1) + layers
-    return 2 * of_pass + heads * layers + 5
 
 
 def node_features(

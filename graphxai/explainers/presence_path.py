@@ -15,11 +15,13 @@ Scores are `z(mean over the halves) + z(mean over prefixes) + z(mean over comple
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ValueOfOutputs
 
 from .averages import mean_and_error, mean_size, relative
@@ -29,6 +31,25 @@ if TYPE_CHECKING:
     from graphxai.adapters.presence import PresencePass
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
+
+
+Measure = Callable[[Tensor], Tensor]  # from a coalition (B, N) to the marginals (B, N) of all nodes
+
+
+class FirstOrder(NamedTuple):
+    """What five coalitions say of the nodes, see steps 1 and 2.
+
+    Args:
+        scores: the order that they give (B, T), graph token first.
+        whole: the marginals (B, N) at the whole graph.
+        halves: those at the two halves of two orders, (4, B, N).
+        present: which nodes are in each half, (4, B, N).
+    """
+
+    scores: Tensor
+    whole: Tensor
+    halves: Tensor
+    present: Tensor
 
 
 class PathScores(NamedTuple):
@@ -45,23 +66,9 @@ def two_sided(run: PresencePass, value: ValueOfOutputs, rounds: int) -> PathScor
         rounds: the number of prefixes to measure, and also that of complements.
     """
     mask = run.mask
-    measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
-
-    def marginals(present: Tensor) -> Tensor:
-        empty = ~present.any(-1, keepdim=True)
-        present = torch.where(empty, mask, present)
-        key = present.numpy(force=True).tobytes()
-        if key not in measured:
-            measured[key] = run.marginals(present, value)
-        return measured[key]
-
+    marginals = measuring(run, value)
     token = torch.zeros_like(run.whole[:, 0])
-    order, halves = relative(token, marginals(mask), mask), list[Tensor]()
-    for _ in range(2):
-        half = alternate_nodes(order, mask)
-        halves += [marginals(half), marginals(mask & ~half)]
-        order = relative(token, torch.stack(halves).mean(0), mask)
-    start = scores = order
+    start = scores = first_order(marginals, mask).scores
     prefixes, complements = [], []
     for k in range(rounds):
         share = (0.5 + GOLDEN * k) % 1
@@ -74,3 +81,54 @@ def two_sided(run: PresencePass, value: ValueOfOutputs, rounds: int) -> PathScor
         mean, error = mean_and_error(side, mask.expand_as(side))
         errors.append(error / mean_size(mean, mask))
     return PathScores(scores, torch.stack(errors).square().sum(0).sqrt())
+
+
+def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Measure:
+    """Return a function that measures coalitions of a wrapped model's nodes.
+
+    Graphs of a single node have no coalitions, and marginals of zero.
+
+    Raises:
+        ValueError: the model is not wrapped, or combines nodes in a way that cannot leave some out.
+    """
+    if not hasattr(model, "pass_request"):
+        raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
+    tokens = model.embed(batch).detach()
+    if bool((batch.mask.sum(-1) <= 1).all()):
+        return lambda present: tokens.new_zeros(present.shape)
+    from graphxai.adapters.presence import presence_pass  # loads PyG
+
+    return measuring(presence_pass(model, batch, tokens), value)
+
+
+def measuring(run: PresencePass, value: ValueOfOutputs) -> Measure:
+    """Return a function that measures coalitions, and measures each of them once.
+
+    An empty coalition of a graph stands for the whole graph.
+    """
+    mask = run.mask
+    measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
+
+    def marginals(present: Tensor) -> Tensor:
+        empty = ~present.any(-1, keepdim=True)
+        present = torch.where(empty, mask, present)
+        key = present.numpy(force=True).tobytes()
+        if key not in measured:
+            measured[key] = run.marginals(present, value)
+        return measured[key]
+
+    return marginals
+
+
+def first_order(measure: Measure, mask: Tensor) -> FirstOrder:
+    """Order the nodes (B, N) by their marginals at five coalitions, see steps 1 and 2."""
+    whole = measure(mask)
+    token = torch.zeros_like(whole[:, 0])
+    scores, halves, present = relative(token, whole, mask), list[Tensor](), list[Tensor]()
+    for _ in range(2):
+        half = alternate_nodes(scores, mask)
+        for side in (half, mask & ~half):
+            halves.append(measure(side))
+            present.append(side)
+        scores = relative(token, torch.stack(halves).mean(0), mask)
+    return FirstOrder(scores, whole, torch.stack(halves), torch.stack(present))

@@ -261,7 +261,7 @@ def _description(
     batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Describe the run for the manifest by everything that must be the same to resume it."""
-    from graphxai.evaluation.benchmark import weights_hash
+    from graphxai.contract.model import weights_hash
 
     assert not isinstance(batch.model, str | Path)
     origin = provenance(batch.model, get_explainer(batch.method, model=batch.model))

@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch_geometric.nn import SimpleConv, global_add_pool
 
 import graphxai as gx
 from graphxai.contract.model import explaining
@@ -21,12 +23,12 @@ from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
 from graphxai.explainers.learned.curves import areas, gradients_of_probability, soft_presence
 from graphxai.explainers.learned.method import class_numbers
-from graphxai.explainers.node_features import node_features, num_values
+from graphxai.explainers.node_features import node_features
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
-from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
+from graphxai.models.graphormer import Ensemble, StructureEncoding, collate, save_checkpoint
 from graphxai.rules.conservative import conservative, record
-from other_models import GpsModel, molecules
+from other_models import GpsModel, graph_of, molecules
 from toy import random_graphormer
 
 TASKS = (Task("digit", "multiclass", ("a", "b", "c")), Task("logP", "regression"))
@@ -67,7 +69,7 @@ def test_features_of_a_molecule_equal_single_gradients(model):
     target = Target("b").resolve(model.config, model(batch).detach())
     with explaining(model):
         features, states = node_features(model, batch, target, path)
-    assert features.shape == (1, 5, num_values(model.config))
+    assert features.shape == (1, 5, 2 * (2 * 2 + 2 + 2) + 2 * 2 + 5)
     assert states.shape == (1, 5, 2 * 16)
     expected = []
     for rules in ({"attention": False, "layernorm": False}, {"activation": "ratio"}):
@@ -135,6 +137,46 @@ def test_the_slope_of_the_probability_is_its_difference_quotient():
         assert gradients[0, node].item() == pytest.approx(slope.item(), abs=1e-8)
 
 
+class SumOfMessages(nn.Module):
+    """A network of messages whose output is linear in the presence of each node."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.conv, self.head = SimpleConv(aggr="sum"), nn.Linear(9, 3)
+        self.scale = scale
+
+    def forward(self, x, edge_index, batch):
+        h = x + F.elu(x - 0.5) + self.conv(x, edge_index)
+        return self.scale * self.head(global_add_pool(h, batch))
+
+
+def test_the_slope_of_a_wrapped_model_is_what_a_node_adds_to_a_coalition():
+    torch.manual_seed(0)
+    graph = graph_of("CC(=O)NO")
+    # outputs near zero, where the probability is linear
+    model = gx.wrap(SumOfMessages(1e-5).double().eval(), kind="multiclass", classes=("a", "b", "c"))
+    graph.x = graph.x.double()
+    batch = model.collate([model.prepare(graph).data])
+    target = Target("c").resolve(model.config, model(batch).detach())
+    present = torch.tensor([[True, False, True, True, False]])
+    presence = torch.where(present, 0.0, -torch.inf).double()
+    with explaining(model):
+        added, lost = gradients_of_probability(model, batch, target, presence.expand(2, 1, -1))
+
+    @torch.no_grad()
+    def probability(shown):
+        outputs = model.encode(model.embed(batch), batch, shown[None])
+        return torch.sigmoid(target.log_odds(outputs)).item()
+
+    for node in range(5):
+        alone = torch.arange(5) == node
+        for gradient, there in ((added, present[0]), (lost, ~present[0])):
+            gained = probability(there | alone) - probability(there & ~alone)
+            expected = gained if present[0, node] else 0.0  # absent nodes have no chance to share
+            assert gradient[0, node].item() == pytest.approx(expected, rel=1e-4, abs=1e-12)
+    assert added.abs().max() > 1e-7
+
+
 def test_held_out_areas_are_those_of_the_benchmark(model):
     texts = ["CC(=O)NO", "CCO"]
     batch = batch_of(model, texts)
@@ -198,6 +240,28 @@ def test_scores_are_those_of_lrp_path_in_another_order(model, fitted, smiles):
     )
     assert sum(learned.relevance) == pytest.approx(sum(path.relevance), rel=1e-4)
     assert learned.relevance.max() == pytest.approx(path.relevance.max(), rel=1e-4)
+
+
+def test_a_wrapped_model_is_fitted_and_its_files_are_bound_to_its_weights(few, tmp_path):
+    torch.manual_seed(0)
+    module = SumOfMessages().eval()
+    wrapped = gx.wrap(module, kind="multiclass", classes=("a", "b", "c"), task="digit")
+    graphs = [graph_of(text) for text in few]
+    fitted, again = (gx.fit_explainer(wrapped, graphs, epochs=1) for _ in range(2))
+    for name, value in fitted.network.state_dict().items():
+        assert torch.equal(value, again.network.state_dict()[name]), name
+    assert set(fitted.card["held_out"]) == {
+        "graphs", "auac of learned", "auac of marginals at halves"
+    }  # fmt: skip
+    explainer = get_explainer("learned", fitted=fitted.save(tmp_path))
+    check_batching(wrapped, graphs[:4], explainer)
+    check_renumbering(wrapped, graphs[:4], explainer)
+    learned, lrp = (gx.explain(wrapped, graphs[0], m, target="b") for m in (explainer, "lrp"))
+    np.testing.assert_allclose(sorted(learned.relevance), sorted(lrp.relevance), atol=1e-5)
+    with torch.no_grad():
+        module.head.bias += 1
+    with pytest.raises(ValueError, match="other weights"):
+        gx.explain(wrapped, graphs[0], explainer, target="b")
 
 
 def test_the_same_seed_gives_the_same_explainer(model, few, fitted):
@@ -290,10 +354,12 @@ def test_what_it_cannot_explain_is_refused(model, fitted, few):
     with pytest.raises(ValueError, match="another kind"):
         gx.explain(random_graphormer(tasks=TASKS), "CCO", explainer, target="a")
     wrapped = gx.wrap(GpsModel(), kind="regression")
-    with pytest.raises(ValueError, match="attention of a Graphormer"):
+    with pytest.raises(ValueError, match="another kind"):
         gx.explain(wrapped, molecules()[0], explainer)
-    with pytest.raises(TypeError, match="attention of a single Graphormer"):
-        fit_explainer(wrapped, few)
+    with pytest.raises(ValueError, match="only regressions"):
+        fit_explainer(wrapped, molecules())
+    with pytest.raises(TypeError, match="a single model"):
+        fit_explainer(Ensemble([model, model]), few)
     with pytest.raises(ValueError, match="only regressions"):
         fit_explainer(random_graphormer(tasks=TASKS[1:]), few)
     left_out = pytest.warns(UserWarning, match="1 of 16 graphs were left out")

@@ -2,16 +2,27 @@
 
 An activation curve (Ali 2022, section 5) adds the nodes in the order of their scores and follows
 the probability of the explained class. Here it is made soft, so that gradients reach the scores s.
-The presence of a node at threshold theta is `sigmoid((s - theta) / tau)`. Its logarithm is added to
-the logits of the node's key in every attention. As tau goes to 0, this becomes the removal operator
-`mask`.
+The presence of a node at threshold theta is `pi = sigmoid((s - theta) / tau)`.
+
+In a Graphormer, log pi is added to the logits of the node's key in every attention. As tau goes to
+0, this becomes the removal operator `mask`.
+
+In a wrapped model a node can only be there or not. So a coalition is drawn in which each node is
+present with probability pi, and the curve follows the mean over coalitions, the multilinear
+extension (Owen 1972). Its derivative with respect to the pi of a node is the mean of that node's
+marginals, which one backward pass estimates for all nodes (see `adapters.presence`). At every
+second threshold the present nodes are removed instead, and the probability is to fall, so that the
+end of the order counts as much as its beginning.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
@@ -19,7 +30,8 @@ from graphxai.rules.conservative import Rules
 from ..orders import ranks
 from ..passes import run_pass
 from ..perturbation import prefixes
-from ..variants import encode_variants, in_passes
+from ..presence_path import measure_of
+from ..variants import encode_variants, in_passes, structural_bias
 
 MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
@@ -54,9 +66,38 @@ def soft_presence(scores: Tensor, mask: Tensor, shares: Tensor, tau: float) -> T
 
 
 def gradients_of_probability(
+    model: ExplainableModel, batch: Any, target: ResolvedTarget, presence: Tensor
+) -> Tensor:
+    """Compute the gradient (K, B, N) of the class's probability at K log presences (K, B, N).
+
+    For wrapped models it is estimated at coalitions that PyTorch's generator draws. At every second
+    threshold it is that of minus the probability without the present nodes.
+    """
+    if isinstance(model, Graphormer):
+        return _by_fading(model, batch, target, presence)
+    return _by_coalitions(model, batch, target, presence)
+
+
+def _by_coalitions(
+    model: ExplainableModel, batch: Any, target: ResolvedTarget, presence: Tensor
+) -> Tensor:
+    """Estimate the gradients (K, B, N) for a wrapped model, from a coalition for each threshold."""
+
+    def probability(outputs: Tensor) -> Tensor:
+        return torch.sigmoid(target.log_odds(outputs))
+
+    measure, chance = measure_of(model, batch, probability), presence.exp()
+    marginals = [
+        measure(batch.mask & (~present if k % 2 else present))
+        for k, present in enumerate(torch.bernoulli(chance).bool())
+    ]
+    return torch.stack(marginals) * chance  # with respect to log pi
+
+
+def _by_fading(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
-    """Compute the gradient (K, B, N) of the class's probability at K log presences (K, B, N)."""
+    """Compute the gradients (K, B, N) for a Graphormer, whose keys fade."""
     with torch.no_grad():
         tokens, bias = model.embed(batch), model.bias(batch)
     gradients = []
@@ -72,9 +113,9 @@ def gradients_of_probability(
 
 
 @torch.no_grad()
-def areas(model: Graphormer, batch: GraphBatch, target: ResolvedTarget, scores: Tensor) -> Tensor:
+def areas(model: ExplainableModel, batch: Any, target: ResolvedTarget, scores: Tensor) -> Tensor:
     """Compute the AUAC (B,) of scores (B, N), where the highest score is added first."""
-    tokens, bias = model.embed(batch), model.bias(batch)
+    tokens, bias = model.embed(batch), structural_bias(model, batch)
     keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
     outputs = [
         encode_variants(model, tokens.expand(len(keep[part]), -1, -1, -1), batch, keep[part], bias)

@@ -1,4 +1,4 @@
-"""A learned explainer: an order of the nodes from a small network, with the values of `lrp_path`.
+"""A learned explainer: an order of the nodes from a small network, with the values of LRP.
 
 The activation curve says how good an order is. From the curves of other graphs, a network can learn
 which features of a node predict its place in a good order (see `train`).
@@ -16,15 +16,12 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.contract.tasks import Task
-from graphxai.models.graphormer import Graphormer
 
-from ..activation_path import LrpPath
-from ..averages import relative
 from ..base import Attribution, Explainer, scored
-from ..node_features import node_features
 from ..orders import in_order
 from ..registry import register
 from ..traits import Traits
+from .description import describe
 from .network import CARD, FIT, FittedExplainer, with_classes
 
 
@@ -32,14 +29,19 @@ from .network import CARD, FIT, FittedExplainer, with_classes
 class Learned(Explainer):
     """The order of the nodes that a network learned on other graphs of the same model.
 
-    The network reads what four passes say about each node (`node_features`) and corrects the scores
-    of `lrp_path`. Its numbers have neither a zero nor a unit, so only their order is used. The most
-    relevant node gets the largest score of `lrp_path` in its graph, the next node gets the second
-    largest, and so on. Equivalent nodes share theirs. Scores are therefore in units of the output,
-    but do not add up to it.
+    The network reads what a few passes say about each node, and corrects an order. In a Graphormer
+    four passes and their gradients are read by layer and head, and the order is that of `lrp_path`.
+    In a wrapped model, with messages or attention, the order is that of the marginals with which
+    `path_marginals` begins, and the network reads these, LRP, Gradient x Input and the embedding.
+    That takes 9 forward and 7 backward passes.
 
-    The method explains Graphormers, for the classes of the tasks that it was fitted to. Other
-    targets and wrapped models raise ValueError, as does a model without a fitted explainer.
+    The network's numbers have neither a zero nor a unit, so only their order is used. The most
+    relevant node gets the largest score of `lrp_path` in its graph, or of `lrp` in a wrapped model,
+    the next node gets the second largest, and so on. Equivalent nodes share theirs. Scores are
+    therefore in units of the output, but do not add up to it.
+
+    The method explains the classes of the tasks that it was fitted to. Other targets raise
+    ValueError, as does a model without a fitted explainer.
 
     Args:
         fitted: what `fit_explainer` returns, or a folder with its files. None takes the files
@@ -61,44 +63,41 @@ class Learned(Explainer):
 
     def applies_to(self, model: Any) -> bool:
         """Return whether an explainer has been fitted to this Graphormer."""
-        if not isinstance(model, Graphormer):
-            return False
         return self.fitted is not None or _stored_in(model) is not None
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        if not isinstance(model, Graphormer):
-            raise ValueError(
-                "'learned' reads the attention of a Graphormer, which a wrapped model does not"
-                " offer in the same form: use 'path_marginals' or 'lrp_path'."
-            )
         fitted = self.fitted or stored_explainer(model)
         tasks = fitted.tasks_in(model)
-        path = LrpPath()._attribute(model, batch, target)
-        resolved = target.resolve(model.config, path.outputs)
-        classes = class_numbers(resolved, tasks)
-        features = node_features(model, batch, resolved, path.relevance)
-        start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
-        network = deepcopy(fitted.network).to(start)
+        said = describe(model, batch, target)
+        fitted.require_fit(said.features, tasks)
+        classes = class_numbers(said.target, tasks)
+        network = deepcopy(fitted.network).to(said.start)
         with torch.no_grad():
-            inputs = network.inputs(features, classes)
-            order = network(inputs, start, batch.mask)
-        nodes = in_order(path.relevance, order, batch.mask)
-        scores = torch.cat([path.graph_token[:, None], nodes], dim=1)
-        return scored(scores, batch, path.outputs, resolved)
+            inputs = network.inputs(said.features, classes)
+            order = network(inputs, said.start, batch.mask)
+        values = said.values
+        nodes = in_order(values.relevance, order, batch.mask)
+        scores = torch.cat([values.graph_token[:, None], nodes], dim=1)
+        return scored(scores, batch, values.outputs, said.target)
 
 
-def _stored_in(model: Graphormer) -> Path | None:
+def _stored_in(model: Any) -> Path | None:
     """Return the checkpoint's folder if it holds a fitted explainer, or None."""
-    folder = model.origin.folder
+    folder = getattr(getattr(model, "origin", None), "folder", None)
     return folder if folder is not None and (folder / CARD).exists() else None
 
 
-def stored_explainer(model: Graphormer) -> FittedExplainer:
+def stored_explainer(model: Any) -> FittedExplainer:
     """Load the explainer beside the model's checkpoint, or raise a ValueError if there is none."""
     folder = _stored_in(model)
     if folder is not None:
         return FittedExplainer.load(folder)
     with_classes(model.config)
+    if hasattr(model, "module"):
+        raise ValueError(
+            "no explainer was given for this wrapped model: make one by"
+            " fitted = gx.fit_explainer(model, graphs), and pass fitted=fitted."
+        )
     raise ValueError(f"no explainer is fitted to model {model.origin.name!r}: fit one with {FIT}.")
 
 

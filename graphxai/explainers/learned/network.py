@@ -2,12 +2,13 @@
 
 `explainer.safetensors` holds the network. `explainer.json` says what the network was fitted to and
 how, and has the SHA-256 of the network's file and of the model's weights. Both files lie beside the
-model's checkpoint. Nothing is unpickled.
+model's checkpoint, if it has one. Nothing is unpickled.
 """
 
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,26 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from graphxai.contract.model import ExplainableModel, weights_hash
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
-from ..node_features import NodeFeatures, num_values
+from ..node_features import NodeFeatures
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
 CLIPPED = 5.0  # inputs are clipped to this many standard deviations
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
+OTHER_KIND = f"the explainer was fitted to a model of another kind; use {FIT}."
 
 
 class OrderNetwork(nn.Module):
     """A network that scores each node from its features and their mean and maximum in the graph.
 
-    The score starts at `z(lrp_path)`, because the last map is zero until the network has learned.
+    The score begins as the given start, because the last map is zero until the network has learned.
     Buffers standardise the inputs and reduce the states to `components`, so that a file needs
     nothing but the network's state.
     """
@@ -73,7 +76,7 @@ class OrderNetwork(nn.Module):
             value.copy_(_stored(value))
 
     def forward(self, inputs: Tensor, start: Tensor, mask: Tensor) -> Tensor:
-        """Score the nodes (B, N), given inputs (B, N, inputs), `z(lrp_path)` and mask (B, N)."""
+        """Score the nodes (B, N), given inputs (B, N, inputs), start and mask (B, N)."""
         of_node = F.gelu(self.node(self.input_dropout(inputs)))  # (B, N, W)
         padding = ~mask[..., None]
         mean = of_node.masked_fill(padding, 0.0).sum(1) / mask.sum(-1, keepdim=True)
@@ -115,7 +118,7 @@ class FittedExplainer:
     Args:
         network: the network.
         tasks: the names of the tasks.
-        sha256: the hash of the model's weights, or "" if they came from no file.
+        sha256: the hash of the model's weights, or "" if they are of a Graphormer without a file.
         card: the data, number of graphs, seed, settings, processor time in seconds, and scores on
             held-out graphs.
     """
@@ -170,22 +173,32 @@ class FittedExplainer:
         tasks = tuple(content["tasks"])
         return cls(network, tasks, content["model_sha256"], content["card"])
 
-    def tasks_in(self, model: Graphormer) -> list[tuple[Task, slice]]:
+    def tasks_in(self, model: ExplainableModel) -> list[tuple[Task, slice]]:
         """Return the model's tasks and their columns, or raise ValueError for another model."""
         config = model.config
         names = [task.name for task in config.tasks if task.classes]
-        if set(self.tasks) <= {*names}:
-            tasks = [config.task_columns(name) for name in self.tasks]
-            classes = sum(len(task.classes) for task, _ in tasks)
-            states = config.num_layers * config.hidden_dim
-            inputs = num_values(config) + self.network.components.shape[1] + classes
-            if (len(self.network.state_mean), len(self.network.mean)) == (states, inputs):
-                if not self.sha256 or self.sha256 == model.origin.sha256:
-                    return tasks
-                raise ValueError(
-                    f"the explainer was fitted to other weights; fit again with {FIT}."
-                )
-        raise ValueError(f"the explainer was fitted to a model of another kind; use {FIT}.")
+        if not set(self.tasks) <= {*names}:
+            raise ValueError(OTHER_KIND)
+        if self.sha256 and self.sha256 != hash_of(model):
+            raise ValueError(f"the explainer was fitted to other weights; fit again with {FIT}.")
+        return [config.task_columns(name) for name in self.tasks]
+
+    def require_fit(self, features: NodeFeatures, tasks: Sequence[tuple[Task, slice]]) -> None:
+        """Raise ValueError if the network was fitted to other features or numbers of classes."""
+        classes = sum(len(task.classes) for task, _ in tasks)
+        inputs = features.values.shape[-1] + self.network.components.shape[1] + classes
+        expected = (features.states.shape[-1], inputs)
+        if (len(self.network.state_mean), len(self.network.mean)) != expected:
+            raise ValueError(OTHER_KIND)
+
+
+def hash_of(model: Any) -> str:
+    """Return the hash of the weights that an explainer is bound to.
+
+    A Graphormer has that of its file, or "" without one. A wrapped model has that of its weights.
+    """
+    digest: str = model.origin.sha256 if isinstance(model, Graphormer) else weights_hash(model)
+    return digest
 
 
 def with_classes(config: TaskSet) -> list[Task]:

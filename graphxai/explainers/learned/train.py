@@ -16,23 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
-from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
-from ..activation_path import LrpPath
-from ..averages import relative
 from ..base import Explainer
-from ..node_features import NodeFeatures, node_features, num_values
+from ..node_features import NodeFeatures
 from ..path_marginals import PathMarginals
 from ..perturbation import ShapleySampling
+from ..wrapped import members_of, passes_of
 from .curves import areas, gradients_of_probability, soft_presence, standardised
-from .network import FittedExplainer, OrderNetwork, raw_inputs, with_classes
+from .description import describe, start_of
+from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
 
 GRAPHS_AT_A_TIME = 8
 FEWEST = 2 * GRAPHS_AT_A_TIME
@@ -55,11 +54,11 @@ class _TaughtBatch:
         target: the explained class of each graph.
         classes: the number (B,) of that class among the classes of all tasks.
         features: the features of the nodes.
-        start: `z(lrp_path)` (B, N).
+        start: the scores (B, N) that the network corrects.
         teacher: the teacher's scores (B, N).
     """
 
-    batch: GraphBatch
+    batch: Any
     target: ResolvedTarget
     classes: Tensor
     features: NodeFeatures
@@ -82,13 +81,13 @@ def fit_explainer(
     data: str = "",
     progress: bool | None = None,
 ) -> FittedExplainer:
-    """Fit the explainer `learned` to a Graphormer, on graphs that no test uses.
+    """Fit the explainer `learned` to a model, on graphs that no test uses.
 
     In half of the graphs the predicted class is explained, in the others a random class. The same
-    seed gives the same result, which `save(folder)` stores beside the checkpoint.
+    seed gives the same result. `save(folder)` stores it, for a Graphormer beside the checkpoint.
 
     Args:
-        model: a single Graphormer.
+        model: a single Graphormer, or a wrapped model.
         graphs: about a thousand inputs as for `explain`. Inputs that cannot be used are left out
             with a warning.
         task: a task with classes. By default all tasks with classes take part, each with about the
@@ -102,13 +101,14 @@ def fit_explainer(
         progress: whether to show a bar, as for `explain`.
 
     Raises:
-        TypeError: the model is wrapped, or an ensemble.
-        ValueError: the model has no classes, or there are fewer than 16 graphs to learn from.
+        TypeError: the model is an ensemble.
+        ValueError: the model has no classes, there are fewer than 16 graphs to learn from, or a
+            wrapped model combines nodes in a way that cannot leave some out.
     """
-    if not isinstance(model, Graphormer):
+    if members_of(model):
         raise TypeError(
-            "fit_explainer reads the attention of a single Graphormer; load one with gx.load (of an"
-            " ensemble: FOLDER/members/0)."
+            "fit_explainer takes a single model: load one with gx.load (of an ensemble:"
+            " FOLDER/members/0)."
         )
     if epochs < 1 or not 0 <= held_out < 1:
         raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
@@ -131,17 +131,14 @@ def fit_explainer(
     with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
         def teach(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
-            items = sorted((prepared[k] for k in indices), key=lambda item: item.num_nodes)
+            batches = _batches(model, [prepared[k] for k in indices])
             return [
-                _teach_batch(
-                    model, items[at : at + GRAPHS_AT_A_TIME], tasks, teacher, generator, advance
-                )
-                for at in range(0, len(items), GRAPHS_AT_A_TIME)
+                _teach_batch(model, batch, tasks, teacher, generator, advance) for batch in batches
             ]
 
         held_out_parts = teach(order[:num_held_out], None)
         parts = teach(order[num_held_out:], teacher)
-        network = _network(model, parts, sum(len(each.classes) for each in tasks))
+        network = _network(parts, sum(len(each.classes) for each in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, advance)
         network.round()
@@ -160,10 +157,10 @@ def fit_explainer(
         "processor_seconds": round(time.process_time() - begun, 1),
         "held_out": {"graphs": num_held_out} | scores,
     }
-    return FittedExplainer(network, tuple(t.name for t in tasks), model.origin.sha256, card)
+    return FittedExplainer(network, tuple(t.name for t in tasks), hash_of(model), card)
 
 
-def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
+def _tasks_of(model: ExplainableModel, name: str | None) -> list[Task]:
     """Return the named task, or all tasks with classes. Raise ValueError without classes."""
     if name is None:
         return with_classes(model.config)
@@ -171,7 +168,7 @@ def _tasks_of(model: Graphormer, name: str | None) -> list[Task]:
     return with_classes(TaskSet((task,)))
 
 
-def _usable(model: Graphormer, graphs: Any) -> list[Input]:
+def _usable(model: ExplainableModel, graphs: Any) -> list[Input]:
     """Encode the graphs, and warn once about all that cannot be used."""
     prepared = list(prepare_each(model, as_list(graphs)[0]))
     errors = [(k, graph) for k, graph in enumerate(prepared) if isinstance(graph, Exception)]
@@ -184,27 +181,41 @@ def _usable(model: Graphormer, graphs: Any) -> list[Input]:
     return [graph for graph in prepared if isinstance(graph, Input)]
 
 
+def _device_of(model: Any) -> torch.device:
+    """Return the device of a model's weights."""
+    device: torch.device = next(model.parameters()).device
+    return device
+
+
 @contextmanager
-def _seeded(seed: int, model: Graphormer) -> Iterator[None]:
+def _seeded(seed: int, model: ExplainableModel) -> Iterator[None]:
     """Draw PyTorch's random numbers from the seed within the block."""
-    device = model.node_embedding.in_degree.device
+    device = _device_of(model)
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         torch.manual_seed(seed)
         yield
 
 
+def _batches(model: ExplainableModel, items: list[Input]) -> Iterator[Any]:
+    """Yield small batches of graphs of similar size that may share a pass."""
+    by_size = sorted(items, key=lambda item: item.num_nodes)
+    for at in range(0, len(by_size), GRAPHS_AT_A_TIME):
+        numbered = list(enumerate(by_size[at : at + GRAPHS_AT_A_TIME]))
+        for graphs in batches_for(model, numbered):
+            yield from passes_of(model, collated(model, graphs))
+
+
 def _teach_batch(
-    model: Graphormer,
-    items: list[Input],
+    model: ExplainableModel,
+    batch: Any,
     tasks: list[Task],
     teacher: Explainer | None,
     generator: torch.Generator,
     progress: Progress,
 ) -> _TaughtBatch:
     """Draw the classes of some graphs, and run the passes that say something about their nodes."""
-    batch = model.collate([item.data for item in items]).to(model.node_embedding.in_degree.device)
     with torch.no_grad():
-        outputs = model(batch)
+        outputs = model.encode(model.embed(batch), batch)
     drawn = 0
     if len(tasks) > 1:
         drawn = int(torch.randint(len(tasks), (), generator=generator))
@@ -213,17 +224,16 @@ def _teach_batch(
     target = DecidedTarget(
         task=task.name, resolved=_join_targets(model, task, classes.tolist(), outputs)
     )
-    path = LrpPath()._attribute(model, batch, target)
-    resolved = target.resolve(model.config, path.outputs)
-    features = node_features(model, batch, resolved, path.relevance)
-    start = relative(path.graph_token, path.relevance, batch.mask)[:, 1:]
+    said = describe(model, batch, target)
+    start = said.start
     taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
-    progress(len(items))
-    return _TaughtBatch(batch, resolved, first + classes.to(start.device), features, start, taught)
+    progress(len(batch))
+    classes = first + classes.to(start.device)
+    return _TaughtBatch(batch, said.target, classes, said.features, start, taught)
 
 
 def _draw_classes(
-    model: Graphormer, task: Task, outputs: Tensor, generator: torch.Generator
+    model: ExplainableModel, task: Task, outputs: Tensor, generator: torch.Generator
 ) -> Tensor:
     """Draw a class (B,) for each graph, which is the predicted class half of the time."""
     _, columns = model.config.task_columns(task.name)
@@ -234,7 +244,7 @@ def _draw_classes(
 
 
 def _join_targets(
-    model: Graphormer, task: Task, classes: list[int], outputs: Tensor
+    model: ExplainableModel, task: Task, classes: list[int], outputs: Tensor
 ) -> ResolvedTarget:
     """Resolve one class for each graph, and join the targets into one for the batch."""
     rows = [
@@ -250,12 +260,11 @@ def _join_targets(
     )
 
 
-def _network(model: Graphormer, parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
+def _network(parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
     """Make an untrained network that standardises its inputs over all nodes."""
-    config = model.config
-    states = config.num_layers * config.hidden_dim
+    values, states = (part.shape[-1] for part in parts[0].features)
     kept = min(COMPONENTS, states)
-    network = OrderNetwork(num_values(config) + kept + classes, states, kept, WIDTH)
+    network = OrderNetwork(values + kept + classes, states, kept, WIDTH)
     every = torch.cat([part.features.states[part.batch.mask] for part in parts])
     network.state_mean.copy_(every.mean(0))
     covariance = (every - every.mean(0)).double().T.cov()
@@ -323,7 +332,7 @@ def _imitate(network: OrderNetwork, parts: list[_TaughtBatch], generator: torch.
 
 
 def follow_curves(
-    model: Graphormer,
+    model: ExplainableModel,
     network: OrderNetwork,
     parts: list[_TaughtBatch],
     epochs: int,
@@ -346,14 +355,15 @@ def follow_curves(
 
 
 def _scores(
-    model: Graphormer, network: OrderNetwork, parts: list[_TaughtBatch]
+    model: ExplainableModel, network: OrderNetwork, parts: list[_TaughtBatch]
 ) -> dict[str, float]:
-    """Measure the mean AUAC of the network and of `lrp_path` on the held-out graphs."""
-    areas_by_name: dict[str, list[float]] = {"learned": [], "lrp_path": []}
+    """Measure the mean AUAC of the network and of its start on the held-out graphs."""
+    areas_by_name: dict[str, list[float]] = {"learned": [], start_of(model): []}
     with torch.no_grad():
         for part in parts:
             inputs = network.inputs(part.features, part.classes)
             scores = network(inputs, part.start, part.batch.mask)
             areas_by_name["learned"] += areas(model, part.batch, part.target, scores).tolist()
-            areas_by_name["lrp_path"] += areas(model, part.batch, part.target, part.start).tolist()
+            of_start = areas(model, part.batch, part.target, part.start).tolist()
+            areas_by_name[start_of(model)] += of_start
     return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in areas_by_name.items()}
