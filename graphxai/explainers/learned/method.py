@@ -22,7 +22,7 @@ from ..orders import in_order
 from ..registry import register
 from ..traits import Traits
 from .description import describe
-from .network import CARD, FIT, FittedExplainer, with_classes
+from .network import CARD, FIT, FittedExplainer, require_same_kind, with_classes
 
 
 @register
@@ -69,7 +69,7 @@ class Learned(Explainer):
         fitted = self.fitted or stored_explainer(model)
         tasks = fitted.tasks_in(model)
         said = describe(model, batch, target)
-        fitted.require_fit(said.features, tasks)
+        require_same_kind(fitted.network, said.features, tasks)
         classes = class_numbers(said.target, tasks)
         network = deepcopy(fitted.network).to(said.start)
         with torch.no_grad():

@@ -183,13 +183,15 @@ class FittedExplainer:
             raise ValueError(f"the explainer was fitted to other weights; fit again with {FIT}.")
         return [config.task_columns(name) for name in self.tasks]
 
-    def require_fit(self, features: NodeFeatures, tasks: Sequence[tuple[Task, slice]]) -> None:
-        """Raise ValueError if the network was fitted to other features or numbers of classes."""
-        classes = sum(len(task.classes) for task, _ in tasks)
-        inputs = features.values.shape[-1] + self.network.components.shape[1] + classes
-        expected = (features.states.shape[-1], inputs)
-        if (len(self.network.state_mean), len(self.network.mean)) != expected:
-            raise ValueError(OTHER_KIND)
+
+def require_same_kind(
+    network: OrderNetwork, features: NodeFeatures, tasks: Sequence[tuple[Task, slice]]
+) -> None:
+    """Raise ValueError if a network was fitted to other features or numbers of classes."""
+    classes = sum(len(task.classes) for task, _ in tasks)
+    inputs = features.values.shape[-1] + network.components.shape[1] + classes
+    if (len(network.state_mean), len(network.mean)) != (features.states.shape[-1], inputs):
+        raise ValueError(OTHER_KIND)
 
 
 def hash_of(model: Any) -> str:
