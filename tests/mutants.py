@@ -63,7 +63,11 @@ SUBJECTS = {
     "evaluation/curves.py": EVALUATION,
     "evaluation/statistics.py": EVALUATION[::-1],
     "explanation/ledger.py": ("rules/test_remainders.py", "explanation", "test_api.py"),
-    "learning/conformal.py": ("contract/test_intervals.py", "learning/test_table.py"),
+    "learning/conformal.py": (
+        "learning/test_conformal.py",
+        "contract/test_intervals.py",
+        "learning/test_table.py",
+    ),
     "contract/intervals.py": ("contract/test_intervals.py", "learning/test_table.py"),
     "runtime/writing.py": ("runtime/test_writing.py", "tables/test_run.py"),
     "runtime/reading.py": ("models/test_checkpoint.py", *TABLES),
