@@ -62,7 +62,7 @@ SUBJECTS = {
     "evaluation/metrics.py": EVALUATION,
     "evaluation/curves.py": EVALUATION,
     "evaluation/statistics.py": EVALUATION[::-1],
-    "explanation/ledger.py": ("rules/test_remainders.py", "explanation", "test_api.py"),
+    "explanation/ledger.py": ("test_api.py", "rules/test_remainders.py", "explanation"),
     "learning/conformal.py": (
         "learning/test_conformal.py",
         "contract/test_intervals.py",

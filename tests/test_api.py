@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -94,6 +95,29 @@ def test_a_ledger_reads_as_a_sum_with_the_parts_of_the_rest_below_it():
     lines = [line.strip().rsplit("  ", 1) for line in str(ledger).splitlines()]
     assert [row[0].text for row in rows] == [line[0].strip() for line in lines]
     assert [row[1].text for row in rows if row[1].text] == [line[1] for line in lines if line[1:]]
+    depths = [(len(line) - len(line.lstrip())) // 2 for line in str(ledger).splitlines()]
+    styles = [f"text-align: left; padding-left: {0.5 + 1.5 * depth}em" for depth in depths]
+    assert [row[0].get("style") for row in rows] == styles
+
+
+def test_a_ledger_adds_up_every_share_that_there_is():
+    others = {"edge_attr": 0.25, "cut off": -0.5}
+    ledger = gx.Ledger(1.0, 0.5, -0.25, 2.0, {"edge": 4.0}, average_node=8.0, others=others)
+    assert ledger.total == 1.0 + 0.5 - 0.25 + 4.0 + 8.0 + 0.25 - 0.5
+    assert ledger.unexplained == 2.0 - ledger.total
+    assert ledger.change is None
+    assert ledger.to_dict() == {
+        "nodes": 1.0,
+        "average_node": 8.0,
+        "graph_token": 0.5,
+        "biases": -0.25,
+        "structure: edge": 4.0,
+        **others,
+        "unexplained": ledger.unexplained,
+        "total": ledger.total,
+        "output": 2.0,
+    }
+    assert len({ledger, replace(ledger), replace(ledger, output=3.0)}) == 2  # values can be counted
 
 
 def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_explained(model):
