@@ -140,10 +140,10 @@ class Tape:
             bias, and every softmax with a custom rule; `attention` tells what others lose.
     """
 
-    all_queries: bool = False
-    with_biases: bool = False
-    attention_gradients: bool = False
-    with_operations: bool = False
+    all_queries: bool
+    with_biases: bool
+    attention_gradients: bool
+    with_operations: bool
     attention: list[Tensor] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
     acting_rules: set[OperationRule] = field(default_factory=set)

@@ -87,9 +87,12 @@ def remainders(
         tape: recorded with `operations=True` under `rules`.
         rules: the rules in force.
         gradients: the gradients of the tensors that `tensors_passed` lists.
-        structure: the share (B,) of the structural bias, `b ds`, or None without such a bias.
+        structure: the share (B,) of the structural bias, `b ds`. It is None if attention is
+            constant, where the share is not needed.
     """
-    left = {} if rules.attention else _of_attention(tape, rules, gradients, structure)
+    left: dict[str, Tensor] = {}
+    if structure is not None and not rules.attention:
+        left = _of_attention(tape, rules, gradients, structure)
     for operation in tape.operations:
         if operation.name != "softmax":
             arriving, passed_on = _flow_through(operation, gradients)
@@ -100,7 +103,7 @@ def remainders(
 
 
 def _of_attention(
-    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor | None
+    tape: Tape, rules: Rules, gradients: Gradients, structure: Tensor
 ) -> dict[str, Tensor]:
     """Compute the remainders (B,) of the softmax and the products, over all layers and heads."""
     flows = [
@@ -114,7 +117,7 @@ def _of_attention(
     arriving, passed_on = torch.stack([torch.stack(flow) for flow in flows]).sum(0)  # (B,) each
     left = {"softmax": arriving - passed_on}
     if not rules.products:
-        left["products"] = (-arriving if structure is None else structure - arriving) - passed_on
+        left["products"] = structure - arriving - passed_on
     return left
 
 
