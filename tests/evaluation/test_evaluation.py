@@ -28,7 +28,7 @@ from graphxai.evaluation import (
     outputs_of_parts,
 )
 from graphxai.evaluation.best_ordering import best_areas
-from graphxai.evaluation.curves import node_counts
+from graphxai.evaluation.curves import node_counts, random_coalitions
 from graphxai.evaluation.statistics import Comparison, Interval
 from graphxai.models.graphormer import StructureEncoding, collate
 from resident_memory import curve_memory_mb
@@ -206,6 +206,16 @@ def test_regression_is_rescaled_by_empty_and_full_graph():
     assert series.distance[0] == 0
     with pytest.raises(ValueError, match="'lodds' needs probabilities"):
         gx.evaluate(model, ["CCO"], metrics=["lodds"])
+
+
+def test_coalitions_of_all_sizes_and_nodes_are_equally_likely():
+    drawn = random_coalitions(4, 4000)  # 800 are expected of each size
+    sizes = torch.bincount(drawn.sum(1), minlength=5)
+    assert len(sizes) == 5
+    assert (sizes - 800).abs().max() < 4 * 800**0.5
+    of_two = drawn[drawn.sum(1) == 2].float().mean(0)  # each node is in half of them
+    assert (of_two - 0.5).abs().max() < 0.08
+    assert torch.equal(random_coalitions(4, 4000), drawn)
 
 
 def test_a_graph_of_one_node_has_curves():
