@@ -200,6 +200,7 @@ def test_only_operations_without_a_rule_are_recorded():
     with record() as tape:
         plain = model(batch)
     assert tape.operations == []
+    assert not tape.reads_class_token  # a Graphormer's graph token is no token of a wrapped model
     with conservative(activation="ratio"), record(operations=True) as tape:
         model(batch)
     assert tape.operations == []
