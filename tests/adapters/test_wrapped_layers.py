@@ -27,6 +27,10 @@ READING = [
 ]
 
 
+def tape_of(attention):
+    return Tape(False, False, False, False, attention=attention)
+
+
 class Head(nn.Module):
     def __init__(self):
         super().__init__()
@@ -121,7 +125,7 @@ def test_what_attends_side_by_side_is_one_layer(local):
     model = wrapped(started(Gps(local)))
     batch = model.collate([graph(n) for n in SIZES])
     outputs, attention = pass_with_gradients(model, batch)
-    layers = layers_of(model, Tape(attention=attention), lambda: (outputs, attention))
+    layers = layers_of(model, tape_of(attention), lambda: (outputs, attention))
     each = 2 if local is GATConv else 1
     assert [len(layer) for layer in layers] == [each] * 3
     assert sorted(k for layer in layers for k in layer) == list(range(3 * each))
@@ -149,7 +153,7 @@ def test_layers_are_levels_of_dependence():
     model = wrapped(started(Siblings()))
     batch = model.collate([graph(5)])
     outputs, attention = pass_with_gradients(model, batch)
-    layers = layers_of(model, Tape(attention=attention), lambda: (outputs, attention))
+    layers = layers_of(model, tape_of(attention), lambda: (outputs, attention))
     assert list(layers) == [(0, 1), (2,), (3,)]
 
 

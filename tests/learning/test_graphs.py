@@ -396,7 +396,8 @@ def test_several_models_predict_a_folder_of_molecules_together(tmp_path):
 @pytest.mark.parametrize("command", ["explain", "predict"])
 def test_a_folder_of_which_no_graph_fits_the_model_ends_with_an_error(run, command, tmp_path):
     graphs = [graph.clone().update({"x": torch.rand(graph.num_nodes, 3)}) for graph in motifs()[:2]]
-    folder, out = save_graphs(graphs, tmp_path / "graphs"), tmp_path / "out"
+    folder = save_graphs(graphs, tmp_path / "graphs")
+    out = tmp_path / ("out.csv" if command == "predict" else "out")
     line = [command, str(folder), "--model", str(run), "--out", str(out)]
     result = CliRunner().invoke(app, line)
     assert result.exit_code == 1, result.output
