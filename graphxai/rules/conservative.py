@@ -274,8 +274,9 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 
 def _logits(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """Compute `q k^T + bias` (B, H, Q, T), with one tensor of this size."""
-    return (query @ key.transpose(-2, -1)).add_(bias)
+    """Compute `q k^T + bias` (B, H, Q, T), in one tensor of this size if nothing follows it back."""
+    products = query @ key.transpose(-2, -1)
+    return products + bias if torch.is_grad_enabled() else products.add_(bias)
 
 
 def mix_values(weights: Tensor, values: Tensor) -> Tensor:
