@@ -274,7 +274,7 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 
 def _logits(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """Compute `q k^T + bias` (B, H, Q, T), in one tensor of this size if nothing follows it back."""
+    """Compute `q k^T + bias` (B, H, Q, T), in a single tensor if no gradient is wanted."""
     products = query @ key.transpose(-2, -1)
     return products + bias if torch.is_grad_enabled() else products.add_(bias)
 

@@ -220,7 +220,9 @@ def test_a_signal_leaves_no_process_and_whole_rows_from_which_to_resume(
     while group_lives(process.pid) and time.monotonic() < latest:
         time.sleep(0.05)
     assert not group_lives(process.pid)
-    assert {p.name for p in out.iterdir()} == {"explanations.csv", "rejected.csv", "run.json"}
+    # On a busy machine a process has no time to remove its lock, which then binds nobody.
+    left = {p.name for p in out.iterdir()} - {".lock", ".lock-holder"}
+    assert left == {"explanations.csv", "rejected.csv", "run.json"}
     text = (out / "explanations.csv").read_text()
     assert text.endswith("\n")
     numbers = [int(row["row"]) for row in csv.DictReader(text.splitlines())]
