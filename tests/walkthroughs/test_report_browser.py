@@ -122,9 +122,9 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
 
 
 def test_tautomers_are_drawn_instead_of_written(page, explained):
-    tautomers = gx.trust("bace", explained["slash/name"]).tautomers.structures
+    tautomers = gx.trust("bace", explained["verubecestat"]).tautomers.structures
     assert tautomers
-    page.click(f"{place('slash/name')} .line")
+    page.click(f"{place('verubecestat')} .line")
     page.wait("byId('detail').open")
     drawn = "document.querySelectorAll('.structures svg:has(.structure)').length"
     assert page.js(drawn) == len(tautomers)
