@@ -21,8 +21,8 @@ from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
-from graphxai.explainers import Explainer, get_explainer
-from graphxai.explainers.registry import Method, methods_for
+from graphxai.explainers import Explainer
+from graphxai.explainers.registry import Method, methods_for, seeded_explainer
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_cpu_by_default, on_device
@@ -92,7 +92,8 @@ def evaluate(
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
             of Ali 2022.
-        seed: the seed of all random numbers.
+        seed: the seed of all random numbers. An explainer that is given as an instance keeps its
+            own.
         out: the folder to which every finished graph is written.
         resume: whether to continue an earlier run in `out`.
         progress: as for `explain`.
@@ -113,7 +114,7 @@ def evaluate(
         ValueError: no input remains, a metric does not fit the task, or the target is unknown.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
-    explainers = _explainers(model, methods)
+    explainers = _explainers(model, methods, seed)
     tracked = tracked_output(model, target)
     task = tracked.target.task_in(model.config)
     roar = refit is not None and refit.kind == "roar"
@@ -264,14 +265,14 @@ def checkpoint_name(model: Model) -> str:
     return f"{model.origin.name} {weights_hash(model)[:8]}"
 
 
-def _explainers(model: Model, methods: Sequence[Method] | str) -> tuple[Explainer, ...]:
+def _explainers(model: Model, methods: Sequence[Method] | str, seed: int) -> tuple[Explainer, ...]:
     """Return the explainers, including `random`, or raise ValueError if two share a name."""
     if methods == "all":
         methods = methods_for(model)
     chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
-    explainers = [get_explainer(method, model=model) for method in chosen]
+    explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
     if "random" not in {explainer.name for explainer in explainers}:
-        explainers.append(get_explainer("random"))
+        explainers.append(seeded_explainer("random", seed))
     names = [explainer.name for explainer in explainers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

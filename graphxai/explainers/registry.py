@@ -57,6 +57,14 @@ def get_explainer(method: Method, *, model: Any = None, **options: Any) -> Expla
     return _made(method, options)
 
 
+def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explainer:
+    """Return the explainer, which draws from this seed if it has one and is made here."""
+    explainer = get_explainer(method, model=model)
+    if isinstance(method, str | type) and "seed" in _options(type(explainer)):
+        return _made(type(explainer), {"seed": seed})
+    return explainer
+
+
 def _best_for(model: Any) -> str:
     """Return what the name "best" means for a model, or if it is None, for most bundled ones."""
     return BEST if model is None or REGISTRY[BEST]().applies_to(model) else BEST_UNFITTED
@@ -72,9 +80,14 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     factory: Callable[..., Explainer] = cls
     if not options:
         return factory()
-    available = [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
+    available = _options(cls)
     for option in options:
         if option not in available:
             text = ", ".join(available) or "none"
             raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
     return factory(**options)
+
+
+def _options(cls: type[Explainer]) -> list[str]:
+    """Return the options that explainers of this class take."""
+    return [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)

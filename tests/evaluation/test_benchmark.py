@@ -323,6 +323,22 @@ def test_a_unit_survives_its_line():
     assert again.graph == 3
 
 
+def test_the_seed_is_that_of_every_method_made_by_name():
+    model = random_graphormer()
+
+    def areas(method, seed):
+        settings = {"metrics": "auac", "seed": seed, "progress": False}
+        values = gx.evaluate(model, SMILES, [method], **settings).values("auac")
+        return values["shapley_sampling"].tolist(), values["random"].tolist()
+
+    by_name = [areas("shapley_sampling", seed) for seed in (0, 1)]
+    assert by_name[0] == areas("shapley_sampling", 0)
+    assert by_name[0][0] != by_name[1][0]
+    assert by_name[0][1] != by_name[1][1]
+    given = get_explainer("shapley_sampling", seed=1)
+    assert areas(given, 0) == (by_name[1][0], by_name[0][1])
+
+
 def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
     models = [random_graphormer(), random_graphormer(num_layers=2)]
     reports = [
