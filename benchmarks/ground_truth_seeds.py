@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument(
         "--rules", nargs="+", choices=list(RULES), default=["halogen", "indole", "rings"]
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--size", type=int, default=2500, help="molecules of each model")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--limit", type=int, default=50, help="molecules of a rule and model")

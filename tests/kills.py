@@ -15,6 +15,7 @@ import hashlib
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ ASSAY = ROOT / "datasets" / "examples" / "assay.csv"
 BUNDLED = ROOT / "models" / "graphormer" / "pretrained" / "bace"
 COPY = Path(tempfile.gettempdir()) / f"graphxai-kills-{os.getpid()}"
 TERMINATED = 128 + signal.SIGTERM
+NAMED_TIME = re.compile(rb'"processor_seconds": [0-9.]+')
 
 
 @dataclass(frozen=True)
@@ -231,10 +233,12 @@ def prepared(place: Path) -> Path:
 
 
 def contents(place: Path) -> dict[str, str]:
-    """Return a checksum of every file below the folder `out`."""
+    """Return a checksum of every file below the folder `out`, without the times that it names."""
     paths = (path for path in (place / "out").rglob("*") if path.is_file())
     return {
-        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(place).as_posix(): hashlib.sha256(
+            NAMED_TIME.sub(b"", path.read_bytes())
+        ).hexdigest()
         for path in paths
     }
 
