@@ -257,26 +257,20 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """
     query, key = _factors(query, key)
     rules = _rules.get()
-    if rules.attention:
-        with torch.no_grad():  # q, k and the bias need no gradient, and this is cheaper
-            weights = torch.softmax(_logits(query, key, bias), dim=-1)
-    elif (rule := rules.custom_rule("softmax")) is not None:
-        softmax, logits = BoundOperation(torch.softmax, (-1,)), _logits(query, key, bias)
-        weights = _recorded("softmax", logits, lambda logits: rule.compute(logits, softmax))
-    else:
-        weights = torch.softmax(_logits(query, key, bias), dim=-1)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not rules.attention):  # cheaper
+        products = query @ key.transpose(-2, -1)
+        logits = products + bias if torch.is_grad_enabled() else products.add_(bias)
+        if rules.attention or (rule := rules.custom_rule("softmax")) is None:
+            weights = torch.softmax(logits, dim=-1)
+        else:
+            softmax = BoundOperation(torch.softmax, (-1,))
+            weights = _recorded("softmax", logits, lambda logits: rule.compute(logits, softmax))
     tape = _tape.get()
     if tape is not None:
         if tape.attention_gradients and not weights.requires_grad:
             weights.requires_grad_()
         tape.attention.append(weights)
     return weights
-
-
-def _logits(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """Compute `q k^T + bias` (B, H, Q, T), in a single tensor if no gradient is wanted."""
-    products = query @ key.transpose(-2, -1)
-    return products + bias if torch.is_grad_enabled() else products.add_(bias)
 
 
 def mix_values(weights: Tensor, values: Tensor) -> Tensor:
