@@ -245,6 +245,19 @@ def test_a_gpu_learns_the_same(tmp_path: Path) -> None:
     assert fit(tiny(), graphs, graphs, used, tmp_path).scores["oxygen"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"monitor": "accuracy"}, "monitor must be 'score' or 'loss', not 'accuracy'"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+    ],
+)
+def test_settings_that_train_nothing_are_refused(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        settings(**change)
+
+
 def test_other_settings_for_a_run_that_exists_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     graphs = twenty_molecules()[:4]
