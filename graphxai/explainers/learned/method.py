@@ -62,7 +62,7 @@ class Learned(Explainer):
         self.fitted = FittedExplainer.load(fitted) if isinstance(fitted, str | Path) else fitted
 
     def applies_to(self, model: Any) -> bool:
-        """Return whether an explainer has been fitted to this Graphormer."""
+        """Return whether an explainer was given, or lies beside the checkpoint of this model."""
         return self.fitted is not None or _stored_in(model) is not None
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
