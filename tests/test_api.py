@@ -1,5 +1,6 @@
 """The Python interface explains inputs of every kind, writes files, and refuses bad input."""
 
+import copy
 import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -21,7 +22,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.glossary import about_output
 from graphxai.explanation.grid import side_by_side
-from graphxai.models.graphormer import without_nodes
+from graphxai.models.graphormer import backward
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
@@ -137,25 +138,25 @@ def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_expla
     assert caption.splitlines()[1].startswith("LRP: atoms")
 
 
-def test_the_output_without_nodes_of_a_graphormer_is_computed_once_for_all_batches(
-    model, monkeypatch
-):
+def test_the_output_without_nodes_of_a_graphormer_is_computed_once(model, monkeypatch):
     """It is the same for every graph."""
     passes = []
-    compute = without_nodes.outputs_without_nodes
+    run = backward.run
+    model = copy.deepcopy(model)
     monkeypatch.setattr(batching, "MAX_GRAPHS", 1)
     monkeypatch.setattr(
-        without_nodes,
-        "outputs_without_nodes",
-        lambda model: passes.append(model) or compute(model),
+        backward,
+        "run",
+        lambda model, x, tokens, *others: passes.append(tokens) or run(model, x, tokens, *others),
     )
     together = gx.explain(model, ["CCO", "c1ccccc1", "CN"])
-    assert len(passes) == 1
     for explanation in together:
         alone = gx.explain(model, explanation.smiles)
         assert explanation.ledger.without_nodes == pytest.approx(
             alone.ledger.without_nodes, abs=1e-6
         )
+    assert sum(tokens.shape[1] == 1 for tokens in passes) == 1
+    assert len(passes) == 7
 
 
 def test_a_prediction_shows_every_class_and_escapes_it():

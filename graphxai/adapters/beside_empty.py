@@ -66,7 +66,7 @@ def pass_beside_empty(
         if not model.checks.stays_beside_empty(model, batch, outputs):
             return False
         if bool(torch.isfinite(outputs[0]).all()):
-            outputs_wanted.note(batch, outputs[:1])
+            outputs_wanted.note(model, batch, outputs[:1])
         return True
 
     return PassBesideEmpty(replace(request, call=call, others=others), is_right)

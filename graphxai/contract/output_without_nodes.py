@@ -13,18 +13,20 @@ from graphxai.runtime.scope import Blocks
 
 
 class EmptyOutputs:
-    """The outputs for graphs without nodes that passes have noted, by the batch of the pass."""
+    """The outputs for graphs without nodes that passes have noted."""
 
     def __init__(self) -> None:
-        self._noted: list[tuple[Any, Tensor]] = []
+        self._noted: list[tuple[Any, Any, Tensor]] = []
 
-    def note(self, batch: Any, output: Tensor) -> None:
-        """Note the output (1, C) for each graph of a batch without its nodes."""
-        self._noted.append((batch, output))
+    def note(self, model: Any, batch: Any, output: Tensor | None) -> None:
+        """Note the model's output (1, C) for each graph of a batch without its nodes, if any."""
+        if output is not None:
+            self._noted.append((model, batch, output))
 
-    def of(self, batch: Any) -> Tensor | None:
-        """Return what was noted for a batch, or None."""
-        return next((output for noted, output in self._noted if noted is batch), None)
+    def of(self, model: Any, batch: Any) -> Tensor | None:
+        """Return what was noted for a model and a batch, or None."""
+        outputs = (out for asked, noted, out in self._noted if asked is model and noted is batch)
+        return next(outputs, None)
 
 
 _wanted: Blocks[EmptyOutputs | None] = Blocks("graphxai_empty_outputs", None)

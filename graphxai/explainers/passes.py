@@ -9,7 +9,8 @@ from torch import Tensor
 from graphxai.adapters.module_rules import computing_by_rules
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.models.graphormer import Graphormer, backward
+from graphxai.contract.output_without_nodes import wanted_empty_outputs
+from graphxai.models.graphormer import Graphormer, backward, original_encoder, without_nodes
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
 from graphxai.rules.relevance_shares import (
     PassWithGradient,
@@ -48,9 +49,12 @@ def run_pass(
         rules: the rules in force.
         structure: whether to return the gradient at the bias even where attention is constant.
     """
-    if bias is not None and backward.applies(model, rules):
-        return backward.run(model, tokens, bias, rules, structure)
-    return by_autograd(model, batch, tokens, bias, rules, structure)
+    prepared = original_encoder.prepared_encoder(model) if backward.follows(rules) else None
+    if bias is None or prepared is None or not isinstance(model, Graphormer):
+        return by_autograd(model, batch, tokens, bias, rules, structure)
+    if (wanted := wanted_empty_outputs()) is not None:
+        wanted.note(model, batch, without_nodes.outputs_without_nodes(model, prepared))
+    return backward.run(model, prepared, tokens, bias, rules, structure)
 
 
 def by_autograd(

@@ -2,8 +2,8 @@
 
 `run` computes the outputs and keeps just what the backward pass needs. `PassWithGradient.back`
 takes the gradient of f_c from the outputs to the tokens and collects the shares of the ledger on
-its way. Both follow `rules.conservative` and equal autograd up to rounding, for the models and the
-rules that `applies` accepts.
+its way. Both follow `rules.conservative` and equal autograd up to rounding, for the models that
+have a `prepared_encoder` and the rules that `follows` accepts.
 
 Work is saved in three places. No gradient is computed for factors that are constant. The constants
 of a LayerNorm are multiplied into the weight of the linear map behind it. The last layer needs no
@@ -15,7 +15,8 @@ keys and values, because only the graph token's row is read. With a head's query
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeGuard
+from functools import partial
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -28,20 +29,15 @@ from graphxai.rules.relevance_shares import (
     share_of_structure,
 )
 from graphxai.rules.remainders import passed_to_logits, through_softmax
+from graphxai.runtime.derived_values import DerivedValues
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
 from .model import Graphormer, TransformHead
-from .original_encoder import has_original_encoder
 
 # The rules that `run` follows: each field of `Rules` may have this value or its default. Autograd
 # runs under any other rule, such as one that was added later, so that the rule acts.
 RULES_FOLLOWED = Rules(attention=True, layernorm=True, activation="ratio", products=True)
 _KEPT = 2**24  # a layer with more attention weights computes them again in the backward pass
-
-
-def applies(model: object, rules: Rules) -> TypeGuard[Graphormer]:
-    """Return whether `run` computes what the model computes, and follows all of these rules."""
-    return follows(rules) and has_original_encoder(model)
 
 
 def follows(rules: Rules) -> bool:
@@ -59,12 +55,14 @@ class _RunningShares:
 
     Args:
         rules: the rules in force.
+        prepared: the weights in the form that the pass needs.
         biases: the share (B,) of the additive parameters.
         structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
         remainders: the relevance that each operation creates or loses, (B,) by name.
     """
 
     rules: Rules
+    prepared: DerivedValues
     biases: Tensor  # (B,)
     structure: Tensor | None  # (B, H, T, T)
     remainders: dict[str, Tensor] = field(default_factory=dict)
@@ -104,18 +102,25 @@ Back: TypeAlias = Callable[[Tensor, _RunningShares], Tensor]
 # A function from the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to the
 # gradient at the x that y was computed from. The weight is (O, D) or (B, O, D).
 BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
+Joint: TypeAlias = tuple[Tensor, Tensor]  # a weight (3 D, D) and its bias (3 D,)
 
 
 @torch.no_grad()
 def run(
-    model: Graphormer, tokens: Tensor, bias: Tensor, rules: Rules, structure: bool = False
+    model: Graphormer,
+    prepared: DerivedValues,
+    tokens: Tensor,
+    bias: Tensor,
+    rules: Rules,
+    structure: bool = False,
 ) -> PassWithGradient:
     """Compute the outputs of tokens (B, T, D), and prepare the backward pass.
 
-    It is only for models that `applies` to, under rules that it `follows`.
+    It is only for models with a `prepared_encoder`, under rules that it `follows`.
 
     Args:
         model: the Graphormer.
+        prepared: the result of `prepared_encoder`.
         tokens: the tokens (B, T, D) that enter the first layer.
         bias: the structural bias (B, H, T, T).
         rules: the rules in force.
@@ -127,7 +132,9 @@ def run(
     x = tokens
     for layer in model.layers:
         assert isinstance(layer, EncoderLayer)
-        x, step = _layer(layer, x, bias, rules, inside, last=layer is model.layers[-1])
+        last = layer is model.layers[-1]
+        joint = None if last else prepared.once(layer, partial(_joined, layer.attention))
+        x, step = _layer(layer, x, bias, rules, inside, joint)
         steps.append(step)
     outputs, step = _read_out(model, x, rules)
     steps.append(step)
@@ -135,7 +142,7 @@ def run(
     @torch.no_grad()
     def back(weights: Tensor) -> RelevanceShares:
         to_structure = torch.zeros_like(bias) if inside else None
-        ledger = _RunningShares(rules, weights.new_zeros(len(weights)), to_structure)
+        ledger = _RunningShares(rules, prepared, weights.new_zeros(len(weights)), to_structure)
         gradient = weights[:, None]  # (B, 1, num_outputs)
         for step in reversed(steps):
             gradient = step(gradient, ledger)
@@ -147,11 +154,11 @@ def run(
 
 
 def _layer(
-    layer: EncoderLayer, x: Tensor, bias: Tensor, rules: Rules, inside: bool, last: bool
+    layer: EncoderLayer, x: Tensor, bias: Tensor, rules: Rules, inside: bool, joint: Joint | None
 ) -> tuple[Tensor, Back]:
-    """Compute a layer's tokens (B, T, D), or only the graph token (B, 1, D) in the last layer."""
-    attend = _attend_from_graph_token if last else _attend
-    kept = x[:, :1] if last else x
+    """Compute a layer's tokens (B, T, D), or only the graph token (B, 1, D) without `joint`."""
+    attend = partial(_attend, joint) if joint else _attend_from_graph_token
+    kept = x if joint else x[:, :1]
     after_attention: BackBehind = _directly
     after_ffn: BackBehind = _directly
     if layer.pre_layernorm:
@@ -195,11 +202,15 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
                 ledger.add_bias(norm.bias, gradient)
                 gradient = gradient * norm.weight
                 return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
-            if gradient.shape[:-1].numel() < len(weight) and weight.dim() == 2:  # few tokens
+            is_map, rows = weight.dim() == 2, gradient.shape[:-1].numel()
+            if is_map and rows < len(weight) and not ledger.prepared.watched:  # few tokens
                 return with_constant_scale(gradient @ weight, None, ledger)
-            ledger.add_bias(weight @ norm.bias, gradient)
-            weight = weight * norm.weight  # it is small: centred and scaled here
-            return (gradient @ weight.sub_(weight.mean(-1, keepdim=True))).mul_(scale)
+            centre = partial(_behind, norm, weight)
+            centred, shift = (
+                ledger.prepared.once((norm, id(weight)), centre) if is_map else centre()
+            )
+            ledger.add_bias(shift, gradient)
+            return (gradient @ centred).mul_(scale)
 
         return y, with_constant_scale
 
@@ -216,14 +227,26 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
     return y, back
 
 
-def _attend(
-    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
-) -> tuple[Tensor, Back]:
-    """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
+def _behind(norm: LayerNorm, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight W (..., O, D) with the constants of the norm before it, and its W b."""
+    scaled = weight * norm.weight
+    return scaled.sub_(scaled.mean(-1, keepdim=True)), weight @ norm.bias
+
+
+def _joined(part: Attention) -> Joint:
+    """Join the maps to queries, keys and values: their weights (3 D, D) and biases (3 D,)."""
     maps = part.query, part.key, part.value
-    weight, shift = (torch.cat([getattr(m, n) for m in maps]) for n in ("weight", "bias"))
-    joint = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1))
-    q, k, v = joint.permute(2, 0, 3, 1, 4).contiguous()  # (B, H, T, d) each
+    return torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
+
+
+def _attend(
+    joint: Joint, part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules,
+    inside: bool,
+) -> tuple[Tensor, Back]:  # fmt: skip
+    """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
+    weight, shift = joint
+    split = F.linear(x, weight, shift).unflatten(-1, (3, part.heads, -1))
+    q, k, v = split.permute(2, 0, 3, 1, 4).contiguous()  # (B, H, T, d) each
     q.mul_(part.scale)
 
     def weights() -> Tensor:

@@ -263,7 +263,7 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
     ends = sizes.cumsum(0, dtype=torch.int32)
     of_nodes = [g.get(NODE_LABELS) for g in graphs]
     labels = [y for y in (g.get("y") for g in graphs) if isinstance(y, Tensor)]
-    y = _stack_labels(labels) if len(labels) == len(graphs) else None
+    y = torch.stack([y.reshape(-1).float() for y in labels]) if len(labels) == len(graphs) else None
     chosen = [g.get(EXPLAINED_NODE) for g in graphs]
     has_pos = graphs[0].get("pos") is not None
     has_environments = all(graph.get("environments") is not None for graph in graphs)
@@ -303,7 +303,3 @@ def _stack_bounds(bounds: list[Tensor | None]) -> Tensor | None:
         return None
     unknown = torch.tensor([-torch.inf, torch.inf]).expand(present[0].shape[-2], 2)
     return torch.stack([unknown if each is None else each.reshape(-1, 2) for each in bounds])
-
-
-def _stack_labels(labels: list[Tensor]) -> Tensor:
-    return torch.stack([label.reshape(-1).float() for label in labels])

@@ -213,7 +213,7 @@ class Graphormer(ShownModel, nn.Module):
         """
         bias = self.bias(batch) if bias is None else bias
         if keep is not None:
-            hidden = _with_graph_token(~keep)  # the graph token always stays
+            hidden = F.pad(~keep, (1, 0))  # the graph token always stays
             bias = bias.masked_fill(hidden[:, None, None, :], -math.inf)
         tape = rules.current_tape()
         x = self.dropout(tokens)
@@ -268,11 +268,6 @@ class Graphormer(ShownModel, nn.Module):
     def feature_names(self) -> tuple[str, ...]:
         """Names of the parts that `split_by_feature` returns."""
         return self.node_embedding.feature_names
-
-
-def _with_graph_token(hidden: Tensor) -> Tensor:
-    """Prepend the graph token, which is never hidden: (B, N) to (B, T)."""
-    return torch.cat([hidden.new_zeros(len(hidden), 1), hidden], dim=1)
 
 
 def _note_hidden(tape: rules.Tape | None, x: Tensor) -> None:

@@ -26,7 +26,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.explanation.provenance import provenance
-from graphxai.models.graphormer import Graphormer, without_nodes
+from graphxai.models.graphormer import Graphormer, original_encoder, without_nodes
 
 from .drawn import plain_graph
 from .models import Model, conformal_of
@@ -105,7 +105,7 @@ def explanations_or_errors(
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
         if empty_outputs is None or not _reads_a_graph_token(model):
-            empty_outputs = noted.of(batch)
+            empty_outputs = noted.of(model, batch)
             if empty_outputs is None:
                 empty_outputs = outputs_without_nodes(model, batch)
         explained = _ExplainedBatch(
@@ -140,7 +140,8 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     """
     with evaluating(model), torch.no_grad():
         if isinstance(model, Graphormer):
-            outputs = without_nodes.outputs_without_nodes(model)
+            prepared = original_encoder.prepared_encoder(model)
+            outputs = without_nodes.outputs_without_nodes(model, prepared)
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)
