@@ -1,10 +1,13 @@
 """Make pictures of these pages from the bundled models: `python docs/make_images.py`.
 
+That of interactions is made only where shapiq is installed.
+
 With the folder of a benchmark of `bace`, `python docs/make_images.py bench/bace` draws its curves.
 """
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ from graphxai.visualization.curves import curves_figure
 IMAGES = Path(__file__).parent / "images"
 FOLDER = IMAGES / "gallery"
 COMPARED = ("path_marginals", "learned", "lrp", "gae", "gradient_input", "random")
+STRONG = 0.5  # the least interaction that is drawn
 
 
 class KarateGps(nn.Module):
@@ -50,6 +54,21 @@ def molecules() -> dict[str, str]:
         "methods": gx.compare(model, first, methods=("lrp", "path_marginals", "gae")).svg(),
         "counterfactuals": changes.svg(),
     }
+
+
+def interactions() -> dict[str, str]:
+    """Draw the strongest interactions of a molecule's fragments, which shapiq computes exactly."""
+    if find_spec("shapiq") is None:
+        return {}
+    import shapiq
+
+    model, molecule = gx.load("bace"), MOLECULES["elenbecestat"]
+    parts = gx.fragments(gx.explain(model, molecule), method="shapley")
+    game = gx.game(model, molecule, [part.atoms for part in parts])
+    indices = shapiq.ExactComputer(game, game.n_players)("k-SII", order=2)
+    pairs = {who: value for who, value in indices.dict_values.items() if len(who) == 2}
+    strong = {pair: value for pair, value in pairs.items() if abs(value) > STRONG}
+    return {"interactions": parts.svg(interactions=strong)}
 
 
 def digits() -> dict[str, str]:
@@ -102,6 +121,6 @@ if __name__ == "__main__":
         draw_curves(Path(sys.argv[1]))
         raise SystemExit
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, picture in (molecules() | digits() | graphs()).items():
+    for name, picture in (molecules() | interactions() | digits() | graphs()).items():
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
         print(FOLDER / f"{name}.svg")

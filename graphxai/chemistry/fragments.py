@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from graphxai.adapters.removal import Operator
     from graphxai.explanation.compute.models import Model
     from graphxai.visualization import Scale
+    from graphxai.visualization.fragments import Interactions
 
     from .fragment_shapley import FragmentValues
 
@@ -140,14 +141,21 @@ class Fragments(Result, Sequence[Fragment]):
         return frame.dropna(axis=1, how="all") if len(frame) else frame
 
     def svg(
-        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue", **options: Any
+        self,
+        *,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        interactions: "Interactions | None" = None,
+        **options: Any,
     ) -> str:
         """Draw the molecule or graph, its parts in their colours, and a numbered list of the parts.
 
         Args:
             scale: the relevance shown in full colour; by default the largest |relevance| of a
-                fragment.
+                fragment, or the largest interaction.
             palette: one of `visualization.PALETTES`.
+            interactions: values of pairs of parts of a molecule, such as {(0, 1): 0.5} for the
+                first two. Arcs on the same scale show them.
             options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
@@ -159,11 +167,15 @@ class Fragments(Result, Sequence[Fragment]):
         options.setdefault("subtitle", self._caption())
         options.setdefault("legend", self.explanation.legend)
         listed = [(part.name, part.atoms, part.relevance) for part in self]
-        fitted = Scale.chosen(scale, [part.relevance for part in self], palette=palette)
+        values = [*(part.relevance for part in self), *(interactions or {}).values()]
+        fitted = Scale.chosen(scale, values, palette=palette)
         options["scale"] = explanation.scale(fitted)
         if explanation.molecule is None and explanation.drawn is not None:
+            if interactions is not None:
+                raise ValueError("interactions are drawn between parts of a molecule only.")
             return graph_parts_svg(explanation.drawn, listed, **options)
-        return fragments_svg(explanation.atoms(NO_MOLECULE), listed, **options)
+        mol = explanation.atoms(NO_MOLECULE)
+        return fragments_svg(mol, listed, interactions=interactions, **options)
 
     def _caption(self) -> str:
         e = self.explanation

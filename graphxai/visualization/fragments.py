@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 Listed = tuple[str, Sequence[int], float]  # the name, the atoms, and the relevance
+Interactions = Mapping[tuple[int, int], float]  # by the places of two fragments in their sequence
 
 WIDE = PictureOptions(width=840)  # the list of parts takes 250 pixels of it
 
@@ -28,6 +29,7 @@ _LIST_WIDTH = 250.0  # in pixels
 _ROW = 24.0  # the height of a row of the list, in pixels
 _FREE = 22.0  # the space around a single fragment, in pixels
 _FRAGMENT_SIZE = (180.0, 120.0)  # the width and height of its picture, in pixels
+_WIDEST, _BEND = 0.3, 0.18  # the widest arc, in bond lengths, and how far arcs bend
 _TAG = 8.5  # the radius of the circle around a number, in pixels
 
 
@@ -35,6 +37,8 @@ _TAG = 8.5  # the radius of the circle around a number, in pixels
 def fragments_svg(
     mol: Mol,
     fragments: Sequence[Listed],
+    *,
+    interactions: Interactions | None = None,
     **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
@@ -43,11 +47,15 @@ def fragments_svg(
         mol: any RDKit molecule.
         fragments: the name, atom indices and summed relevance of each fragment. No atom is in two
             fragments.
+        interactions: values of pairs of fragments, by their places in the sequence. Each is an arc
+            between the numbers of the two, on the scale of the fragments.
         options: the words, size and colours of the picture.
 
     Raises:
-        ValueError: a sum is not finite, or the picture is too small.
+        ValueError: a sum or an interaction is not finite, a pair is not two different fragments of
+            the sequence, or the picture is too small.
     """
+    arcs = _checked(interactions or {}, len(fragments))
 
     def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
         drawing, points, bond = structure(mol, room)
@@ -55,14 +63,17 @@ def fragments_svg(
             _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
             for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
         ]
-        tags = _tags(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
+        places = _places(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
+        tags = "".join(numbered_tag(k, x, y) for k, (x, y) in enumerate(places, start=1))
         return (
             f'<g class="fragments">{"".join(areas)}</g>'
-            f'<g class="structure" pointer-events="none">{drawing}</g>{tags}'
+            f'<g class="structure" pointer-events="none">{drawing}</g>'
+            f"{_arcs(arcs, places, bond, scale)}{tags}"
         )
 
     title = "Fragments coloured by relevance"
-    return parts_page(fragments, drawn, title, WIDE.changed(**options))
+    between = {f"{first + 1} and {second + 1}": value for first, second, value in arcs}
+    return parts_page(fragments, drawn, title, WIDE.changed(**options), further=between)
 
 
 def parts_page(
@@ -72,6 +83,7 @@ def parts_page(
     picture: PictureOptions,
     *,
     dark_tags: bool = False,
+    further: Mapping[str, float] | None = None,
 ) -> str:
     """Draw what has parts as SVG, beside a numbered list of the parts.
 
@@ -81,9 +93,12 @@ def parts_page(
         untitled: the title for screen readers if there is no other.
         picture: the words, size and colours of the picture.
         dark_tags: whether the numbers of the parts are in dark circles.
+        further: other numbers that are drawn on the same scale, by name.
     """
     sums = finite([relevance for *_, relevance in parts])
-    scale = picture.scale_for(sums)
+    further = further or {}
+    values = np.concatenate([sums, finite(list(further.values()))])
+    scale = picture.scale_for(values)
     framed = frame(picture)
     size = (picture.width, picture.height)
     room = (framed.room[0] - _LIST_WIDTH - MARGIN, framed.room[1] - MARGIN / 2)
@@ -92,11 +107,12 @@ def parts_page(
         raise too_small(size, least)
     listed = _list(parts, scale, (room[0] + MARGIN, 0.0), room[1] + MARGIN, dark_tags)
     drawing = drawn(room, scale.hex(sums), scale) + listed
-    text = "; ".join(f"{name}: {scale.text(relevance)}" for name, _, relevance in parts)
+    numbers = [*((name, relevance) for name, _, relevance in parts), *further.items()]
+    text = "; ".join(f"{name}: {scale.text(value)}" for name, value in numbers)
     about = (picture.subtitle.strip(), f"{text}.", picture.note)
     return document(
         *size,
-        framed.around(drawing, scale, sums, picture.legend),
+        framed.around(drawing, scale, values, picture.legend),
         title=picture.title.strip() or untitled,
         description=". ".join(filter(None, about)),
     )
@@ -175,27 +191,59 @@ def _at(point: NDArray[np.float64]) -> str:
     return f"{number(point[0])} {number(point[1])}"
 
 
-def _tags(
+def _places(
     mol: Mol,
     fragments: Iterable[Sequence[int]],
     points: NDArray[np.float64],
     bond_px: float,
     room: tuple[float, float],
-) -> str:
-    """Draw a numbered circle beside each fragment, where the drawing leaves the most room."""
+) -> list[tuple[float, float]]:
+    """Return a place for the number of each fragment, where the drawing leaves the most room."""
     middles = [
         (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
         for bond in mol.GetBonds()
     ]
     taken = [*points, *middles]
     rings = [set(ring) for ring in mol.GetRingInfo().AtomRings()] if mol.GetNumAtoms() else []
-    parts = []
-    for place, atoms in enumerate(fragments, start=1):
+    places = []
+    for atoms in fragments:
         centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(atoms)]
         at = free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
         taken.append(at)
-        parts.append(numbered_tag(place, float(at[0]), float(at[1])))
-    return "".join(parts)
+        places.append((float(at[0]), float(at[1])))
+    return places
+
+
+def _checked(interactions: Interactions, count: int) -> list[tuple[int, int, float]]:
+    """Return the pairs of `count` fragments with their interactions, the weakest first."""
+    finite(list(interactions.values()))
+    for pair in interactions:
+        if len(set(pair)) != 2 or not all(0 <= place < count for place in pair):
+            raise ValueError(f"{pair} is no pair of the {count} fragments, 0 to {count - 1}.")
+    pairs = [(first, second, value) for (first, second), value in interactions.items()]
+    return sorted(pairs, key=lambda pair: abs(pair[2]))
+
+
+def _arcs(
+    interactions: Sequence[tuple[int, int, float]],
+    places: Sequence[tuple[float, float]],
+    bond_px: float,
+    scale: Scale,
+) -> str:
+    """Draw the interactions as arcs between the places of the numbers, wider for larger ones."""
+    parts = []
+    for first, second, value in interactions:
+        start, end = np.array(places[first]), np.array(places[second])
+        bend = (start + end) / 2 + _BEND * (end - start)[::-1] * (1, -1)
+        path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *end)))
+        width = max(1.0, _WIDEST * bond_px * min(1.0, abs(value) / scale.limit))
+        words = escape(f"{first + 1} and {second + 1}: {scale.text(value)}")
+        parts.append(
+            f'<path d="{path}" stroke="{_OUTLINE}" stroke-width="{number(width + 2)}"/>'
+            f'<path d="{path}" stroke="{scale.hex(value)[0]}" stroke-width="{number(width)}">'
+            f"<title>{words}</title></path>"
+        )
+    return f'<g class="interactions" fill="none">{"".join(parts)}</g>' if parts else ""
 
 
 def free_place(

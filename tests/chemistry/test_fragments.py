@@ -1,5 +1,6 @@
 """Fragments partition a molecule, have names, and share its relevance."""
 
+import re
 from importlib.util import find_spec
 from xml.etree import ElementTree
 
@@ -278,6 +279,34 @@ def test_pictures_show_each_fragment_in_the_colour_of_its_sum(explained):
             fragments = gx.fragments(explanation, scheme)
             ElementTree.fromstring(fragments.svg())
             ElementTree.fromstring(fragments[0].svg())
+
+
+def test_arcs_show_the_interactions_of_fragments_on_the_scale_of_their_sums(explained):
+    parts = gx.fragments(explained[0], "brics")
+    largest = 2 * max(abs(part.relevance) for part in parts)
+    interactions = {(0, 1): -largest, (2, 1): largest / 4}
+    root = ElementTree.fromstring(parts.svg(interactions=interactions))
+    group = next(group for group in root.iter() if group.get("class") == "interactions")
+    arcs = [path for path in group if len(path)]  # those with a title, without the outlines
+    scale = Scale.fit([largest])
+    assert [arc.get("stroke") for arc in arcs] == [
+        scale.hex(largest / 4)[0],
+        scale.hex(-largest)[0],
+    ]
+    assert [arc[0].text.partition(":")[0] for arc in arcs] == ["3 and 2", "1 and 2"]
+    assert float(arcs[0].get("stroke-width")) == pytest.approx(
+        float(arcs[1].get("stroke-width")) / 4, rel=0.1
+    )
+    ends = [
+        tuple(map(float, re.split("[MQ ]", arc.get("d"))[k:][:2])) for arc in arcs for k in (1, 5)
+    ]
+    circles = {
+        (float(c.get("cx")), float(c.get("cy"))) for c in root.iter() if c.tag.endswith("circle")
+    }
+    assert set(ends) <= circles  # they end at the numbers
+    for pair in ((0, 0), (0, len(parts)), (-1, 0)):
+        with pytest.raises(ValueError, match="is no pair of the"):
+            parts.svg(interactions={pair: 1.0})
 
 
 def test_no_module_hides_a_function_of_its_name():
