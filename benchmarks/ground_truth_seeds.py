@@ -3,25 +3,29 @@
     python benchmarks/ground_truth_seeds.py --out runs/ground-truth-seeds [--data FOLDER]
 
 Each seed draws and splits its own molecules, and trains a small Graphormer from scratch on the
-rules. Test molecules that it answers correctly are explained. Intervals are bootstrapped over
-models, and over molecules within each of them. Tests are paired over molecules, with Holm's
-correction over all methods of a rule. FOLDER contains `molecules/*.csv`. Results that exist are not
+rules together. With `--balanced` each rare rule has models of its own. Test molecules that a model
+answers correctly are explained. Intervals are bootstrapped over models, and over molecules within
+each of them. Tests are paired over molecules, with Holm's correction over all methods of a rule.
+FOLDER contains `molecules/*.csv`. Results that exist are not
 computed again.
 """
 
 import argparse
 import json
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from balanced_rules import balanced_table, labelled
 from numpy.typing import NDArray
 
 from graphxai.datasets.rule_molecules import local_smiles
-from graphxai.datasets.rule_tables import rule_table
+from graphxai.datasets.rule_tables import RuleTable, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.evaluation.ground_truth_report import ROWS, SCORES
 from graphxai.evaluation.statistics import compare_pairs
@@ -31,23 +35,38 @@ from ground_truth_tasks import benchmark_rules
 METHODS = ("lrp", "lrp_path", "path_marginals", "attn_lrp", "gradient_input", "random")
 REFERENCE = "lrp"  # the default method, with which the others are compared
 DRAWS = 2000
+RARE = ("boron", "pains", "large-ring")
+BATCH = 32
 
 
-def measured(out: Path, seed: int, given: argparse.Namespace) -> pd.DataFrame:
-    """Return the rows of all rules for the model of one seed."""
-    folder = out / str(seed)
-    names = given.rules
-    if not all((folder / name / SCORES).exists() for name in names):
-        # labelling all molecules would take longer than training
-        drawn = random.Random(seed).sample(local_smiles(given.data), 6 * given.size)
-        table = rule_table(drawn, names, size=given.size, seed=seed)
+def measured(name: str, seed: int, given: argparse.Namespace) -> pd.DataFrame:
+    """Return the rows of a rule for the model of one seed."""
+    folder = folder_of(name, seed, given)
+    if not (folder / name / SCORES).exists():
+        table, epochs = molecules(name, seed, given)
         if not (folder / "run" / "model").exists():
-            settings = {"seed": seed, "epochs": given.epochs, "accelerator": "cpu"}
-            train_rules(folder / "run", table, init_weights=None, resume=True, **settings)
+            settings: dict[str, Any] = {"seed": seed, "epochs": epochs, "accelerator": "cpu"}
+            train_rules(folder / "run", table, init_weights=given.init, resume=True, **settings)
         limits = {"limit": given.limit, "limit_nothing": 0, "seed": seed}
-        benchmark_rules(folder, table, METHODS, names, **limits)
-    parts = [pd.read_csv(folder / name / ROWS).assign(task=name, seed=seed) for name in names]
-    return pd.concat(parts, ignore_index=True)
+        names = [rule.name for rule in table.rules]
+        benchmark_rules(folder, table, given.methods, names, **limits)
+    return pd.read_csv(folder / name / ROWS).assign(task=name, seed=seed)
+
+
+def folder_of(name: str, seed: int, given: argparse.Namespace) -> Path:
+    """Return the folder of a model: that of one rule, or of all rules together."""
+    return given.out / name / str(seed) if given.balanced else given.out / str(seed)
+
+
+def molecules(name: str, seed: int, given: argparse.Namespace) -> tuple[RuleTable, int]:
+    """Return the molecules of a model with their labels, and for how many epochs it learns them."""
+    if given.balanced:
+        labels = labelled(given.data, RARE, given.out / "labels.csv")
+        table = balanced_table(labels, name, given.size, seed)
+        return table, math.ceil(given.steps * BATCH / len(table.split.train))
+    # labelling all molecules would take longer than training
+    drawn = random.Random(seed).sample(local_smiles(given.data), 6 * given.size)
+    return rule_table(drawn, given.rules, size=given.size, seed=seed), given.epochs
 
 
 def by_method(rows: pd.DataFrame, name: str) -> dict[str, list[NDArray[np.float64]]]:
@@ -57,7 +76,7 @@ def by_method(rows: pd.DataFrame, name: str) -> dict[str, list[NDArray[np.float6
     values: dict[str, list[NDArray[np.float64]]] = {}
     for _, of_model in chosen.groupby("seed"):
         wide = of_model.pivot(index="graph", columns="method", values="value").dropna()
-        for method in METHODS:
+        for method in wide.columns:
             values.setdefault(method, []).append(wide[method].to_numpy())
     return values
 
@@ -73,26 +92,35 @@ def interval(of_models: list[NDArray[np.float64]]) -> str:
     return f"{np.mean([v.mean() for v in of_models]):.3f} [{low:.3f}, {high:.3f}]"
 
 
-def table(rows: pd.DataFrame, out: Path, names: list[str], seeds: list[int]) -> Iterator[str]:
+def column(rows: pd.DataFrame, name: str, given: argparse.Namespace) -> list[str]:
+    """Return the cells of a rule: molecules, scores of the models, and those of each method."""
+    values = by_method(rows, name)
+    count = sum(len(of_model) for of_model in values[REFERENCE])
+    files = [folder_of(name, seed, given) / name / SCORES for seed in given.seeds]
+    scores = [json.loads(path.read_text())["model"] for path in files]
+    shown = f"{scores[0][0]} {', '.join(f'{score:.3f}' for _, score in scores)}"
+    joined = {method: np.concatenate(of_models) for method, of_models in values.items()}
+    pairs = [(method, REFERENCE) for method in given.methods if method != REFERENCE]
+    signs = {
+        c.first: " +" if c.difference.mean > 0 else " -"
+        for c in compare_pairs(joined, pairs)
+        if c.significant
+    }
+    return [
+        str(count),
+        shown,
+        *(interval(values[method]) + signs.get(method, "") for method in given.methods),
+    ]
+
+
+def table(rows: pd.DataFrame, given: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page's table."""
-    yield f"| rule | molecules | models' score | {' | '.join(f'`{m}`' for m in METHODS)} |"
-    yield "|---" * (len(METHODS) + 3) + "|"
-    for name in names:
-        values = by_method(rows, name)
-        count = sum(len(of_model) for of_model in values[REFERENCE])
-        scores = [json.loads((out / str(s) / name / SCORES).read_text())["model"] for s in seeds]
-        shown = f"{scores[0][0]} {', '.join(f'{score:.3f}' for _, score in scores)}"
-        joined = {method: np.concatenate(of_models) for method, of_models in values.items()}
-        pairs = [(method, REFERENCE) for method in METHODS if method != REFERENCE]
-        p = {c.first: c for c in compare_pairs(joined, pairs)}
-        cells = []
-        for method in METHODS:
-            c = p.get(method)
-            sign = (
-                "" if c is None or not c.significant else (" +" if c.difference.mean > 0 else " -")
-            )
-            cells.append(interval(values[method]) + sign)
-        yield f"| {name} | {count} | {shown} | {' | '.join(cells)} |"
+    columns = [column(rows, name, given) for name in given.rules]
+    yield f"| | {' | '.join(given.rules)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    heads = ["molecules", "models' score", *(f"`{method}`" for method in given.methods)]
+    for head, *cells in zip(heads, *columns, strict=True):
+        yield f"| {head} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -102,14 +130,24 @@ def main() -> None:
     parser.add_argument(
         "--rules", nargs="+", choices=list(RULES), default=["halogen", "indole", "rings"]
     )
+    parser.add_argument(
+        "--balanced",
+        action="store_true",
+        help="a model for each rule, and as many positives as there are",
+    )
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--size", type=int, default=2500, help="molecules of each model")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=12, help="unless --balanced decides")
+    parser.add_argument("--steps", type=int, default=2500, help="of training, with --balanced")
+    parser.add_argument("--init", help="weights to start from, such as molecules")
     parser.add_argument("--limit", type=int, default=50, help="molecules of a rule and model")
     given = parser.parse_args()
+    if given.balanced and not set(given.rules) <= set(RARE):
+        parser.error(f"--balanced is for {', '.join(RARE)}.")
     torch.set_num_threads(1)
-    rows = pd.concat([measured(given.out, seed, given) for seed in given.seeds])
-    print("\n".join(table(rows, given.out, given.rules, given.seeds)))
+    rows = pd.concat([measured(name, seed, given) for name in given.rules for seed in given.seeds])
+    print("\n".join(table(rows, given)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python benchmarks/hybrids.py register  # writes the registration
     python benchmarks/hybrids.py train     # the models, two hours
     python benchmarks/hybrids.py test      # on test graphs, once
+    python benchmarks/hybrids.py spread    # of Shapley sampling over five seeds, on some of them
 
 `hybrids_registration.json` names the primary method, what it is compared with, models, graphs,
 tests and bars. `test` runs only if that file is committed and says what this script would do. It
@@ -44,6 +45,7 @@ PRIMARY, SHAPLEY = "path_marginals", "shapley 32"
 MEASURES = ("auac", "srg", "au_mse", "partial_sums_scaled")
 RANKING = ("auac", "srg")
 TITLES = {"bace": "BACE", "mnist": "MNIST"}
+SPREAD = {"bace": 10, "mnist": 3}  # graphs on which Shapley sampling has five seeds
 MODELS = [f"{kind}-{data}-{seed}" for data in TITLES for seed in SEEDS for kind in KINDS]
 
 
@@ -134,6 +136,30 @@ def measured(name: str, out: Path) -> Report:
     )
 
 
+def spread(name: str, out: Path) -> str:
+    """Return a row: AUAC and SRG of Shapley sampling, and their standard deviation over seeds."""
+    kind, data, _ = parts_of(name)
+    model, card = load_gps(out / "models" / name, data, kind)
+    source = graphs_of(name, card["split"]).sample(SPREAD[data])
+    seeds = [named(f"{k}", "shapley_sampling", permutations=32, seed=k) for k in range(5)]
+    report = gx.evaluate(
+        model,
+        source.inputs,
+        seeds,
+        labels=source.labels,
+        target="true",
+        metrics=RANKING,
+        out=out / "spread" / name,
+        resume=True,
+    )
+    cells = []
+    for metric in RANKING:
+        values = report.values(metric)
+        means = [np.nanmean(values[each.name]) for each in seeds]
+        cells.append(f"{np.mean(means):.3f} ± {np.std(means, ddof=1):.3f}")
+    return f"| {KINDS[kind]}, {TITLES[data]} | {SPREAD[data]} | {' | '.join(cells)} |"
+
+
 def section(title: str, report: Report) -> Iterator[str]:
     """Yield the lines about the models of one data set, or of one kind on it."""
     values = {metric: report.values(metric) for metric in MEASURES}
@@ -188,7 +214,7 @@ def registered(sets: dict[str, Report]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("register", "train", "test"))
+    parser.add_argument("stage", choices=("register", "train", "test", "spread"))
     parser.add_argument("--out", type=Path, default=Path("runs/hybrids"))
     parser.add_argument("--only", choices=MODELS, help="one model")
     options = parser.parse_args()
@@ -201,6 +227,11 @@ def main() -> None:
         for name in chosen:
             kind, data, seed = parts_of(name)
             train_gps(options.out / "models" / name, data, seed, kind)
+        return
+    if options.stage == "spread":
+        for name in chosen:
+            if parts_of(name)[2] == 0:
+                print(spread(name, options.out), flush=True)
         return
     require_registration(REGISTRATION, registration())
     reports = {name: measured(name, options.out) for name in chosen}
