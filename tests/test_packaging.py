@@ -52,6 +52,11 @@ SLOW = (
 LIGHT = {
     "import graphxai": ("torch", "rdkit", "matplotlib", "pandas"),
     "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),
+    "from graphxai.cli import listing; import contextlib, io\n"
+    "with contextlib.redirect_stdout(io.StringIO()): listing.print_models()\n"
+    "with contextlib.redirect_stdout(io.StringIO()): listing.print_methods()": (
+        *("torch", "rdkit", "matplotlib", "pandas", "graphxai.explainers"),
+    ),
     "import graphxai.models.graphormer": ("rdkit", "lightning", "matplotlib"),
     "import graphxai.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
     "import graphxai.evaluation, graphxai.tables.app.server": SLOW,

@@ -85,7 +85,7 @@ app.command("fit-masked-atoms", cls=HelpfulCommand)(fit_masked_atoms)
 @app.command(cls=HelpfulCommand)
 def models() -> None:
     """List the bundled models."""
-    from .printing import print_models
+    from .listing import print_models
 
     print_models()
 
@@ -93,7 +93,7 @@ def models() -> None:
 @app.command(cls=HelpfulCommand)
 def methods() -> None:
     """List the explanation methods."""
-    from .printing import print_methods
+    from .listing import print_methods
 
     print_methods()
 

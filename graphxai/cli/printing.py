@@ -1,36 +1,17 @@
-"""What the command line prints: an explanation, the models, the methods."""
+"""What the command line prints of explanations and predictions."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill, indent
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
-from graphxai.explainers import REGISTRY
-from graphxai.explainers.registry import BEST, BEST_UNFITTED
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import (
-    TO_START,
-    load_checkpoint,
-    locate,
-    only_starts,
-    pretrained_names,
-)
 
-from .terminal import echo, printable
+from .terminal import echo
 
-SHOWN_CLASSES = 3
 SHOWN_NODES = 5
-SPLITS = {"random": "random split", "scaffold": "new scaffolds", "given": "official test set"}
-# Measured in benchmarks/results/bace_quality.md, with the recipe of the bundled model.
-BACE_ELSEWHERE = (
-    "bace is the model of one random split, a lucky one: its recipe has a mean ROC-AUC of 0.91 on"
-    " five such splits, and 0.86 on new scaffolds."
-)
 
 
 def print_explanation(explanation: Explanation) -> None:
@@ -92,55 +73,3 @@ def print_glossary(explanations: Sequence[Explanation]) -> None:
     for text in (about_output(explanations[0]), listed and f"{listed[0].upper()}{listed[1:]}."):
         if text:
             echo(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
-
-
-def print_models() -> None:
-    """Print the bundled models: for each task its classes or unit, and its score on which test."""
-    from graphxai.evaluation.trust.signs import score_sign  # slow to import
-
-    columns = ("task", "classes or unit", "test score", "tested on")
-    table = Table(
-        Column("name", no_wrap=True),
-        *columns,
-        Column("parameters", justify="right"),
-        caption=BACE_ELSEWHERE,
-        caption_justify="left",
-    )
-    for name in pretrained_names():
-        model = load_checkpoint(locate(name))
-        metadata = model.origin.metadata
-        size = f"{sum(p.numel() for p in model.parameters()):,}"
-        if only_starts(model):
-            table.add_row(name, "", "", TO_START, "", size)
-            continue
-        tested_on = SPLITS[metadata.get("split", {}).get("kind", "given")]
-        for task in model.config.tasks:
-            few = len(task.classes) <= SHOWN_CLASSES
-            scale = " / ".join(task.classes) if few else f"{len(task.classes)} classes"
-            any_class = task.classes[0] if task.classes else None
-            score = score_sign(metadata, Prediction(task.name, any_class)).figures
-            cells = (name, task.name, scale or task.unit, score, tested_on, size)
-            table.add_row(*(escape(printable(cell)) for cell in cells))
-            name = tested_on = size = ""  # once for each model
-    Console().print(table)
-
-
-def print_methods() -> None:
-    """Print the explanation methods with their sources and costs."""
-    cost = REGISTRY[BEST].traits.cost
-    best = (
-        f"best: {BEST} ({cost}), whose first nodes restore the prediction soonest for its passes,"
-        f" where it is fitted; {BEST_UNFITTED} elsewhere"
-    )
-    table = Table(
-        Column("name", no_wrap=True),
-        "method",
-        "source",
-        "cost",
-        caption=best,
-        caption_justify="left",
-    )
-    for name, cls in REGISTRY.items():
-        note = f" ({cls.traits.note})" if cls.traits.note else ""
-        table.add_row(name, f"{cls.title}{note}", cls.source, cls.traits.cost)
-    Console().print(table)

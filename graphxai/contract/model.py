@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from graphxai.rules.conservative import rules_suspended
 from graphxai.runtime.randomness import one_draw
 
+from .purpose import is_to_start
 from .tasks import TaskSet
-
-TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def weights_hash(model: Any) -> str:
 
 def only_starts(model: Stored) -> bool:
     """Return whether a model has only weights to start training from."""
-    return bool(model.origin.metadata.get("summary") == TO_START)
+    return is_to_start(model.origin.metadata)
 
 
 def require_purpose(model: Stored) -> Stored:

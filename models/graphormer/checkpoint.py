@@ -30,10 +30,10 @@ from graphxai.contract.checkpoint_files import (
     weights_digest,
 )
 from graphxai.contract.intervals import Conformal, to_json
-from graphxai.contract.model import TO_START as TO_START
 from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
+from graphxai.contract.purpose import TO_START as TO_START
 from graphxai.runtime.suggestions import did_you_mean
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole

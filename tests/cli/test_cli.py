@@ -13,6 +13,7 @@ from PIL import Image
 import graphxai as gx
 from graphxai.cli import completion
 from graphxai.cli import main as cli
+from graphxai.cli.listing import listed_methods
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.samples import digit_paths, example_files
@@ -227,7 +228,7 @@ def test_a_molecule_far_from_the_training_set_is_said_to_be(run, trained):
     assert "training set: a training compound" in run("predict", "C", "--model", trained)[1]
 
 
-def test_models_and_methods_are_listed(run):
+def test_models_are_listed(run):
     code, text, _ = run("models")
     assert code == 0
     lines = text.splitlines()
@@ -241,9 +242,20 @@ def test_models_and_methods_are_listed(run):
     assert "mnist-superpixels" in text
     (start,) = (line for line in lines if "molecules" in line)
     assert "weights" in start
+    for name in pretrained_names():
+        parameters = sum(weight.numel() for weight in gx.load(name).parameters())
+        assert any(f"{parameters:,}" in line for line in lines)
+
+
+def test_methods_are_listed_as_their_classes_describe_them(run):
     code, text, _ = run("methods")
     assert code == 0
     assert "lrp_ah_ln" in text
+    expected = [
+        (name, f"{cls.title} ({cls.traits.note})".removesuffix(" ()"), cls.source, cls.traits.cost)
+        for name, cls in REGISTRY.items()
+    ]
+    assert listed_methods() == expected
 
 
 def test_the_shell_completes_models_and_methods(run, monkeypatch):

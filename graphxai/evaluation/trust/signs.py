@@ -15,7 +15,7 @@ from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import Prediction
-from graphxai.visualization.text import minus_signs
+from graphxai.learning.held_out_score import held_out_score
 
 from .training_images import TrainingImages
 
@@ -45,9 +45,7 @@ class Limits:
 # These limits are for scores on test data, or for the lower end of the interval if there is one.
 # Chance has a ROC-AUC of 0.5, and predicting the mean has an R2 of 0. Accuracy is for several
 # classes, such as ten digits.
-ROC_AUC = Limits(0.8, 0.7)
-R2 = Limits(0.6, 0.3)
-ACCURACY = Limits(0.9, 0.7)
+HELD_OUT = {"ROC-AUC": Limits(0.8, 0.7), "R2": Limits(0.6, 0.3), "accuracy": Limits(0.9, 0.7)}
 # The cosine similarity of grey values to the nearest training picture. Of the MNIST test digits,
 # 5 % have no training picture closer than 0.76, and 1 % have none closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
@@ -104,61 +102,21 @@ def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
 
     If there is a calibration error too, the worse of the two decides.
     """
-    measure, limits = _measure(metadata, prediction)
-    value, low = _test_score(metadata, prediction, measure)
+    score = held_out_score(metadata, prediction.task, is_class=prediction.label is not None)
+    value, low, error = score.value, score.low, score.calibration_error
     if np.isnan(value):
         summary = str(metadata.get("summary", ""))
         text = "the model's score on test data is unknown"
         return Sign("test score", "unknown", None, text, summary)
-    level = limits.level(value if np.isnan(low) else low)
+    level = HELD_OUT[score.measure].level(value if np.isnan(low) else low)
     words = {"good": "well", "caution": "moderately", "warning": "badly"}[level]
-    figures = f"{measure} {_plain(value)}"
-    if not np.isnan(low):
-        figures += f", at least {_plain(low)} at 95 %"
     text = f"the model does {words} on test data"
-    error = _number(_mapping(metadata.get("test")).get("ece"))
     if not np.isnan(error):
         held = CALIBRATION.level(error)
         text += ", and" if held == "good" else ", but"
         text += f" its probabilities {'held' if held == 'good' else 'did not hold'}"
-        figures += f", calibration error {error:.3f}"
         level = max(level, held, key=("good", "caution", "warning").index)
-    return Sign("test score", level, value, text, figures)
-
-
-def _measure(metadata: Mapping[str, Any], prediction: Prediction) -> tuple[str, Limits]:
-    if prediction.label is None:
-        return "R2", R2
-    if "accuracy" in _mapping(metadata.get("test")):
-        return "accuracy", ACCURACY
-    return "ROC-AUC", ROC_AUC
-
-
-def _test_score(
-    metadata: Mapping[str, Any], prediction: Prediction, measure: str
-) -> tuple[float, float]:
-    """Return a score and the lower end of its interval, with NaN for what is unknown.
-
-    The metadata have one of three forms. A model trained on a user's table has scores by task,
-    predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
-    RMSE of the model and of the training mean. The bundled digit model has its accuracy.
-    """
-    if measure == "accuracy":
-        test = _mapping(metadata.get("test"))
-        interval = test.get("interval")
-        low = interval[0] if isinstance(interval, list | tuple) and interval else None
-        return _number(test.get("accuracy")), _number(low)
-    scores = _mapping(metadata.get("scores"))
-    of_task = _mapping(_mapping(scores.get(prediction.task)).get("scores"))
-    score = _mapping(of_task.get("graphormer")).get(measure)
-    if isinstance(score, list | tuple) and score:
-        return _number(score[0]), _number(score[1] if len(score) > 1 else None)
-    if measure == "ROC-AUC":
-        model_scores = _mapping(scores.get("graphormer"))
-        return _number(model_scores.get("roc_auc")), _number(model_scores.get("roc_auc_low"))
-    rmse = _number(scores.get(f"{prediction.task} RMSE"))
-    mean = _number(scores.get(f"{prediction.task} RMSE of the training mean"))
-    return (1 - (rmse / mean) ** 2 if mean else np.nan), np.nan
+    return Sign("test score", level, value, text, score.figures)
 
 
 def distance_sign(
@@ -330,15 +288,3 @@ def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floati
     """Return the largest relative change, or NaN if there is none."""
     changes = np.array([relative_change(relevance, other) for other in others])
     return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
-
-
-def _plain(value: float) -> str:
-    return minus_signs(f"{value:z.2f}")

@@ -1,0 +1,176 @@
+"""List the bundled models and the methods without importing them, which would bring torch.
+
+What is listed of a model is in its files. What is listed of a method is written out in its class,
+whose file is read but not run.
+"""
+
+import ast
+import json
+import math
+import runpy
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from safetensors import safe_open
+
+from graphxai.contract.purpose import TO_START, is_to_start
+from graphxai.learning.held_out_score import held_out_score
+
+from .completion import PACKAGE, model_names
+from .terminal import printable
+
+SHOWN_CLASSES = 3
+SPLITS = {"random": "random split", "scaffold": "new scaffolds", "given": "official test set"}
+# Measured in benchmarks/results/bace_quality.md, with the recipe of the bundled model.
+BACE_ELSEWHERE = (
+    "bace is the model of one random split, a lucky one: its recipe has a mean ROC-AUC of 0.91 on"
+    " five such splits, and 0.86 on new scaffolds."
+)
+EXPLAINERS = PACKAGE / "explainers"
+
+
+class ListedMethod(NamedTuple):
+    """What the list says of a method."""
+
+    name: str
+    title: str
+    source: str
+    cost: str
+
+
+def print_models() -> None:
+    """Print the bundled models: for each task its classes or unit, and its score on which test."""
+    columns = ("task", "classes or unit", "test score", "tested on")
+    table = Table(
+        Column("name", no_wrap=True),
+        *columns,
+        Column("parameters", justify="right"),
+        caption=BACE_ELSEWHERE,
+        caption_justify="left",
+    )
+    for name in model_names(""):
+        for cells in _rows_of(PACKAGE / "models" / "graphormer" / "pretrained" / name):
+            table.add_row(*(escape(printable(cell)) for cell in cells))
+    Console().print(table)
+
+
+def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each task of the model in a folder."""
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    metadata, name = content["metadata"], folder.name
+    size = f"{_parameters(folder / 'model.safetensors'):,}"
+    if is_to_start(metadata):
+        yield name, "", "", TO_START, "", size
+        return
+    tested_on = SPLITS[metadata.get("split", {}).get("kind", "given")]
+    for task in content["model"]["tasks"]:
+        classes = task["classes"]
+        few = len(classes) <= SHOWN_CLASSES
+        scale = " / ".join(classes) if few else f"{len(classes)} classes"
+        score = held_out_score(metadata, task["name"], is_class=bool(classes))
+        figures = metadata.get("summary", "") if math.isnan(score.value) else score.figures
+        yield name, task["name"], scale or task["unit"], figures, tested_on, size
+        name = tested_on = size = ""  # once for each model
+
+
+def _parameters(weights: Path) -> int:
+    """Return how many numbers a file of weights has, from its header."""
+    with safe_open(weights, framework="numpy") as file:
+        return sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+
+
+def print_methods() -> None:
+    """Print the explanation methods with their sources and costs."""
+    methods = {method.name: method for method in listed_methods()}
+    settings = _settings(EXPLAINERS / "registry.py")
+    best, unfitted = settings["BEST"], settings["BEST_UNFITTED"]
+    caption = (
+        f"best: {best} ({methods[best].cost}), whose first nodes restore the prediction soonest"
+        f" for its passes, where it is fitted; {unfitted} elsewhere"
+    )
+    table = Table(
+        Column("name", no_wrap=True),
+        "method",
+        "source",
+        "cost",
+        caption=caption,
+        caption_justify="left",
+    )
+    for method in methods.values():
+        table.add_row(*method)
+    Console().print(table)
+
+
+def listed_methods() -> list[ListedMethod]:
+    """Return all methods in the order of the registry, read from the files of the explainers."""
+    classes: dict[str, ast.ClassDef] = {}
+    for path in sorted(EXPLAINERS.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes |= {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    methods = {
+        method.name: method
+        for node in classes.values()
+        if any(isinstance(d, ast.Name) and d.id == "register" for d in node.decorator_list)
+        for method in [_method(node, classes)]
+    }
+    families = _settings(EXPLAINERS / "__init__.py")["_ORDER"]
+    order = [name for family in families for name in family]
+    rest = [name for name in methods if name not in order]
+    return [methods[name] for name in [*order, *rest]]
+
+
+def _method(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> ListedMethod:
+    """Return what a class says of a method, or else what the classes say that it extends."""
+    lines: list[ast.stmt] = []
+    line = [node]
+    for each in line:
+        lines += each.body
+        line += [classes[b.id] for b in each.bases if isinstance(b, ast.Name) and b.id in classes]
+    settings = _literals(reversed(lines))  # the class itself comes last, and wins
+    traits = _traits()(**settings["traits"])
+    note = f" ({traits.note})" if traits.note else ""
+    return ListedMethod(
+        settings["name"], f"{settings['title']}{note}", settings["source"], traits.cost
+    )
+
+
+@cache
+def _traits() -> Any:
+    """Return the class `Traits`, without importing its package, which would bring torch."""
+    return runpy.run_path(str(EXPLAINERS / "traits.py"))["Traits"]
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a module that are written out in its file."""
+    return _literals(ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def _literals(lines: Iterable[ast.stmt]) -> dict[str, Any]:
+    """Return the values of names that are set to literals. The last line of a name counts.
+
+    Of a call, such as that of `Traits`, the value is a dict of its keywords that are literals.
+    """
+    values: dict[str, Any] = {}
+    for line in lines:
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
+            name = ast.unparse(line.target if isinstance(line, ast.AnnAssign) else line.targets[0])
+            with suppress(ValueError):
+                values[name] = _literal(line.value)
+    return values
+
+
+def _literal(value: ast.expr) -> Any:
+    """Return a value that is written out, or raise a ValueError."""
+    if not isinstance(value, ast.Call):
+        return ast.literal_eval(value)
+    words: dict[str, Any] = {}
+    for word in value.keywords:
+        with suppress(ValueError):
+            words[str(word.arg)] = ast.literal_eval(word.value)
+    return words
