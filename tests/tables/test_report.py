@@ -91,7 +91,8 @@ def page(bace, table, tmp_path_factory) -> Path:
 def test_only_the_reports_own_script_can_run(page):
     parsed, _ = read(page)
     scripts = [attributes for tag, attributes in parsed.elements if tag == "script"]
-    assert [script.get("type") for script in scripts] == ["application/json", None]
+    data = "application/json"
+    assert [script.get("type") for script in scripts] == [data, None, data]
     policy = next(a["content"] for t, a in parsed.elements if t == "meta" and "http-equiv" in a)
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -131,13 +132,16 @@ def test_rows_that_cannot_be_read_are_listed_with_their_reason(page):
 
 
 def test_relevance_and_ledger_are_those_of_the_explanation(page, bace):
-    _, data = read(page)
-    for molecule, (_, smiles) in zip(data["molecules"], GOOD, strict=True):
+    parsed, data = read(page)
+    (features,) = map(json.loads, parsed.texts["script"][2:])  # one block for up to 100 molecules
+    unit = 10.0 ** -data["feature_decimals"]
+    assert unit <= data["limit"] / 1000  # the page shows three digits of the limit
+    for k, (molecule, (_, smiles)) in enumerate(zip(data["molecules"], GOOD, strict=True)):
         explanation = gx.explain(bace, smiles)
         np.testing.assert_allclose(molecule["r"], explanation.relevance, rtol=1e-3, atol=1e-9)
-        np.testing.assert_allclose(
-            np.sum(molecule["features"], axis=1), molecule["r"], rtol=1e-2, atol=3e-3
-        )
+        by_atom = np.reshape(features[k], explanation.features.shape) * unit
+        np.testing.assert_allclose(by_atom.sum(axis=1), molecule["r"], rtol=1e-2, atol=3e-3)
+        np.testing.assert_allclose(by_atom, explanation.features, rtol=5.1e-3, atol=0.51 * unit)
         ledger = molecule["ledger"]
         parts = ledger["nodes"] + ledger["graph_token"] + ledger["biases"]
         assert parts + ledger["unexplained"] == pytest.approx(ledger["output"], abs=1e-5)
@@ -422,7 +426,7 @@ def test_a_model_card_is_escaped(tmp_path):
     model = load_checkpoint(save_checkpoint(random_graphormer(), tmp_path / "m", card=card))
     text = gx.report(model, ["CCO"], tmp_path / "r.html", detailed=0).read_text(encoding="utf-8")
     tags = [tag for tag, _ in Parsed(text).elements]
-    assert tags.count("script") == 2
+    assert tags.count("script") == 3  # the data, the script, the features of molecules
     assert "img" not in tags
     shown = card_html(card)
     assert "<strong>x</strong>" in shown
@@ -692,7 +696,7 @@ def test_several_models_give_one_card_with_every_property_and_its_desirability(t
     given = {"names": list(molecules), "goal": GOAL, "detailed": 1, "counterfactuals": 1}
     out = gx.report(models, list(molecules.values()), tmp_path / "several.html", **given)
     parsed, data = read(out)
-    assert [tag for tag, _ in parsed.elements].count("script") == 2
+    assert [tag for tag, _ in parsed.elements].count("script") == 3
     assert data["several"]["names"] == ["activity", "pIC50", "log D"]
     profile = gx.profile(models, GOAL)
     assert data["several"]["goals"] == profile.explanation.split("\n")

@@ -11,6 +11,7 @@ import graphxai as gx
 from browser import browsing, chromium
 from graphxai.contract.tasks import Task
 from graphxai.tables.files import guarded
+from graphxai.tables.report.page import render
 from graphxai.visualization import Scale
 from toy import random_graphormer
 
@@ -87,6 +88,49 @@ def test_atoms_have_the_colour_of_their_relevance(page, explained):
         for fill, colour in zip(fills, expected, strict=True):
             levels = [int(text[k : k + 2], 16) for text in (fill, colour) for k in (1, 3, 5)]
             assert max(abs(a - b) for a, b in zip(levels[:3], levels[3:], strict=True)) <= 1
+
+
+def test_a_long_page_makes_its_cards_as_it_is_scrolled(browser, path, tmp_path):
+    """The molecules of a small report are repeated, each under a name of its own."""
+    text = path.read_text(encoding="utf-8")
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    first = text.partition('class="features">')[2].partition("</script>")[0]
+    repeated = [
+        molecule | {"name": f"{molecule['name']} {k}", "row": len(MOLECULES) * k + at}
+        for k in range(150)
+        for at, molecule in enumerate(data["molecules"])
+    ]
+    for molecule, values in zip(repeated, json.loads(first) * 150, strict=True):
+        width, unit = len(data["features"]), 10 ** data["feature_decimals"]
+        scaled = [value / unit for value in values]
+        molecule["features"] = [scaled[i : i + width] for i in range(0, len(scaled), width)]
+    long = tmp_path / "long.html"
+    long.write_text(render(data | {"molecules": repeated, "map": None}, "long", "# Card"), "utf-8")
+    browser.errors.clear()
+    browser.open(long)
+    browser.wait("document.querySelectorAll('.card svg circle').length > 50")
+    cards, total = "document.querySelectorAll('.card').length", len(repeated)
+    assert browser.js(cards) < total / 2
+    height = browser.js("byId('grid').getBoundingClientRect().height")
+    browser.js("document.querySelector('.card > button').focus()")
+    browser.key("End")
+    assert browser.js(FOCUS) == repeated[-1]["name"]
+    assert browser.js(cards) == total
+    assert browser.js(NAMES) == [molecule["name"] for molecule in repeated]
+    assert browser.js("byId('grid').getBoundingClientRect().height") == pytest.approx(height)
+    browser.wait("document.querySelector('.card:last-child svg circle') !== null")
+    atom = browser.js("aboutAtom(data.molecules.at(-1), 3).map(line => line.textContent).join()")
+    last = gx.explain("bace", list(MOLECULES.values())[-1])
+    strongest = abs(last.features[3]).argmax()
+    assert last.feature_names[strongest] in atom
+    assert figure(browser, last.features[3][strongest]) in atom
+    browser.js("byId('search').value = 'octane'; arrange()")
+    assert browser.js(cards) == 150
+    browser.js("byId('search').value = ''; arrange()")
+    assert browser.js(cards) < total / 2
+    browser.js("window.scrollTo(0, document.body.scrollHeight)")
+    browser.wait(f"{cards} === {total}")
+    assert browser.errors == []
 
 
 def test_pointing_at_an_atom_shows_its_relevance_features_and_fragment(page, explained):

@@ -28,7 +28,7 @@ const labelOf = (name, kept, words) => `${name}: ${wordsOf(kept, words)}`;
 
 /* Say everywhere what is in the basket. */
 function basketChanged() {
-  for (const button of [...cards.map((card) => card.lastChild), ...document.querySelectorAll("button.plain.keep")]) {
+  for (const button of [...cards.flatMap((card) => card.lastChild), ...document.querySelectorAll("button.plain.keep")]) {
     const kept = basket.has(button.dataset.key);
     if (String(kept) === button.getAttribute("aria-pressed")) continue;
     button.setAttribute("aria-pressed", kept);

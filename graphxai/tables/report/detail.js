@@ -9,12 +9,24 @@ const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2]
 /* An atom with its number in the molecule given, as in explanations.csv. */
 const atomName = (molecule, i) => `${molecule.draw.e[i]} ${molecule.numbers ? molecule.numbers[i] : i}`;
 
+/* The relevance of each feature of an atom. The numbers are half of a long file and few are ever shown,
+   so they are in blocks of molecules behind the scripts, which are read when they are first needed. */
+const featureBlocks = [];
+function featuresOf(molecule, atom) {
+  const block = Math.floor(molecule.place / data.feature_block);
+  featureBlocks[block] ??= JSON.parse(document.getElementsByClassName("features")[block]?.textContent || "[]");
+  const values = featureBlocks[block][molecule.place % data.feature_block];
+  const width = data.features.length;
+  return values && values.slice(atom * width, (atom + 1) * width).map((value) => value / 10 ** data.feature_decimals);
+}
+
 /* What to say about one atom, as paragraphs. */
 function aboutAtom(molecule, atom) {
   const meaning = word ? `(${word})` : molecule.legend[molecule.r[atom] < 0 ? 0 : 1];
   const lines = [element("strong", {}, `${atomName(molecule, atom)}: ${figure(molecule.r[atom])} ${meaning}`)];
-  if (molecule.features) {
-    const parts = data.features.map((name, k) => [name, molecule.features[atom][k]]).filter((part) => part[1]);
+  const values = featuresOf(molecule, atom);
+  if (values) {
+    const parts = data.features.map((name, k) => [name, values[k]]).filter((part) => part[1]);
     parts.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
     const rest = parts.slice(4).reduce((sum, part) => sum + part[1], 0);
     const listed = parts.slice(0, 4).map(([name, value]) => `${name} ${figure(value)}`);
@@ -103,7 +115,7 @@ dialog.addEventListener("close", () => {
   dialog.replaceChildren();
   for (const svg of inDialog.splice(0)) forget(svg);
   const fromGrid = opener === document.body || opener?.closest("#grid");
-  if (fromGrid && shown.includes(opened)) rove(cards[opened], true);
+  if (fromGrid && shown.includes(opened)) rove(opened, true);
   else opener?.focus();
 });
 dialog.addEventListener("click", (event) => {

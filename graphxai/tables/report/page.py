@@ -6,6 +6,7 @@ content security policy allows exactly this script and style, by their hashes, a
 
 import html
 import json
+import math
 import re
 from importlib.resources import files
 from typing import Any
@@ -16,6 +17,7 @@ SCRIPTS = (  # the order matters, because each file uses constants of those befo
     *("draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
     *("structure_activity.js", "sar.js", "measured.js", "map.js", "detail.js", "start.js"),
 )
+FEATURE_BLOCK = 100  # molecules
 FORBIDDEN = {
     "<": "\\u003c",
     ">": "\\u003e",
@@ -32,16 +34,43 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
     )
     script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    data, blocks = _without_features(data)
     parts = {
         "POLICY": html.escape(security_policy(style, script)),
         "TITLE": html.escape(title),
         "STYLE": style,
         "SCRIPT": script,
         "DATA": embedded(data),
+        "FEATURES": "\n".join(map(_block_of_features, blocks)),
         "CARD": card_html(card),
     }
     # A single pass fills all placeholders, so that inserted text is not searched for them.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+
+
+def _without_features(data: dict[str, Any]) -> tuple[dict[str, Any], list[list[list[int]]]]:
+    """Take the relevance of features out of the data, in blocks of molecules.
+
+    These numbers are half of a long page, and few of them are ever shown. So the page reads a block
+    when it is needed. A number is written as a whole one, in tenths of the last decimal shown.
+    """
+    decimals = max(0, 3 - math.floor(math.log10(data["limit"])))
+    numbers = [
+        [round(value * 10**decimals) for atom in molecule.get("features", ()) for value in atom]
+        for molecule in data["molecules"]
+    ]
+    molecules = [
+        {name: value for name, value in molecule.items() if name != "features"}
+        for molecule in data["molecules"]
+    ]
+    about = {"feature_block": FEATURE_BLOCK, "feature_decimals": decimals}
+    starts = range(0, len(numbers) if any(numbers) else 0, FEATURE_BLOCK)
+    blocks = [numbers[start : start + FEATURE_BLOCK] for start in starts]
+    return data | about | {"molecules": molecules}, blocks
+
+
+def _block_of_features(numbers: list[list[int]]) -> str:
+    return f'<script type="application/json" class="features">{embedded(numbers)}</script>'
 
 
 def embedded(data: Any) -> str:

@@ -1,6 +1,7 @@
 /* The page: grid, search, filters, tabs, fragments. All data come from the JSON block. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
+data.molecules.forEach((molecule, place) => { molecule.place = place; });
 const byId = (id) => document.getElementById(id);
 const LEVELS = {
   good: ["\u2713", "no objection"],
@@ -112,6 +113,7 @@ function repaint() {
 }
 
 window.addEventListener("beforeprint", () => {
+  layOut(shown.length);
   byId("detail").scrollTop = 0;
   for (const svg of pictures.keys()) if (!svg.firstChild) paint(svg);
   if (data.map) drawMap();
@@ -150,7 +152,11 @@ const measuredWords = (molecule) => inWords(molecule.measured || molecule.bound)
 const dataOf = (molecule) => [measuredWords(molecule) && `measured ${measuredWords(molecule)}`, PARTS[molecule.part], molecule.note]
   .filter(Boolean).join(" \u00b7 ");
 
-const cards = data.molecules.map((molecule, place) => {
+/* The card of a molecule. A long page makes it when the window comes near its place in the grid. */
+const cards = [];
+const cardOf = (place) => (cards[place] ??= makeCard(data.molecules[place], place));
+
+function makeCard(molecule, place) {
   const level = levelOf(molecule);
   const opener = element("button", { type: "button", tabindex: -1,
     "aria-label": `${nameOf(molecule)}, ${molecule.predictions[0].join(": ")}, trust: ${LEVELS[level][1]}` },
@@ -165,9 +171,33 @@ const cards = data.molecules.map((molecule, place) => {
     propertyLines(molecule),
     keeper([place]));
   return card;
-});
+}
 const grid = byId("grid");
 let shown = []; // positions of the molecules shown, in order
+let laid = 0; // how many of them are in the grid
+const AT_ONCE = 300;
+
+/* Lay the next cards out while the last one is near the window or above it. */
+const lastCard = new IntersectionObserver((entries) => {
+  if (entries.some(({ isIntersecting }) => isIntersecting)) layOut(laid + AT_ONCE);
+}, { rootMargin: "100000000px 0px 2000px 0px" });
+
+function layOut(count) {
+  lastCard.disconnect();
+  const upTo = Math.min(shown.length, Math.max(count, laid));
+  grid.append(...shown.slice(laid, upTo).map(cardOf));
+  laid = upTo;
+  if (laid < shown.length) lastCard.observe(grid.lastChild);
+}
+
+/* Give the grid the height of all its cards, so that the scroll bar knows those to come. */
+function reserve() {
+  const { gridTemplateColumns, rowGap } = getComputedStyle(grid);
+  const [columns, gap] = [gridTemplateColumns.split(" ").length, parseFloat(rowGap)];
+  const lines = Math.ceil(shown.length / columns);
+  grid.style.minHeight = laid < shown.length ? `${lines * (grid.firstChild.offsetHeight + gap) - gap}px` : "";
+}
+window.addEventListener("resize", () => { if (!grid.hidden) reserve(); });
 let fragment = null; // SMILES that every molecule shown must contain
 
 const strongest = (molecule) => Math.max(...molecule.r.map(Math.abs));
@@ -202,16 +232,24 @@ function arrange() {
   const order = SORTS[byId("sort").value];
   shown.sort((a, b) => order(data.molecules[a], data.molecules[b]) || a - b);
   if (!byId("rows").hidden) drawRows();
-  else grid.replaceChildren(...shown.map((place) => cards[place]));
-  byId("count").textContent = shown.length === cards.length
-    ? `${number(cards.length)} molecule${cards.length === 1 ? "" : "s"}`
-    : `${number(shown.length)} of ${number(cards.length)} molecules`;
-  if (shown.length && byId("rows").hidden) rove(cards[shown[0]]);
+  else {
+    grid.replaceChildren();
+    laid = 0;
+    layOut(AT_ONCE);
+    reserve();
+  }
+  const total = data.molecules.length;
+  byId("count").textContent = shown.length === total
+    ? `${number(total)} molecule${total === 1 ? "" : "s"}`
+    : `${number(shown.length)} of ${number(total)} molecules`;
+  if (shown.length && byId("rows").hidden) rove(shown[0]);
 }
 
 /* Only one card is in the tab order; arrow keys move to the others. */
 let current = null;
-function rove(card, focus) {
+function rove(place, focus) {
+  layOut(shown.indexOf(place) + 1);
+  const card = cardOf(place);
   if (current) current.firstChild.tabIndex = -1;
   current = card;
   card.firstChild.tabIndex = 0;
@@ -223,7 +261,7 @@ function rove(card, focus) {
 
 grid.addEventListener("focusin", (event) => {
   const card = event.target.closest(".card");
-  if (card && card !== current) rove(card);
+  if (card && card !== current) rove(Number(card.dataset.place));
 });
 grid.addEventListener("keydown", (event) => {
   const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
@@ -232,13 +270,14 @@ grid.addEventListener("keydown", (event) => {
     Home: -at, End: shown.length - 1 - at }[event.key];
   if (step === undefined || at < 0) return;
   event.preventDefault();
-  rove(cards[shown[Math.max(0, Math.min(shown.length - 1, at + step))]], true);
+  rove(shown[Math.max(0, Math.min(shown.length - 1, at + step))], true);
 });
 grid.addEventListener("click", (event) => {
   const card = event.target.closest(".card");
   if (!card) return;
-  rove(card);
-  openMolecule(Number(card.dataset.place));
+  const place = Number(card.dataset.place);
+  rove(place);
+  openMolecule(place);
 });
 
 function options(select, entries) {
