@@ -1,0 +1,77 @@
+"""The recipe of the bundled BACE model, on a few compounds in a file like MoleculeNet's."""
+
+import csv
+import hashlib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import graphxai as gx
+from graphxai.datasets import molecules
+from graphxai.learning.recipes.bace import train_bace
+from graphxai.models.graphormer import load_checkpoint
+
+ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
+NUM_COMPOUNDS = 50
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, compounds: list[dict[str, str]]) -> Path:
+    """Train for an epoch, and return the folder of the checkpoint."""
+    pytest.importorskip("lightning.pytorch")
+    root = tmp_path_factory.mktemp("bace")
+    table = root / "bace" / "raw" / "bace.csv"
+    table.parent.mkdir(parents=True)
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["mol", "Class", "pIC50"])
+        writer.writeheader()
+        for row in compounds:
+            active = int(float(row["pIC50"]) >= 7)
+            writer.writerow({"mol": row["smiles"], "Class": active, "pIC50": row["pIC50"]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(molecules, "BACE_MD5", hashlib.md5(table.read_bytes()).hexdigest())
+        folder = train_bace(
+            root / "run", root=root, molecules=0, epochs=1, accelerator="cpu", progress=False
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compounds() -> list[dict[str, str]]:
+    with ASSAY.open(newline="") as file:
+        return list(csv.DictReader(file))[:NUM_COMPOUNDS]
+
+
+def test_the_scores_are_those_of_the_test_compounds(
+    trained: Path, compounds: list[dict[str, str]]
+) -> None:
+    """The stored model, after its temperature, gives the scores that its card reports."""
+    metadata = load_checkpoint(trained).origin.metadata
+    rows = [compounds[k] for k in metadata["split"]["test"]]
+    predictions = gx.predict(trained, [row["smiles"] for row in rows], progress=False)
+    potency = [float(row["pIC50"]) for row in rows]
+    active = [each["BACE-1 inhibition"].probabilities["active"] for each in predictions]
+    scores = metadata["scores"]
+    expected = roc_auc_score([value >= 7 for value in potency], active)
+    assert scores["graphormer"]["roc_auc"] == pytest.approx(expected)
+    squares = [
+        (each["pIC50"].value - value) ** 2 for each, value in zip(predictions, potency, strict=True)
+    ]
+    assert scores["pIC50 RMSE"] == pytest.approx((sum(squares) / len(squares)) ** 0.5, rel=1e-4)
+    card = (trained / "README.md").read_text("utf-8")
+    assert f"RMSE {scores['pIC50 RMSE']:.2f}" in card
+
+
+def test_no_compound_is_in_two_parts(trained: Path) -> None:
+    split = load_checkpoint(trained).origin.metadata["split"]
+    parts = [split[name] for name in ("train", "valid", "test")]
+    assert sorted(chain(*parts)) == list(range(NUM_COMPOUNDS))
+    stored = [
+        (trained / name).read_text("utf-8").splitlines()
+        for name in ("training.csv", "held_out.csv")
+    ]
+    learned, held_out = ({line.split(",")[0] for line in lines[1:]} for lines in stored)
+    assert len(learned) == len(split["train"])
+    assert not learned & held_out
