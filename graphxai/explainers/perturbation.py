@@ -6,7 +6,7 @@ every attention, and `zero` sets its embedding to zero. The structure of the res
 """
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,7 @@ from .gate_marginals import between, mean_marginals, pooled
 from .orders import gains, ranks
 from .registry import get_explainer, register
 from .traits import Traits
-from .variants import encode_variants, in_passes, structural_bias
-
-Operator = Literal["mask", "zero"]
+from .variants import Operator, encode_parts, encode_variants, in_passes, structural_bias
 
 
 class _Removal(Explainer):
@@ -45,6 +43,8 @@ class _Removal(Explainer):
     def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
         """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
+        if bias is not None:
+            return encode_parts(model, tokens, batch, keep, bias, self.operator)
         outputs = []
         for part in in_passes(batch, len(keep)):
             kept = keep[part]

@@ -13,8 +13,8 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.cli.listing import print_methods
 from graphxai.cli.main import main
-from graphxai.cli.printing import print_methods
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data

@@ -49,6 +49,30 @@ def test_a_graph_scores_alike_alone_in_batches_padded_and_renumbered(operator, s
     check_ledger(model, smiles[:4], shapley)
 
 
+@pytest.mark.parametrize("operator", ["mask", "zero"])
+def test_each_part_of_a_graph_runs_once_and_graphs_of_other_sizes_do_not_pad_it(
+    operator, monkeypatch
+):
+    model, shapes = random_graphormer(), []
+    encode = type(model).encode
+
+    def noting(self, tokens, *others, **named):
+        shapes.append(tuple(tokens.shape[:2]))
+        return encode(self, tokens, *others, **named)
+
+    batch = batch_of(model, ["c1ccccc1CCCC", "C", "CCO"])
+    monkeypatch.setattr(type(model), "encode", noting)
+    monkeypatch.setattr(passes, "MAX_PAIRS", 11 * 11)
+    get_explainer("occlusion", operator=operator).attribute(model, batch)
+    # the whole molecule and one part without each of 1, 3 and 10 atoms
+    assert sum(rows for rows, _ in shapes) == 2 + 4 + 11
+    assert sum(rows * tokens**2 for rows, tokens in shapes) <= 6 * 4**2 + 11 * 11**2
+    shapes.clear()
+    shapley = get_explainer("shapley_sampling", operator=operator, permutations=2)
+    shapley.attribute(model, batch)  # an order and its reverse share nothing but both ends
+    assert sum(rows for rows, _ in shapes) == 2 + (4 + 2) + (11 + 9)
+
+
 def test_occlusion_is_the_loss_without_each_node(smiles):
     model = random_graphormer(tasks=(Task("digit", "multiclass", ("a", "b", "c")),)).double()
     batch = batch_of(model, smiles[2:3])

@@ -18,8 +18,8 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
     """Return another form of the input, with the original number of each of its nodes.
 
     An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is written from
-    another atom on. Returns None if that loses atoms. Also returns None for a graph of a wrapped
-    model, because its nodes may have any attributes.
+    another atom on, which may lose explicit hydrogens. Returns None for a graph of a wrapped model,
+    because its nodes may have any attributes.
     """
     from rdkit import Chem, rdBase
 
@@ -33,12 +33,9 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
         order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
         return _renumbered(item.data, order), order
     with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(item.smiles)
+        mol = Chem.MolFromSmiles(item.smiles) if item.read is None else item.read
         start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
         text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
-        again = Chem.MolFromSmiles(text)
-    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():  # explicit hydrogens were lost
-        return None
     return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.batching import Key
-from graphxai.contract.inputs import Input, prepare_all, prepare_for
+from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
@@ -340,16 +340,24 @@ class _OtherForms(Generic[Key]):
 
     @classmethod
     def of(cls, model: Model, prepared: Sequence[tuple[Key, Input]]) -> "_OtherForms[Key]":
-        """Make and encode the other forms of inputs, all together."""
+        """Make and encode the other forms of inputs, all together.
+
+        A form that cannot be read, or that lost atoms, is left out.
+        """
         forms = {
             (key, draw): form
             for draw in range(WRITINGS)
             for key, item in prepared
             if (form := another_form(item, draw)) is not None
         }
-        encoded = prepare_all(model, [value for value, _ in forms.values()])
+        encoded = prepare_each(model, [value for value, _ in forms.values()], Exception)
         orders = {place: order for place, (_, order) in forms.items()}
-        return cls(list(zip(forms, encoded, strict=True)), orders)
+        inputs = [
+            (place, item)
+            for place, item in zip(forms, encoded, strict=True)
+            if isinstance(item, Input) and item.num_nodes == len(orders[place])
+        ]
+        return cls(inputs, orders)
 
     def relevance(
         self, explanations: Mapping[tuple[Key, int], Explanation]
