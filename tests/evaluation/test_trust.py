@@ -578,5 +578,10 @@ def test_distance_counts_as_much_as_this_models_own_errors_say():
     assert nearness_sign("far", noisy).level == "good"  # a difference within its error
     assert nearness_sign("far", {"far": [1.0, 0.1, 60]}).level == "good"  # nothing to compare
     assert nearness_sign("far", {"far": [1.0, 0.1, 5]}).level == "unknown"
+    few = {"near": [0.1, 0.03, 100], "edge": [0.3, 0.05, 90], "far": [0.2, 0.2, 10]}
+    sign = nearness_sign("far", few)  # the edge counts with what is far: 0.29 of 100
+    assert sign.level == "warning"
+    assert "of 100 such molecules, 29% wrong, and nearer ones 10%" in sign.figures
+    assert nearness_sign("far", few | {"edge": wrong["edge"]}).level == "unknown"
     for odd in ({}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}, {"edge": 3}):
         assert nearness_sign("far", odd).level == "warning"  # limits of other models

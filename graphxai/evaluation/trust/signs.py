@@ -156,41 +156,45 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     """Judge how near a molecule is by how wrong this model was for unseen molecules as far away.
 
     It is a caution if they were predicted worse than nearer ones by more than twice the error of
-    the difference, and a warning if the errors are also half as large again. It is unknown if too
-    few molecules as far away were measured. The result is None without any such errors.
+    the difference, and a warning if the errors are also half as large again. If too few molecules
+    were measured far away, those at the edge count with them: what was predicted worse there will
+    hardly be better farther away. If it was not, the level is unknown. The result is None without
+    any such errors.
     """
     words = ("near", "edge", "far")
-    nearest = nearness.similarity
     try:
         groups = {w: _group(*errors[w]) for w in words if w in errors}
     except (TypeError, ValueError):
         return None
-    if not groups or nearest is None or nearness.word not in words:
+    if not groups or nearness.similarity is None or nearness.word not in words:
         return None
-    here = groups.get(nearness.word, (0.0, 0.0, 0.0))
-    nearer = _pooled([groups[w] for w in words[: words.index(nearness.word)] if w in groups])
-    figures = f"Tanimoto {nearest:.2f} to the nearest training compound"
-    level: Level = "good"
-    if here[2] >= FEW:
-        figures += f"; {_error(here, unit)}"
+    place = words.index(nearness.word)
+    here, nearer = (_pooled(groups, of) for of in (words[place : place + 1], words[:place]))
+    too_few = here[2] < FEW
+    if too_few and nearness.word == "far":
+        here, nearer = _pooled(groups, words[1:]), _pooled(groups, words[:1])
+    compared = min(here[2], nearer[2]) >= FEW
+    level = _level(here, nearer) if compared else "good"
+    this_far = "unseen molecules were this far from the training set"
     if nearness.word == "near":
         text = "a similar compound was in training"
-    elif here[2] < FEW:
-        level, text = "unknown", "too few unseen molecules were this far from the training set"
-    elif nearer is None or nearer[2] < FEW:
-        text = "unseen molecules were about as far from the training set"
+    elif too_few and level == "good":
+        level, text = "unknown", f"too few {this_far}"
+    elif too_few:
+        text = f"few {this_far}; with those at its edge, they were predicted {PREDICTED[level]}"
+    elif compared:
+        text = f"unseen molecules this far from the training set were predicted {PREDICTED[level]}"
     else:
-        figures += f", and nearer ones {_error(nearer, unit, short=True)}"
-        text = (
-            "unseen molecules this far from the training set were predicted as well as nearer ones"
-        )
-        if here[0] - nearer[0] > 2 * np.hypot(here[1], nearer[1]):
-            level = "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
-            much = "much " if level == "warning" else ""
-            text = f"unseen molecules this far from the training set were predicted {much}worse"
-    return Sign("training set", level, nearest, text, figures)
+        text = "unseen molecules were about as far from the training set"
+    figures = f"Tanimoto {nearness.similarity:.2f} to the nearest training compound"
+    if here[2] >= FEW and level != "unknown":
+        figures += f"; {_error(here, unit)}"
+        if compared:
+            figures += f", and nearer ones {_error(nearer, unit, short=True)}"
+    return Sign("training set", level, nearness.similarity, text, figures)
 
 
+PREDICTED = {"good": "as well as nearer ones", "caution": "worse", "warning": "much worse"}
 Group = tuple[float, float, float]  # mean error, its standard error, number of molecules
 
 
@@ -199,13 +203,21 @@ def _group(mean: float, deviation: float, number: float) -> Group:
     return float(mean), float(deviation), float(number)
 
 
-def _pooled(groups: Sequence[Group]) -> Group | None:
-    """Return the mean of several groups' errors, its standard error, and their number together."""
-    number = sum(n for _, _, n in groups)
+def _pooled(groups: Mapping[str, Group], words: Sequence[str]) -> Group:
+    """Return the mean of some groups' errors, its standard error, and their number together."""
+    each = [groups[word] for word in words if word in groups]
+    number = sum(n for _, _, n in each)
     if not number:
-        return None
-    mean = sum(m * n for m, _, n in groups) / number
-    return mean, sum((s * n) ** 2 for _, s, n in groups) ** 0.5 / number, number
+        return 0.0, 0.0, 0.0
+    mean = sum(m * n for m, _, n in each) / number
+    return mean, sum((s * n) ** 2 for _, s, n in each) ** 0.5 / number, number
+
+
+def _level(here: Group, nearer: Group) -> Level:
+    """Judge whether molecules were predicted worse than nearer ones."""
+    if here[0] - nearer[0] <= 2 * np.hypot(here[1], nearer[1]):
+        return "good"
+    return "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
 
 
 def _error(group: Group, unit: str, short: bool = False) -> str:
