@@ -61,6 +61,7 @@ REWRITING = Limits(1e-3, 0.05)  # the relative change of relevance, which should
 
 FEW = 20  # molecules, below which their errors decide nothing
 MUCH_WORSE = 1.5  # times the errors of nearer molecules
+OFTEN_WRONG = 0.25  # of the classes; fewer are no reason not to rely on a prediction
 # Limits for models whose own errors are unknown, see benchmarks/results/trust.md.
 NEARNESS: dict[str, Level] = {
     "training compound": "known",
@@ -155,11 +156,11 @@ def distance_sign(
 def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sign | None:
     """Judge how near a molecule is by how wrong this model was for unseen molecules as far away.
 
-    It is a caution if they were predicted worse than nearer ones by more than twice the error of
-    the difference, and a warning if the errors are also half as large again. If too few molecules
-    were measured far away, those at the edge count with them: what was predicted worse there will
-    hardly be better farther away. If it was not, the level is unknown. The result is None without
-    any such errors.
+    It is a caution if they were predicted worse than near ones, and a warning if the errors were
+    more than half as large again, both beyond the error of the comparison; for a class, a quarter
+    of them also has to be wrong. If too few molecules were measured far away, those at the edge
+    count with them: what was predicted worse there will hardly be better farther away. If it was
+    not, the level is unknown. The result is None without any such errors.
     """
     words = ("near", "edge", "far")
     try:
@@ -169,12 +170,16 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     if not groups or nearness.similarity is None or nearness.word not in words:
         return None
     place = words.index(nearness.word)
-    here, nearer = (_pooled(groups, of) for of in (words[place : place + 1], words[:place]))
-    too_few = here[2] < FEW
-    if too_few and nearness.word == "far":
-        here, nearer = _pooled(groups, words[1:]), _pooled(groups, words[:1])
+    here, nearer = (
+        _pooled(groups, words[place : place + 1]),
+        _pooled(groups, words[: min(place, 1)]),
+    )
+    if (too_few := here[2] < FEW) and nearness.word == "far":
+        here = _pooled(groups, words[1:])
+    elif nearer[2] < FEW:
+        nearer = _pooled(groups, words[:place])
     compared = min(here[2], nearer[2]) >= FEW
-    level = _level(here, nearer) if compared else "good"
+    level = _level(here, nearer, unit) if compared else "good"
     this_far = "unseen molecules were this far from the training set"
     if nearness.word == "near":
         text = "a similar compound was in training"
@@ -213,11 +218,31 @@ def _pooled(groups: Mapping[str, Group], words: Sequence[str]) -> Group:
     return mean, sum((s * n) ** 2 for _, s, n in each) ** 0.5 / number, number
 
 
-def _level(here: Group, nearer: Group) -> Level:
-    """Judge whether molecules were predicted worse than nearer ones."""
-    if here[0] - nearer[0] <= 2 * np.hypot(here[1], nearer[1]):
+def _level(here: Group, nearer: Group, unit: str) -> Level:
+    """Judge whether molecules were predicted worse than nearer ones, beyond the error of this."""
+    if not _exceeds(here, nearer, 1, unit):
         return "good"
-    return "warning" if here[0] >= MUCH_WORSE * nearer[0] else "caution"
+    serious = unit != "class" or here[0] >= OFTEN_WRONG
+    return "warning" if serious and _exceeds(here, nearer, MUCH_WORSE, unit) else "caution"
+
+
+def _exceeds(here: Group, nearer: Group, times: float, unit: str) -> bool:
+    """Return whether an error is above some times another, by twice the error of the difference."""
+    first, second = (_deviation(group, unit) for group in (here, nearer))
+    return here[0] - times * nearer[0] > 2 * float(np.hypot(first, times * second))
+
+
+def _deviation(group: Group, unit: str) -> float:
+    """Return the standard error of a group's error.
+
+    A share of wrong classes gets that of a group with one more right and one more wrong, because a
+    group in which nothing is wrong is not without error (Agresti 1998).
+    """
+    mean, deviation, number = group
+    if unit != "class":
+        return deviation
+    share = min(max((mean * number + 1) / (number + 2), 0.0), 1.0)  # whatever a file says
+    return float((share * (1 - share) / number) ** 0.5)
 
 
 def _error(group: Group, unit: str, short: bool = False) -> str:
