@@ -5,7 +5,7 @@ This takes a while, so it is only computed when it is first read.
 
 import weakref
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphxai.contract.inputs import Input
@@ -14,6 +14,24 @@ from graphxai.explanation.explanation import Explanation
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
+
+
+class _Once:
+    """A nearness that is computed in the first call, for all tasks.
+
+    Every molecule of a table gets one, and `functools.cache` takes several times as long to make.
+    """
+
+    __slots__ = ("_compute", "_nearness")
+
+    def __init__(self, compute: Callable[[], Nearness]) -> None:
+        self._compute = compute
+        self._nearness: Nearness | None = None
+
+    def __call__(self) -> Nearness:
+        if self._nearness is None:
+            self._nearness = self._compute()
+        return self._nearness
 
 
 def nearness_when_read(
@@ -29,7 +47,7 @@ def nearness_when_read(
         return UNKNOWN
     # A result may outlive its input by far, and must not keep the molecule that was read.
     read = None if item.read is None else weakref.ref(item.read)
-    return cache(partial(_nearness, training, item.molecule or item.smiles, read))
+    return _Once(partial(_nearness, training, item.molecule or item.smiles, read))
 
 
 def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
@@ -42,7 +60,7 @@ def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None
     """Add the nearness to the predictions of an explanation that was made without it."""
     molecule = explanation.mol if explanation.mol is not None else explanation.smiles
     if training is not None and molecule is not None:
-        nearness = cache(partial(_nearness, training, molecule))
+        nearness = _Once(partial(_nearness, training, molecule))
         for prediction in explanation.predictions:
             prediction.set_nearness(nearness)
 
