@@ -29,12 +29,14 @@ class ResolvedTarget:
         labels: f_c in words, for each graph.
         rivals (B, num_outputs): True at the other classes if f_c is the logit of one of several
             classes.
+        is_class: whether f_c is the logit of a class.
     """
 
     weights: Tensor
     offset: Tensor
     labels: tuple[str, ...]
     rivals: Tensor | None = None
+    is_class: bool = False
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Compute f_c (B,) from outputs (B, num_outputs)."""
@@ -50,6 +52,11 @@ class ResolvedTarget:
         if self.rivals is None:
             return explained
         return explained - outputs.masked_fill(~self.rivals, -math.inf).logsumexp(-1)
+
+    def probability(self, outputs: Tensor) -> Tensor:
+        """Return the probability (B,) of the explained class, or f_c if it belongs to no class."""
+        log_odds = self.log_odds(outputs)
+        return torch.sigmoid(log_odds) if self.is_class else log_odds
 
 
 @dataclass(frozen=True)
@@ -133,9 +140,10 @@ class Target:
             weights[:, columns] = F.one_hot(predicted, task.num_outputs).to(weights)
             names = [_class_label(config, task, name) for name in task.classes]
             labels = tuple(names[c] for c in predicted.tolist())
-            return ResolvedTarget(weights, offset, labels, chosen.rivals(weights))
+            return ResolvedTarget(weights, offset, labels, chosen.rivals(weights), is_class=True)
         label, weights = _class_label(config, task, task.classes[chosen.index]), chosen.row(outputs)
-        return ResolvedTarget(weights, offset, (label,) * len(outputs), chosen.rivals(weights))
+        labels = (label,) * len(outputs)
+        return ResolvedTarget(weights, offset, labels, chosen.rivals(weights), is_class=True)
 
     def _ends(self, config: TaskSet) -> tuple["_TaskOrClass", "_TaskOrClass"]:
         """Return both ends of a pair, from one task if it has classes with both names."""

@@ -13,6 +13,9 @@ gradient, and `Z_i` the coalition's normaliser. The marginals are
 where v is the log-odds of the explained class. The first round begins with the order of `lrp_path`.
 In round k, the coalition is the first `u_k N` nodes of the current order, with
 `u_k = frac(1/2 + 0.618 k)`. Each round adds its marginals to the scores, which re-sorts the nodes.
+
+Such coalitions say little about the last nodes of the order. With `ends="both"` half of the rounds
+measure all nodes but the first `(1 - u_k) N` instead, and v is the probability of the class.
 """
 
 import warnings
@@ -35,7 +38,7 @@ from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
 from .orders import first_nodes, in_order
-from .presence_path import two_sided
+from .presence_path import Measure, PathScores, each_once, from_both_ends, two_sided
 from .registry import register
 from .traits import Traits
 
@@ -67,6 +70,10 @@ class PathMarginals(Explainer):
             values from `lrp`. The node of rank k then gets the k-th largest value of the graph, and
             tied nodes share theirs. The sum and the ledger are exactly those of `lrp`, and there is
             no spread. This costs one more forward and one more backward pass.
+        ends: "first" to measure the first nodes of the order, or "both" to measure the last ones as
+            often. In a Graphormer of molecules "first" has the higher AUAC, and "both" mostly the
+            higher SRG. Its scores are `2 z(lrp_path) + z(prefixes) + z(complements)`. In wrapped
+            models this changes nothing.
     """
 
     name = "path_marginals"
@@ -74,12 +81,19 @@ class PathMarginals(Explainer):
     source = "this project; Ali 2022, section 5; Aumann 1974"
     traits = Traits(cost="18 forward, 18 backward")
 
-    def __init__(self, rounds: int = 16, values: Literal["marginals", "lrp"] = "marginals") -> None:
+    def __init__(
+        self,
+        rounds: int = 16,
+        values: Literal["marginals", "lrp"] = "marginals",
+        ends: Literal["first", "both"] = "first",
+    ) -> None:
         if not 4 <= rounds <= 32:
             raise ValueError(f"rounds must be from 4 to 32, not {rounds}.")
         if values not in ("marginals", "lrp"):
             raise ValueError(f"values must be 'marginals' or 'lrp', not {values!r}.")
-        self.rounds, self.values = rounds, values
+        if ends not in ("first", "both"):
+            raise ValueError(f"ends must be 'first' or 'both', not {ends!r}.")
+        self.rounds, self.values, self.ends = rounds, values, ends
         self.traits = replace(self.traits, adds_up=values == "lrp")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
@@ -123,27 +137,39 @@ class PathMarginals(Explainer):
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
+        start = relative(path.graph_token, path.relevance, batch.mask)
+        both = self.ends == "both" and isinstance(model, Graphormer)
+        value = resolved.probability if both else resolved.log_odds
         if is_graphormer := isinstance(model, Graphormer):
             bias = model.bias(batch).detach()
-            measure = partial(marginals, model, batch, tokens, bias, resolved.log_odds)
+            measure = partial(marginals, model, batch, tokens, bias, value)
         else:
-            measure = partial(marginals_of_present, model, batch, tokens, resolved.log_odds)
-        start = scores = relative(path.graph_token, path.relevance, batch.mask)
+            measure = partial(marginals_of_present, model, batch, tokens, value)
+        once = each_once(measure, batch.mask)
+        if both:
+            scores, spread = from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
+        else:
+            scores, spread = self._from_first(once, start, batch, absent=is_graphormer)
+        return replace(scored(scores, batch, path.outputs, resolved), spread=spread)
+
+    def _from_first(
+        self, measure: Measure, start: Tensor, batch: GraphBatch, *, absent: bool
+    ) -> PathScores:
+        """Add the marginals at the first nodes of the order to the scores that it starts from.
+
+        `absent` says whether absent nodes have marginals too.
+        """
+        token, scores = torch.zeros_like(start[:, 0]), start
         samples, measured_nodes = [], []
-        measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
         for k in range(self.rounds):
             # If only present nodes get marginals, all nodes are present in the first round.
-            share = (0.5 + GOLDEN * k) % 1 if is_graphormer or k else 1.0
+            share = (0.5 + GOLDEN * k) % 1 if absent or k else 1.0
             present = first_nodes(scores, batch.mask, share)
-            coalition = present.numpy(force=True).tobytes()
-            if coalition not in measured:
-                measured[coalition] = measure(present)
-            samples.append(measured[coalition])
-            measured_nodes.append(batch.mask if is_graphormer else present)
+            samples.append(measure(present))
+            measured_nodes.append(batch.mask if absent else present)
             mean, error = mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
-            scores = start + relative(torch.zeros_like(path.output), mean, batch.mask)
-        attribution = scored(scores, batch, path.outputs, resolved)
-        return replace(attribution, spread=error / mean_size(mean, batch.mask))
+            scores = start + relative(token, mean, batch.mask)
+        return PathScores(scores, error / mean_size(mean, batch.mask))
 
 
 def marginals(

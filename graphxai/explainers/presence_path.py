@@ -65,15 +65,25 @@ def two_sided(run: PresencePass, value: ValueOfOutputs, rounds: int) -> PathScor
     Args:
         rounds: the number of prefixes to measure, and also that of complements.
     """
-    mask = run.mask
     marginals = measuring(run, value)
-    token = torch.zeros_like(run.whole[:, 0])
-    start = scores = first_order(marginals, mask).scores
+    return from_both_ends(marginals, first_order(marginals, run.mask).scores, run.mask, rounds)
+
+
+def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -> PathScores:
+    """Add the marginals at prefixes of the order, and at their complements, to the first scores.
+
+    Args:
+        measure: measures a coalition, see step 3.
+        start: the scores (B, T) that give the first order, graph token first.
+        mask: True at nodes (B, N).
+        rounds: the number of prefixes to measure, and also that of complements.
+    """
+    token, scores = torch.zeros_like(start[:, 0]), start
     prefixes, complements = [], []
     for k in range(rounds):
         share = (0.5 + GOLDEN * k) % 1
-        prefixes.append(marginals(first_nodes(scores, mask, share)))
-        complements.append(marginals(mask & ~first_nodes(scores, mask, 1 - share)))
+        prefixes.append(measure(first_nodes(scores, mask, share)))
+        complements.append(measure(mask & ~first_nodes(scores, mask, 1 - share)))
         sides = [torch.stack(side) for side in (prefixes, complements)]
         scores = start + sum(relative(token, side.mean(0), mask) for side in sides)
     errors = []
@@ -102,11 +112,15 @@ def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Me
 
 
 def measuring(run: PresencePass, value: ValueOfOutputs) -> Measure:
-    """Return a function that measures coalitions, and measures each of them once.
+    """Return a function that measures coalitions, and measures each of them once."""
+    return each_once(lambda present: run.marginals(present, value), run.mask)
 
-    An empty coalition of a graph stands for the whole graph.
+
+def each_once(measure: Measure, mask: Tensor) -> Measure:
+    """Return a function that measures as `measure` does, but each coalition only once.
+
+    An empty coalition of a graph stands for the whole graph, whose nodes are True in mask (B, N).
     """
-    mask = run.mask
     measured: dict[bytes, Tensor] = {}  # by coalition, as small graphs meet the same one again
 
     def marginals(present: Tensor) -> Tensor:
@@ -114,7 +128,7 @@ def measuring(run: PresencePass, value: ValueOfOutputs) -> Measure:
         present = torch.where(empty, mask, present)
         key = present.numpy(force=True).tobytes()
         if key not in measured:
-            measured[key] = run.marginals(present, value)
+            measured[key] = measure(present)
         return measured[key]
 
     return marginals

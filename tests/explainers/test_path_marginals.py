@@ -1,5 +1,7 @@
 """Marginals along the activation path agree with removing a node from a softmax by hand."""
 
+import math
+
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -63,6 +65,9 @@ def test_scores_are_equal_alone_in_batches_and_after_renumbering(smiles):
     model = random_graphormer().double()
     check_batching(model, smiles[2:4], get_explainer("path_marginals", rounds=6))
     check_renumbering(model, smiles[2:5], get_explainer("path_marginals", rounds=6))
+    both = get_explainer("path_marginals", rounds=6, ends="both")
+    check_batching(model, smiles[2:4], both)
+    check_renumbering(model, smiles[2:5], both)
 
 
 class ReadsFirstToken(torch.nn.Module):
@@ -97,8 +102,8 @@ def test_equivalent_nodes_stay_together():
     assert first_nodes(scores, mask, 0.01)[0].tolist() == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize("rounds", [4, 5])
-def test_it_takes_two_passes_and_one_for_each_round(rounds, smiles, monkeypatch):
+@pytest.mark.parametrize(("rounds", "ends"), [(4, "first"), (5, "first"), (6, "both")])
+def test_it_takes_two_passes_and_one_for_each_round(rounds, ends, smiles, monkeypatch):
     model = random_graphormer()
     batch = batch_of(model, smiles[:3])
     forward, backward, gradients = [], [], torch.autograd.grad
@@ -106,8 +111,41 @@ def test_it_takes_two_passes_and_one_for_each_round(rounds, smiles, monkeypatch)
     monkeypatch.setattr(
         torch.autograd, "grad", lambda *a, **o: backward.append(1) or gradients(*a, **o)
     )
-    get_explainer("path_marginals", rounds=rounds).attribute(model, batch)
+    get_explainer("path_marginals", rounds=rounds, ends=ends).attribute(model, batch)
     assert len(forward) == len(backward) == rounds + 2
+
+
+def test_both_ends_of_the_order_count_alike():
+    model = random_graphormer(tasks=(Task("toxic", "binary", ("no", "yes")),)).double()
+    batch = batch_of(model, ["CC(O)CNC(=O)OCCl"])  # no two atoms are alike
+    path = get_explainer("lrp_path").attribute(model, batch)
+    target = Target().resolve(model.config, model(batch).detach())
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+
+    def size(scores):
+        return scores / scores.abs().mean()
+
+    scores = start = 2 * size(path.relevance[0])
+    n, first, rest = len(scores), [], []
+    for k in range(3):
+        wanted = (0.5 + 0.618 * k) % 1
+        order = scores.argsort(descending=True)
+        for side, nodes in (
+            (first, order[: math.ceil(wanted * n)]),
+            (rest, order[math.ceil((1 - wanted) * n) :]),
+        ):
+            present = torch.zeros(1, n, dtype=torch.bool)
+            present[0, nodes] = True
+            with explaining(model):
+                p = torch.sigmoid(model.encode(tokens, batch, present))[0, 0].detach()
+                of_logit = marginals(model, batch, tokens, bias, target, present)[0]
+            side.append(p * (1 - p) * of_logit)  # those of the probability
+        scores = start + size(sum(first)) + size(sum(rest))
+    by_both = get_explainer("path_marginals", rounds=6, ends="both").attribute(model, batch)
+    torch.testing.assert_close(by_both.relevance[0], scores)
+    assert by_both.spread.shape == by_both.relevance.shape
+    with pytest.raises(ValueError, match="'first' or 'both'"):
+        get_explainer("path_marginals", ends="last")
 
 
 @pytest.mark.parametrize("module", [GpsModel, SparseModel])

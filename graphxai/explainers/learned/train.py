@@ -257,6 +257,7 @@ def _join_targets(
         torch.cat([row.offset for row in rows]),
         tuple(row.labels[0] for row in rows),
         torch.cat(rivals) if rivals else None,
+        is_class=True,
     )
 
 
