@@ -21,8 +21,9 @@ from safetensors import safe_open
 
 from graphxai.contract.purpose import TO_START, is_to_start
 from graphxai.learning.held_out_score import held_out_score
+from graphxai.models import graphormer
 
-from .completion import PACKAGE, model_names
+from .completion import PACKAGE
 from .terminal import printable
 
 SHOWN_CLASSES = 3
@@ -33,6 +34,7 @@ BACE_ELSEWHERE = (
     " five such splits, and 0.86 on new scaffolds."
 )
 EXPLAINERS = PACKAGE / "explainers"
+PRETRAINED = Path(str(graphormer.__file__)).with_name("pretrained")
 
 
 class ListedMethod(NamedTuple):
@@ -54,8 +56,8 @@ def print_models() -> None:
         caption=BACE_ELSEWHERE,
         caption_justify="left",
     )
-    for name in model_names(""):
-        for cells in _rows_of(PACKAGE / "models" / "graphormer" / "pretrained" / name):
+    for config in sorted(PRETRAINED.glob("*/config.json")):
+        for cells in _rows_of(config.parent):
             table.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(table)
 
@@ -63,7 +65,7 @@ def print_models() -> None:
 def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each task of the model in a folder."""
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    metadata, name = content["metadata"], folder.name
+    metadata, name = content.get("metadata") or {}, folder.name
     size = f"{_parameters(folder / 'model.safetensors'):,}"
     if is_to_start(metadata):
         yield name, "", "", TO_START, "", size
