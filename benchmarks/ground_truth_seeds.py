@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from balanced_rules import balanced_table, labelled
 from numpy.typing import NDArray
 
+from balanced_rules import balanced_table, labelled
 from graphxai.datasets.rule_molecules import local_smiles
 from graphxai.datasets.rule_tables import RuleTable, rule_table
 from graphxai.datasets.rules import RULES
