@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,6 @@ from typing import Any, cast
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
@@ -59,6 +58,8 @@ class GraphormerModule(pl.LightningModule):
         self.model = model
         self.settings = settings
         self.folder = out / "state"
+        self.metrics_file = out / "metrics.csv"
+        self.metrics: list[dict[str, float]] = []  # of each epoch
         self.objective = Objective(
             model.config.tasks, settings.task_weights, settings.label_smoothing
         )
@@ -175,19 +176,26 @@ class GraphormerModule(pl.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store what a resumed run needs to know about the best epoch so far."""
+        """Store what a resumed run needs to know, and write the metrics of all epochs so far.
+
+        The metrics are in the checkpoint as well, so whenever a run is killed, the resumed one has
+        those of exactly the epochs that it does not repeat.
+        """
+        epoch, logged_values = self.current_epoch, self.trainer.callback_metrics
+        row = {name: float(value) for name, value in sorted(logged_values.items())}
+        self.metrics.append({"epoch": epoch, "step": self.trainer.global_step - 1, **row})
+        if self.trainer.is_global_zero:
+            _write_metrics(self.metrics_file, self.metrics)
         best = self.kept
         state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
-        checkpoint["graphxai"] = {
-            "kept": state,
-            "stale": self.stale,
-        }
+        checkpoint["graphxai"] = {"kept": state, "stale": self.stale, "metrics": self.metrics}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` stored."""
         exists, *rest = checkpoint["graphxai"]["kept"]
         self.kept = BestEpoch(self.folder / "best" if exists else None, *rest)
         self.stale = checkpoint["graphxai"]["stale"]
+        self.metrics = checkpoint["graphxai"]["metrics"]
 
 
 class LoggedBatches(Callback):
@@ -227,7 +235,6 @@ def run(
     last = state / "last.ckpt"
     trainer = _trainer(settings, out)
     loaders = make_loaders(train, valid, settings, module)
-    earlier = _read_metrics(out)  # Lightning overwrites the file
     try:
         trainer.fit(
             module,
@@ -238,7 +245,6 @@ def run(
         )
     finally:
         _end_if_terminated(trainer, out)
-    _join_metrics(out, earlier)
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
         module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
@@ -246,7 +252,7 @@ def run(
 
 
 def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
-    """Return Lightning's trainer, which writes `metrics.csv` and its state into `out`."""
+    """Return Lightning's trainer, which writes its state into `out`."""
     return pl.Trainer(
         max_epochs=settings.epochs,
         accelerator=settings.accelerator,
@@ -254,7 +260,7 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
         strategy=settings.strategy,
         precision=settings.precision,  # type: ignore[arg-type]
         gradient_clip_val=settings.gradient_clip or None,
-        logger=CSVLogger(str(out), name="", version=""),
+        logger=False,
         callbacks=[
             ModelCheckpoint(
                 dirpath=out / "state",
@@ -269,7 +275,6 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        log_every_n_steps=1,
     )
 
 
@@ -296,24 +301,10 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
         ) from error
 
 
-def _read_metrics(out: Path) -> list[dict[str, str]]:
-    """Read the metrics of the epochs so far, if there are any."""
-    path = out / "metrics.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _join_metrics(out: Path, earlier: list[dict[str, str]]) -> None:
-    """Join the metrics of the epochs before and after an interruption."""
-    if not earlier:
-        return
-    later = _read_metrics(out)
-    first = min((int(row["epoch"]) for row in later), default=sys.maxsize)
-    rows = [row for row in earlier if int(row["epoch"]) < first] + later
+def _write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Write a row of metrics for each epoch as CSV."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic_write(out / "metrics.csv") as file:
+    with atomic_write(path) as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)

@@ -92,7 +92,7 @@ def test_a_tiny_model_overfits_twenty_molecules(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("lightning")
+    pl = pytest.importorskip("lightning.pytorch")
     from graphxai.learning.lightning import GraphormerModule
 
     graphs = twenty_molecules()
@@ -106,6 +106,16 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         return original(self, batch, index)  # type: ignore[arg-type]
 
     monkeypatch.setattr(GraphormerModule, "training_step", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+    monkeypatch.undo()
+    save = pl.Trainer.save_checkpoint
+
+    def killed_after_saving(self: object, *args: object, **named: object) -> None:
+        save(self, *args, **named)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(pl.Trainer, "save_checkpoint", killed_after_saving)
     with pytest.raises(RuntimeError, match="killed"):
         fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
     monkeypatch.undo()
