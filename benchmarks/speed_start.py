@@ -11,6 +11,8 @@ STARTS = {
     "`import torch_geometric`": ("-c", "import torch_geometric"),
     "`import graphxai`": ("-c", "import graphxai"),
     "`graphxai --help`": ("-m", "graphxai", "--help"),
+    "`graphxai models`": ("-m", "graphxai", "models"),
+    "`graphxai methods`": ("-m", "graphxai", "methods"),
     "`graphxai predict CCO`": ("-m", "graphxai", "predict", "CCO"),
     "`graphxai explain CCO --out x.svg`": ("-m", "graphxai", "explain", "CCO", "--out", "x.svg"),
 }

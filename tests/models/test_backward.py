@@ -170,6 +170,18 @@ def test_a_change_of_a_weight_is_noticed_however_it_was_made(change):
     assert after.ledger.output != before.ledger.output
 
 
+def test_weights_that_are_too_many_to_compare_are_read_anew_in_each_explanation(monkeypatch):
+    model = random_graphormer()
+    kept = gx.explain(model, "CCO", target="active")
+    assert prepared_encoder(model) is prepared_encoder(model)
+    monkeypatch.setattr("graphxai.runtime.derived_values._MOST", 0)
+    model = copy.deepcopy(model)
+    anew = gx.explain(model, "CCO", target="active")
+    assert prepared_encoder(model) is not prepared_encoder(model)
+    np.testing.assert_allclose(anew.relevance, kept.relevance, rtol=1e-4, atol=1e-5)
+    assert anew.ledger.without_nodes == pytest.approx(kept.ledger.without_nodes, rel=1e-5)
+
+
 @cache
 def bundled(name: str) -> tuple[Graphormer, list]:
     inputs = digit_paths()[:3] if name == "mnist-superpixels" else list(MOLECULES.values())[:8]
