@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
+from graphxai.models import graphormer
+
 PACKAGE = Path(__file__).parents[1]
+PRETRAINED = Path(str(graphormer.__file__)).with_name("pretrained")
 
 
 def model_names(typed: str) -> list[str]:
     """Return the bundled models whose names begin with what was typed."""
-    folders = (PACKAGE / "models" / "graphormer" / "pretrained").glob("*/config.json")
-    return _beginning_with(typed, (path.parent.name for path in folders))
+    return _beginning_with(typed, (path.parent.name for path in PRETRAINED.glob("*/config.json")))
 
 
 def method_names(typed: str) -> list[str]:

@@ -21,9 +21,8 @@ from safetensors import safe_open
 
 from graphxai.contract.purpose import TO_START, is_to_start
 from graphxai.learning.held_out_score import held_out_score
-from graphxai.models import graphormer
 
-from .completion import PACKAGE
+from .completion import PACKAGE, PRETRAINED, model_names
 from .terminal import printable
 
 SHOWN_CLASSES = 3
@@ -34,7 +33,6 @@ BACE_ELSEWHERE = (
     " five such splits, and 0.86 on new scaffolds."
 )
 EXPLAINERS = PACKAGE / "explainers"
-PRETRAINED = Path(str(graphormer.__file__)).with_name("pretrained")
 
 
 class ListedMethod(NamedTuple):
@@ -56,8 +54,8 @@ def print_models() -> None:
         caption=BACE_ELSEWHERE,
         caption_justify="left",
     )
-    for config in sorted(PRETRAINED.glob("*/config.json")):
-        for cells in _rows_of(config.parent):
+    for name in model_names(""):
+        for cells in _rows_of(PRETRAINED / name):
             table.add_row(*(escape(printable(cell)) for cell in cells))
     Console().print(table)
 
