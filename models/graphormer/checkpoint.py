@@ -116,7 +116,7 @@ def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
         return None
     digest = weights_digest(folder)
     mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
-    write_whole(path, save(mean, metadata={"format": FORMAT, "sha256": digest}))
+    write_whole(path, save(mean, metadata={"sha256": digest}))  # several are in random order
     return path
 
 

@@ -228,6 +228,12 @@ def test_a_damaged_checkpoint_is_named(folder, damage, message):
         load_checkpoint(folder)
 
 
+def test_equal_mean_nodes_are_equal_files(folder):
+    model = load_checkpoint(folder)
+    model.mean_node = torch.ones(len(model.config.node_feature_names), model.config.hidden_dim)
+    assert len({checkpoint.save_mean_node(model, folder).read_bytes() for _ in range(8)}) == 1
+
+
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_mean_node_of_another_size_is_named(folder, difference):
     model = load_checkpoint(folder)

@@ -58,9 +58,10 @@ def teacher_file(teacher: Teacher, digest: str) -> bytes:
                 arrays[f"{name}/carriers/{i}"] = part
         tasks[name] = positions
     about: dict[str, Any] = {"tasks": [asdict(task) for task in teacher.tasks], "sources": tasks}
-    about |= {"weights": teacher.weights, "metrics": teacher.metrics}
+    about |= {"weights": teacher.weights, "metrics": teacher.metrics, "sha256": digest}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    return save(contiguous, metadata={"teacher": json.dumps(about), "sha256": digest})
+    # safetensors would write several entries in a random order.
+    return save(contiguous, metadata={"teacher": json.dumps(about)})
 
 
 def saved_teacher(folder: Path | None, digest: str) -> Teacher | None:
@@ -93,10 +94,9 @@ def _read(path: Path, modified: int) -> tuple[Teacher, str]:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata()
-            about = json.loads(metadata["teacher"])
+            about = json.loads(file.metadata()["teacher"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _teacher_from(about, arrays), metadata.get("sha256", "")
+        return _teacher_from(about, arrays), str(about.get("sha256", ""))
     except (
         AttributeError, IndexError, KeyError, OSError, RecursionError, SafetensorError, TypeError,
         ValueError,
