@@ -186,6 +186,6 @@ def _predict_table(
         echo(nearness_line(counts.nearness), err=out is None)
     echo_left_out(map(str, rejected), counts.rejected)
     if counts.rejected and kept is not None:
-        echo(f"all rows left out, with reasons: {kept}", err=True)
+        echo(f"the rows left out, with reasons: {kept}", err=True)
     if counts.rejected and not counts.done:
         raise typer.Exit(1)

@@ -30,11 +30,12 @@ def print_explanation(explanation: Explanation) -> None:
         caveat = f" ({explanation.caveat})" if explanation.caveat else ""
         echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")
-    molecule = explanation.molecule
+    molecule, given = explanation.molecule, explanation.as_given
     echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.spread_note}:")
     for node in order[:SHOWN_NODES].tolist():
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
-        echo(f"    {f'{symbol}{node}':6s} {explanation.format_node(node)}")
+        number = node if given is None else given.atoms[node]  # as in the picture
+        echo(f"    {f'{symbol}{number}':6s} {explanation.format_node(node)}")
 
 
 def print_note(note: str) -> None:

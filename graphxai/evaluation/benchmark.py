@@ -18,7 +18,7 @@ from graphxai.adapters.chosen import chosen_nodes
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import KnownTarget, load
 from graphxai.contract.batching import batches_for
-from graphxai.contract.inputs import prepare_each
+from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
@@ -309,7 +309,7 @@ def _mark_explained(
 def _prepare(
     model: Model, inputs: Iterable[Any] | Mapping[Key, Any]
 ) -> tuple[list[Item], list[tuple[Key, str]]]:
-    pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+    pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(as_list(inputs)[0]))
     prepared: list[Item] = []
     rejected: list[tuple[Key, str]] = []
     for key, encoded in zip(pairs, prepare_each(model, pairs.values()), strict=True):

@@ -116,6 +116,9 @@ def test_a_loader_counts_as_the_list_of_its_graphs():
         assert len(explanations) == 3
         for a, b in zip(explanations, expected, strict=True):
             assert a.relevance == pytest.approx(b.relevance, abs=1e-7)
+    measured = gx.evaluate(model, DataLoader(GRAPHS, batch_size=2), ["lrp"], metrics=["au_mse"])
+    of_list = gx.evaluate(model, GRAPHS, ["lrp"], metrics=["au_mse"])
+    assert measured.table().equals(of_list.table())
 
 
 def test_a_loader_of_tensors_counts_as_the_list_of_its_rows():

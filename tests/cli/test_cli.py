@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import typer
 from PIL import Image
+from rdkit import Chem
 
 import graphxai as gx
 from graphxai.cli import completion
@@ -177,6 +178,16 @@ def trained(tmp_path_factory):
     folder = save_checkpoint(random_graphormer(), tmp_path_factory.mktemp("trained") / "toy")
     (folder / "training.csv").write_text("smiles\nC\nCC(=O)[O-]\n")
     return folder
+
+
+def test_atoms_of_a_salt_have_the_numbers_of_the_molecule_that_was_given(run, tmp_path):
+    given = "[Na+].CC(C)Cc1ccc(cc1)C(C)C(=O)[O-]"
+    _, printed, _ = run("explain", given, "--model", "lipophilicity", "--out", tmp_path / "a.svg")
+    listed = re.findall(r"^    ([A-Z][a-z]?)(\d+) +[+-]", printed, re.MULTILINE)
+    atoms = Chem.MolFromSmiles(given).GetAtoms()
+    assert len(listed) == 5
+    assert all(atoms[int(number)].GetSymbol() == symbol for symbol, number in listed)
+    assert {"14", "15"} & {number for _, number in listed}  # oxygens; the parent ends with 14
 
 
 def test_several_models_predict_one_row_with_all_properties(run, tmp_path):
