@@ -107,13 +107,9 @@ Joint: TypeAlias = tuple[Tensor, Tensor]  # a weight (3 D, D) and its bias (3 D,
 
 @torch.no_grad()
 def run(
-    model: Graphormer,
-    prepared: DerivedValues,
-    tokens: Tensor,
-    bias: Tensor,
-    rules: Rules,
+    model: Graphormer, prepared: DerivedValues, tokens: Tensor, bias: Tensor, rules: Rules,
     structure: bool = False,
-) -> PassWithGradient:
+) -> PassWithGradient:  # fmt: skip
     """Compute the outputs of tokens (B, T, D), and prepare the backward pass.
 
     It is only for models with a `prepared_encoder`, under rules that it `follows`.

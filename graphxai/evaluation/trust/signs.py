@@ -170,11 +170,10 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     if not groups or nearness.similarity is None or nearness.word not in words:
         return None
     place = words.index(nearness.word)
-    here, nearer = (
-        _pooled(groups, words[place : place + 1]),
-        _pooled(groups, words[: min(place, 1)]),
-    )
-    if (too_few := here[2] < FEW) and nearness.word == "far":
+    here = _pooled(groups, words[place : place + 1])
+    nearer = _pooled(groups, words[: min(place, 1)])  # the near ones
+    too_few = here[2] < FEW
+    if too_few and nearness.word == "far":
         here = _pooled(groups, words[1:])
     elif nearer[2] < FEW:
         nearer = _pooled(groups, words[:place])
