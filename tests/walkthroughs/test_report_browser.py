@@ -112,6 +112,11 @@ def test_a_long_page_makes_its_cards_as_it_is_scrolled(browser, path, tmp_path):
     cards, total = "document.querySelectorAll('.card').length", len(repeated)
     assert browser.js(cards) < total / 2
     height = browser.js("byId('grid').getBoundingClientRect().height")
+    places = "[...document.querySelectorAll('.card')].map(card => card.getBoundingClientRect().top)"
+    first, second = sorted(set(browser.js(places)))[:2]
+    space = "document.querySelector('.card').getBoundingClientRect().height"
+    space += " + parseFloat(getComputedStyle(byId('grid')).rowGap)"
+    assert second - first == pytest.approx(browser.js(space))  # no gap for cards to come
     browser.js("document.querySelector('.card > button').focus()")
     browser.key("End")
     assert browser.js(FOCUS) == repeated[-1]["name"]

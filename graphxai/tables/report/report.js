@@ -188,6 +188,7 @@ function layOut(count) {
   grid.append(...shown.slice(laid, upTo).map(cardOf));
   laid = upTo;
   if (laid < shown.length) lastCard.observe(grid.lastChild);
+  else grid.style.minHeight = "";
 }
 
 /* Give the grid the height of all its cards, so that the scroll bar knows those to come. */
