@@ -26,6 +26,8 @@ NAMES = (  # of compounds
 )
 MAX_SMILES = 1000  # characters
 CHECKED = 20  # cells of a column
+# Shares of these cells that may be misspelt: in any column, and in one that is named for structures.
+SLIPS, NAMED_SLIPS = 0.2, 0.5
 LISTED = 30  # columns in a message
 
 SampleCells = Callable[[], Sequence[Sequence[str]]]
@@ -54,7 +56,7 @@ def structure_column(
         names: the columns.
         sample: returns the cells of the first rows.
         given: the name that the user gave, in any case of letters. Otherwise the column is one with
-            a usual name, or the only one whose cells can be read as SMILES.
+            a usual name, or the only one whose cells can be read as SMILES, but for a few of them.
 
     Raises:
         TableError: there is no such column, or several; the message lists the columns.
@@ -74,13 +76,17 @@ def structure_column(
             silent = name == "smiles" and not others
             return StructureColumn(name, "" if silent else "by its name")
     rows = sample()
-    readable = [name for k, name in enumerate(names) if _are_structures([row[k] for row in rows])]
     for usual in LIKELY:
         if usual not in plain:
             continue
         place = plain.index(usual)
-        if _are_structures([row[place] for row in rows], unreadable=0.5):
+        if _are_structures([row[place] for row in rows], NAMED_SLIPS):
             return StructureColumn(names[place], "by its name")
+    readable = [
+        name
+        for k, name in enumerate(names)
+        if _are_structures([row[k] for row in rows], NAMED_SLIPS if "smiles" in plain[k] else SLIPS)
+    ]
     if len(readable) == 1:
         return StructureColumn(readable[0], "as the only one whose cells can be read as SMILES")
     if readable:
@@ -127,10 +133,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_\-.#]+", "", name).casefold()
 
 
-def _are_structures(cells: Sequence[str], unreadable: float = 0.0) -> bool:
+def _are_structures(cells: Sequence[str], unreadable: float) -> bool:
     """Return whether cells are SMILES, and not all as short as names or codes may be.
 
     Args:
+        cells: the cells of a column.
         unreadable: the share of the cells that need not be readable.
     """
     texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]

@@ -177,6 +177,11 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     assert open_table(path).structures.name == "smi"  # `mol` holds names
     path = written(tmp_path, "e.csv", "Structure;pIC50\nC1CC;5,2\nCCOC;6,1\nc1ccccc1;7,0\n")
     assert open_table(path).structures.name == "Structure"  # despite a ring that is not closed
+    path = written(tmp_path, "f.csv", "Ligand (SMILES),x\nCCOCC,1\nnot drawn yet,2\nCCCC,3\n")
+    assert open_table(path).structures.name == "Ligand (SMILES)"  # half of the cells may be wrong
+    cells = ["CCOCC", "c1ccccc1", "CCCC(", "CCCN", "CCCO"]
+    path = written(tmp_path, "g.csv", "drawn,x\n" + "".join(f"{cell},1\n" for cell in cells))
+    assert open_table(path).structures.name == "drawn"  # and a fifth of them under any name
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,8 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
         ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
         ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
+        ("a,ligand smiles\nCCOCC,CCCC\nCCCCO,CCC(\n", "several columns of structures"),
+        ("a,b\nCCOCC,1\nCCCC(,2\n", "no column of structures"),
         ("CCO,5\nCCN,6\n", "no header.*first line is a molecule"),
         ("", "the file is empty"),
     ],
