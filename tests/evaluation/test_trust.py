@@ -587,4 +587,5 @@ def test_distance_counts_as_much_as_this_models_own_errors_say():
     # None of 30 is hardly less than 5 %, and with 12 % wrong one may still rely on the others.
     assert [nearness_sign(word, rare).level for word in rare] == ["good", "good", "caution"]
     for odd in ({}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}, {"edge": 3}):
-        assert nearness_sign("far", odd).level == "warning"  # limits of other models
+        levels = [nearness_sign(word, odd).level for word in ("near", "edge", "far")]
+        assert levels == ["good", "unknown", "warning"]  # limits of other models

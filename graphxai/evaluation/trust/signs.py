@@ -62,11 +62,12 @@ REWRITING = Limits(1e-3, 0.05)  # the relative change of relevance, which should
 FEW = 20  # molecules, below which their errors decide nothing
 MUCH_WORSE = 1.5  # times the errors of nearer molecules
 OFTEN_WRONG = 0.25  # of the classes; fewer are no reason not to rely on a prediction
-# Limits for models whose own errors are unknown, see benchmarks/results/trust.md.
+# Limits for models whose own errors are unknown, see benchmarks/results/trust.md. Of other models'
+# predictions, those at the edge were not wrong more often than near ones beyond the error.
 NEARNESS: dict[str, Level] = {
     "training compound": "known",
     "near": "good",
-    "edge": "caution",
+    "edge": "unknown",
     "far": "warning",
 }
 
@@ -147,7 +148,8 @@ def distance_sign(
     else:
         text = {
             "good": "a similar compound was in training",
-            "caution": "the nearest training compound is only moderately similar",
+            "unknown": "the nearest training compound is only moderately similar, and how wrong this"
+            " model is so far away was not measured",
             "warning": "no similar compound was in training",
         }[level]
     return Sign("training set", level, nearness.similarity, text, figures)
