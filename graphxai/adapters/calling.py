@@ -161,10 +161,20 @@ def as_outputs(
     if answer.dim() == 0 and size == 1:
         outputs = answer.reshape(1, 1)
     if outputs.shape != (size, columns):
+        advice = (
+            "If it returns one row per node, choose a node with explain(..., node=...), or select"
+            " or pool rows with wrap(..., forward=...)."
+        )
+        if answer.dim() == 2 and len(answer) == size:
+            several = answer.shape[1]
+            advice = (
+                f"If its {several} columns are logits of classes, pass kind='multiclass' and"
+                f" classes={several}, or their names; if they are different properties, pass"
+                " tasks=[...]; or select columns with wrap(..., forward=...)."
+            )
         raise ValueError(
             f"the model returns shape {tuple(answer.shape)} for {size} inputs; the tasks need"
-            f" ({size}, {columns}). If it returns one row per node, choose a node with"
-            " explain(..., node=...), or select or pool rows with wrap(..., forward=...)."
+            f" ({size}, {columns}). {advice}"
         )
     return outputs
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 from graphxai.runtime.suggestions import did_you_mean
 
@@ -34,8 +34,11 @@ class Task:
         if isinstance(self.classes, str) or not all(isinstance(c, str) for c in self.classes):
             raise ValueError(f"task {self.name!r}: classes must be a list of names.")
         object.__setattr__(self, "classes", tuple(self.classes))
-        if self.kind not in ("binary", "multiclass", "regression"):
-            raise ValueError(f"task {self.name!r}: unknown kind {self.kind!r}.")
+        if self.kind not in (kinds := get_args(TaskKind)):
+            raise ValueError(
+                f"task {self.name!r}: there is no kind {self.kind!r}; the kinds are"
+                f" {', '.join(map(repr, kinds))}."
+            )
         if self.kind == "binary" and len(self.classes) != 2:
             raise ValueError(f"task {self.name!r}: a binary task has two classes.")
         for name in ("offset", "scale"):

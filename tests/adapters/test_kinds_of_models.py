@@ -201,6 +201,17 @@ def test_a_model_of_graphs_has_no_node_to_choose():
         gx.explain(gx.wrap(Pooled().eval(), kind="regression"), GRAPHS[0], node=1)
 
 
+def test_logits_of_several_classes_are_no_binary_task():
+    pooled = Pooled().eval()
+    model = gx.wrap(
+        pooled, kind="binary", forward=lambda m, b: m(b.x, b.edge_index, b.batch)[:, [0, 0]]
+    )
+    with pytest.raises(ValueError, match="and classes=2, or their names"):
+        gx.explain(model, GRAPHS)
+    with pytest.raises(ValueError, match="no kind 'classification'; the kinds are 'binary', 'mult"):
+        gx.wrap(pooled, kind="classification")
+
+
 # -- nodes of several types ----------------------------------------------------------------------
 
 KINDS = [("author", "writes", "paper"), ("paper", "rev_writes", "author")]
