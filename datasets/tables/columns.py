@@ -26,7 +26,7 @@ NAMES = (  # of compounds
 )
 MAX_SMILES = 1000  # characters
 CHECKED = 20  # cells of a column
-# Shares of these cells that may be misspelt: in any column, and in one that is named for structures.
+# The share of these cells that may be misspelt, in any column and in one named for structures.
 SLIPS, NAMED_SLIPS = 0.2, 0.5
 LISTED = 30  # columns in a message
 

@@ -159,7 +159,7 @@ class Fragments(Result, Sequence[Fragment]):
             options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
-        from graphxai.visualization.fragments import fragments_svg
+        from graphxai.visualization.fragments import checked_interactions, fragments_svg
         from graphxai.visualization.graph_parts import graph_parts_svg
 
         explanation = self.explanation
@@ -167,7 +167,8 @@ class Fragments(Result, Sequence[Fragment]):
         options.setdefault("subtitle", self._caption())
         options.setdefault("legend", self.explanation.legend)
         listed = [(part.name, part.atoms, part.relevance) for part in self]
-        values = [*(part.relevance for part in self), *(interactions or {}).values()]
+        values = [part.relevance for part in self]
+        values += [value for *_, value in checked_interactions(interactions, len(self))]
         fitted = Scale.chosen(scale, values, palette=palette)
         options["scale"] = explanation.scale(fitted)
         if explanation.molecule is None and explanation.drawn is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from .suggestions import require_options
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -83,12 +84,7 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
     Raises:
         TypeError: a name is not that of a field; the message names the closest field.
     """
-    names = [each.name for each in fields(settings)]
-    for name in options:
-        if name not in names:
-            close = get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(names)}."
-            raise TypeError(f"{function} has no option {name!r}: {hint}")
+    require_options(options, [each.name for each in fields(settings)], function)
     return replace(settings, **options)
 
 

@@ -55,7 +55,7 @@ def fragments_svg(
         ValueError: a sum or an interaction is not finite, a pair is not two different fragments of
             the sequence, or the picture is too small.
     """
-    arcs = _checked(interactions or {}, len(fragments))
+    arcs = checked_interactions(interactions, len(fragments))
 
     def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
         drawing, points, bond = structure(mol, room)
@@ -214,8 +214,18 @@ def _places(
     return places
 
 
-def _checked(interactions: Interactions, count: int) -> list[tuple[int, int, float]]:
-    """Return the pairs of `count` fragments with their interactions, the weakest first."""
+def checked_interactions(
+    interactions: Interactions | None, count: int
+) -> list[tuple[int, int, float]]:
+    """Return the pairs of `count` fragments with their interactions, the weakest first.
+
+    Raises TypeError if they are no mapping, and ValueError for a value that is not finite or a pair
+    that is not two different fragments.
+    """
+    if interactions is None:
+        return []
+    if not isinstance(interactions, Mapping):
+        raise TypeError("interactions are values of pairs, such as {(0, 1): 0.5} of the first two.")
     finite(list(interactions.values()))
     for pair in interactions:
         if len(set(pair)) != 2 or not all(0 <= place < count for place in pair):

@@ -10,6 +10,8 @@ from typing import ParamSpec, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
+from graphxai.runtime.suggestions import require_options
+
 from .color import Scale
 
 __all__ = ["PictureKeywords", "PictureOptions", "with_picture_options"]
@@ -92,12 +94,16 @@ def with_picture_options(
     ]
 
     def decorated(draw: Callable[Parameters, str]) -> Callable[Parameters, str]:
-        @wraps(draw)
-        def draw_with_options(*args: Parameters.args, **options: Parameters.kwargs) -> str:
-            return draw(*args, **options)
-
         declared = signature(draw)
         others = [each for name, each in declared.parameters.items() if name != ARGUMENT]
+        keywords = [x.name for x in (*others, *shared) if x.kind is Parameter.KEYWORD_ONLY]
+
+        @wraps(draw)
+        def draw_with_options(*args: Parameters.args, **options: Parameters.kwargs) -> str:
+            by_name = [name for name in options if name not in declared.parameters]
+            require_options(by_name, keywords, f"{draw.__name__}()")
+            return draw(*args, **options)
+
         seen = declared.replace(parameters=[*others, *shared])
         draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
         del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source

@@ -307,6 +307,8 @@ def test_arcs_show_the_interactions_of_fragments_on_the_scale_of_their_sums(expl
     for pair in ((0, 0), (0, len(parts)), (-1, 0)):
         with pytest.raises(ValueError, match="is no pair of the"):
             parts.svg(interactions={pair: 1.0})
+    with pytest.raises(TypeError, match=r"values of pairs, such as \{\(0, 1\): 0.5\}"):
+        parts.svg(interactions=np.zeros((len(parts), len(parts))))
 
 
 def test_no_module_hides_a_function_of_its_name():

@@ -53,6 +53,13 @@ def test_every_option_is_a_keyword_that_help_describes(draw):
     assert {name.strip() for name in described} >= set(parameters)
 
 
+@pytest.mark.parametrize("draw", ALL, ids=lambda draw: draw.__name__)
+def test_a_misspelt_option_is_named_with_the_right_one(draw):
+    message = rf"{draw.__name__}\(\) has no option 'titel': did you mean 'title'"
+    with pytest.raises(TypeError, match=message):
+        draw(*ALL[draw], titel="A title")
+
+
 @pytest.mark.parametrize("draw", DRAWING, ids=lambda draw: draw.__name__)
 def test_words_size_and_colours_are_those_that_were_given(draw):
     svg = draw(

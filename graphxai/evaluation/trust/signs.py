@@ -148,8 +148,8 @@ def distance_sign(
     else:
         text = {
             "good": "a similar compound was in training",
-            "unknown": "the nearest training compound is only moderately similar, and how wrong this"
-            " model is so far away was not measured",
+            "unknown": "the nearest training compound is only moderately similar, and how wrong"
+            " this model is so far away was not measured",
             "warning": "no similar compound was in training",
         }[level]
     return Sign("training set", level, nearness.similarity, text, figures)
