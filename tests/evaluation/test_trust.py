@@ -23,11 +23,11 @@ from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
+from graphxai.evaluation.trust.distance import distance_sign
 from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
     Sign,
     confidence_sign,
-    distance_sign,
     residual_sign,
     score_sign,
 )

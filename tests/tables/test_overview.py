@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 from rdkit import Chem
@@ -29,6 +30,21 @@ def models():
 
 def asked(models, request, **fields):
     return json.loads(json.dumps(ANSWERS[request](models, Body(fields)), allow_nan=False))
+
+
+def test_how_far_a_molecule_may_be_is_decided_by_the_errors_of_each_model(tmp_path):
+    """Far molecules were predicted as well as near ones by one model, and worse by the other."""
+    names, smiles = ["hiv", "solubility"], "C1CC2CC1C3C2C4CC3C5C4C6CC5C7C6CCC7"
+    (molecule,) = asked(OfferedModels(names), "overview", smiles=[smiles])["molecules"]
+    assert [(cell["word"], cell["level"]) for cell in molecule["cells"]] == [
+        ("far", "good"),
+        ("far", "caution"),
+    ]
+    assert "predicted as well as nearer ones" in molecule["cells"][0]["near"]
+    page = gx.report(names, [smiles], tmp_path / "r.html", detailed=0).read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    for shown, cell in zip(data["molecules"][0]["properties"], molecule["cells"], strict=True):
+        assert (shown[2], shown[3], shown[9]) == (cell["word"], cell["near"], cell["level"])
 
 
 def test_each_molecule_has_every_property_and_its_desirability(models):

@@ -22,12 +22,12 @@ from graphxai.explanation.compute.nearness import nearness_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.threads import one_thread
 
+from .distance import distance_of
 from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
     confidence_sign,
-    distance_sign,
     likeness_sign,
     residual_sign,
     rewriting_sign,
@@ -272,8 +272,7 @@ def _trusted(
         near = explanation.nearness
         if near is None or near.word == "unknown":  # it may not have been requested
             near = nearness_of(item, training)
-        unit = prediction.unit if prediction.label is None else "class"
-        distance = distance_sign(near, _errors_of(model, prediction.task), unit)
+        distance = distance_of(model, prediction, near)
         if item.image is not None and near is None:
             distance = likeness_sign(training_images_of(model), item.image)
         signs = [
@@ -286,14 +285,6 @@ def _trusted(
         nearest = None if near is None else near.nearest
         trusted[key] = Trust(tuple(signs), nearest, score, tautomers.get(key))
     return trusted
-
-
-def _errors_of(model: Model, task: str) -> Mapping[str, Any]:
-    """Return how wrong the model was for unseen molecules, by nearness; empty if unknown."""
-    entry = model.origin.metadata.get("coverage")
-    for key in (task, "errors"):
-        entry = entry.get(key) if isinstance(entry, Mapping) else None
-    return entry if isinstance(entry, Mapping) else {}
 
 
 def explained_by_each(

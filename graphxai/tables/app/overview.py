@@ -15,6 +15,7 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from graphxai.chemistry.profile_search import SearchLimits, search_profile
 from graphxai.chemistry.profile_text import read_profile
+from graphxai.evaluation.trust.distance import distance_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.report.drawing import drawing
@@ -85,6 +86,9 @@ def _molecule(
             continue
         part = wished.get(each.name)
         cell = property_cell(prediction, None if part is None else part.goal.label)
+        if prediction.nearness is not None:
+            sign = distance_of(panel.models[each.place], prediction)
+            cell |= {"word": prediction.nearness.word, "near": sign.sentence, "level": sign.level}
         if part is not None:
             cell |= {"desirability": part.desirability, "goal": str(part.goal)}
         cells.append(cell)
@@ -110,7 +114,6 @@ def property_cell(prediction: Prediction, label: str | None = None) -> dict[str,
         "range": minus_signs(prediction.range),
         "value": rounded([value])[0],
         "class": label,
-        "word": "" if near is None else near.word,
         "near": "" if near is None else near.sentence,
     }
 

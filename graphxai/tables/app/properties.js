@@ -1,8 +1,8 @@
 /* All properties that the models predict, and how desirable they are for the goal. */
 
-const DOMAINS = {
-  near: ["good", "near training"], edge: ["caution", "edge of training"], far: ["warning", "far from training"],
-  "training compound": ["known", "training compound"], unknown: ["unknown", "training unknown"],
+const WHERE = {
+  near: "near training", edge: "edge of training", far: "far from training",
+  "training compound": "training compound", unknown: "training unknown",
 };
 let properties = []; // [name, model, task, class of the goal] of each, from the last answer
 
@@ -53,17 +53,19 @@ async function drawProperties() {
   drawTree();
 }
 
+/* Where a molecule is, in the colour of how well this model predicted unseen molecules there. */
+const distanceBadge = (cell) => element("span", { class: `badge ${cell.level || "unknown"}`, title: cell.near }, WHERE[cell.word] || WHERE.unknown);
+
 function propertyRow([name, model, task, label], cell, before) {
   const shown = model === state.model && task === state.task;
   const see = element("button", { class: "plain", "aria-current": shown, title: `Show what ${model} sees`, onclick: () => explainBy(model, task, label) }, name);
   if (!cell) return element("tr", {}, element("th", { scope: "row" }, see), element("td", { colspan: 3 }, "not readable for this model"));
-  const [level, words] = DOMAINS[cell.word] || DOMAINS.unknown;
   const measured = measuredOf(current().smiles, name);
   const wish = cell.goal === undefined ? "" : element("span", { class: "wish", title: cell.goal },
     element("meter", { min: 0, max: 1, value: cell.desirability, "aria-label": `desirability for ${cell.goal}` }), ` ${hundredths(cell.desirability)}`);
   return element("tr", {}, element("th", { scope: "row" }, see),
     element("td", {}, element("b", {}, cell.text), " ", changeOf(cell, before), element("span", { class: "soft block" }, [cell.range, measured && `measured ${measured}`].filter(Boolean).join("; "))),
-    element("td", {}, element("span", { class: `badge ${level}`, title: cell.near }, words)),
+    element("td", {}, distanceBadge(cell)),
     element("td", { class: "number" }, wish));
 }
 

@@ -73,8 +73,7 @@ function rowCell(row, key) {
   if (key === "desirability") return hundredths(row.overview.desirability);
   const cell = row.overview.cells[properties.findIndex(([name]) => `predicted ${name}` === key)];
   if (!cell) return "";
-  const [level, words] = DOMAINS[cell.word] || DOMAINS.unknown;
-  return element("span", {}, `${cell.text} `, element("span", { class: "soft block" }, cell.range), element("span", { class: `badge ${level}`, title: cell.near }, words));
+  return element("span", {}, `${cell.text} `, element("span", { class: "soft block" }, cell.range), distanceBadge(cell));
 }
 
 /* What was measured of a molecule, if the open table has it. */

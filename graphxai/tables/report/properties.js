@@ -1,9 +1,11 @@
 /* Several properties: what each model predicts and sees, and how desirable that is. */
 
-const DOMAINS = { "training compound": "known", near: "good", edge: "caution", far: "warning", unknown: "unknown" };
 const WHERE = { "training compound": "training compound", near: "near training", edge: "edge of training", far: "far from training", unknown: "training unknown" };
 const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
 const isWished = () => Boolean(data.several?.goals.length);
+
+/* How good it is to be as near the training set, by the errors of that model. */
+const levelOfDistance = (property) => (property[2] && property[9]) || "";
 
 /* What was measured of a property of a molecule, or a bound of it, or null. */
 const measuredOf = (property) => (property && (property[7] || property[8])) || null;
@@ -12,8 +14,8 @@ const measuredOf = (property) => (property && (property[7] || property[8])) || n
 function propertyLines(molecule) {
   if (!data.several) return "";
   const lines = molecule.properties.map((property, k) => {
-    const [text, , near, sentence] = property || ["not readable", "", "", ""];
-    return element("li", { title: sentence }, element("span", { class: `dot ${DOMAINS[near] || ""}` }), `${data.several.names[k]} ${text}`,
+    const [text, , , sentence] = property || ["not readable", "", "", ""];
+    return element("li", { title: sentence }, element("span", { class: `dot ${levelOfDistance(property || [])}` }), `${data.several.names[k]} ${text}`,
       measuredOf(property) ? element("span", { class: "soft" }, `, measured ${inWords(measuredOf(property))}`) : "");
   });
   if (isWished()) lines.unshift(element("li", {}, element("strong", {}, `desirability ${hundredths(molecule.desirability)}`)));
@@ -30,7 +32,7 @@ function propertyTable(molecule) {
     if (!property) return element("tr", {}, name, element("td", { colspan: heads.length - 1 }, "not readable for this model"));
     const [text, range, near, sentence, desirability] = property;
     return element("tr", {}, name, ...(isMeasured ? [element("td", {}, inWords(measuredOf(property)))] : []), element("td", {}, text, range ? ` (${range})` : ""),
-      element("td", { title: sentence }, near ? badge(DOMAINS[near], WHERE[near]) : ""),
+      element("td", { title: sentence }, near ? badge(levelOfDistance(property), WHERE[near]) : ""),
       ...(isWished() ? [element("td", { class: "number" }, desirability === null ? "" : hundredths(desirability))] : []));
   });
   const joined = isWished() ? [element("tr", { class: "sum" }, element("th", { scope: "row", colspan: heads.length - 1 }, "together"), element("td", { class: "number" }, hundredths(molecule.desirability)))] : [];

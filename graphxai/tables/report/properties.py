@@ -8,6 +8,8 @@ from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.training_set import training_set_of
+from graphxai.evaluation.trust.distance import distance_of
+from graphxai.evaluation.trust.signs import Sign
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
@@ -131,7 +133,8 @@ def _content(
             continue
         measured = measured_cell(each.task, row.measured, prediction)
         bound = bound_cell(each.task, row.bounds, prediction)
-        shown.append([*_shown(prediction, desirability), measured, bound])
+        sign = distance_of(several.panel.models[each.place], prediction)
+        shown.append([*_shown(prediction, sign, desirability), measured, bound, sign.level])
     first = of_molecule[0]
     views = [
         _view(name, each.explanation, first.explanation if first else None)
@@ -147,14 +150,15 @@ def _content(
     }
 
 
-def _shown(prediction: Prediction, desirability: float | None) -> list[Any]:
+def _shown(prediction: Prediction, distance: Sign, desirability: float | None) -> list[Any]:
     """Return prediction, interval, nearness (word, sentence), desirability, value and class.
 
     The value, by which a table is sorted, is that of the second class, or of the predicted one.
-    What was measured follows, and a bound (see `measured_cell` and `bound_cell`).
+    What was measured follows, a bound (see `measured_cell` and `bound_cell`), and the level of the
+    sign `distance`.
     """
     near = prediction.nearness
-    words = ["", ""] if near is None else [near.word, near.sentence]
+    words = ["", ""] if near is None else [near.word, distance.sentence]
     shares = list(prediction.probabilities.values())
     value = prediction.value
     if value is None:
@@ -196,7 +200,7 @@ def agreements(
 
 def _compared(cells: Sequence[Any], part: str) -> dict[str, Any]:
     """Return what `agreement` reads of a property's cells, in this part of the model's data."""
-    _, _, near, _, _, value, label, measured, bound = cells
+    _, _, near, _, _, value, label, measured, bound, _ = cells
     part = part or ("training" if near == "training compound" else "")
     return {"measured": measured, "bound": bound, "value": value, "label": label, "part": part}
 
