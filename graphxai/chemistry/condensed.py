@@ -1,4 +1,7 @@
-"""Write a fragment without rings as chemists do: "CH2CH(OH)CH2", with nothing where it was cut."""
+"""Write a fragment without rings as chemists do: "CH2CH(OH)CH2".
+
+Nothing shows where a single bond was cut. A double bond that was cut is written: "=CHCH3".
+"""
 
 from collections import Counter
 from collections.abc import Collection
@@ -59,7 +62,8 @@ def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
     for place, index in enumerate(chain):
         if place:
             text += _bond(mol, chain[place - 1], index)
-        text += _symbol(mol.GetAtomWithIdx(index))
+        before_it, behind_it = _cut_bonds(mol, index, first=not place and not before)
+        text += before_it + _symbol(mol.GetAtomWithIdx(index))
         done = {*before, *chain}
         branches = Counter(
             _bond(mol, index, branch[0]) + _written(mol, branch, done)
@@ -68,7 +72,19 @@ def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
         for branch, count in sorted(branches.items()):
             text += branch if branch in _HALOGENS else f"({branch})"
             text += f"{count}" if count > 1 else ""
+        text += behind_it if index == chain[-1] or not behind_it else f"({behind_it})"
     return text
+
+
+def _cut_bonds(mol: "Mol", index: int, *, first: bool) -> tuple[str, str]:
+    """Return the signs of the multiple bonds of an atom that were cut, before it and behind it.
+
+    They are before the first atom of the formula, unless another of its bonds was cut.
+    """
+    atom = mol.GetAtomWithIdx(index)
+    cut = [a.GetIdx() for a in atom.GetNeighbors() if not a.GetAtomicNum()]
+    signs = "".join(_bond(mol, index, end) for end in cut)
+    return (signs, "") if first and len(cut) == 1 else ("", signs)
 
 
 def _branches(mol: "Mol", index: int, done: Collection[int]) -> list[list[int]]:

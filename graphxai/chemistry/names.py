@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -36,28 +36,46 @@ def name_in_words(smiles: str) -> str | None:
         return listed_name
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
-    systems = [] if mol is None else ring_systems(mol)
-    if mol is None or len(systems) != 1 or len(Chem.GetMolFrags(mol)) > 1:
+    return None if mol is None else _ring_with_groups(mol, ring_name, group_names().get)
+
+
+def _ring_with_groups(
+    mol: "Mol",
+    name_of: "Callable[[Mol, tuple[int, ...]], str | None]",
+    group_of: Callable[[str], str | None],
+) -> str | None:
+    """Return "pyridine ring with fluoro" for a single ring system whose parts all have a name.
+
+    Args:
+        mol: the fragment.
+        name_of: names the atoms of a ring system.
+        group_of: names a substituent, by its SMILES with `*` for the ring.
+    """
+    from rdkit import Chem
+
+    systems = ring_systems(mol)
+    if len(systems) != 1 or len(Chem.GetMolFrags(mol)) > 1:
         return None
-    name = ring_name(mol, systems[0])
+    name = name_of(mol, systems[0])
     if name is None:
         return None
-    counts = Counter(group_names().get(part) for part in _substituents(mol, systems[0]))
+    counts = Counter(group_of(part) for part in _substituents(mol, systems[0]))
     if None in counts:
         return None
     oxygens = _oxygens_on_sulfur(mol, systems[0])
     counts["oxo"] -= oxygens
     counts = +counts
-    listed = sorted(f"{n} {group}" if n > 1 else str(group) for group, n in counts.items())
+    listed = [f"{n} {group}" if n > 1 else f"{group}" for group, n in sorted(counts.items())]
     ring = f"{name}{OXIDES.get(oxygens, '')} ring"
     return ring + (f" with {', '.join(listed)}" if listed else "")
 
 
 @lru_cache(maxsize=1 << 16)
 def described(smiles: str) -> str:
-    """Put a fragment into words: its name, or its formula and rings ("C9H10NO with benzene ring").
+    """Put a fragment into words: its name, or its formula and rings ("C12H9 with 2 benzene rings").
 
-    A small fragment without rings has a condensed formula, such as "CH2CH(OH)CH2".
+    A small fragment without rings has a condensed formula, such as "CH2CH(OH)CH2", and so have the
+    substituents of a ring that have no name: "benzene ring with NHCH2CH2OH".
 
     The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
     cannot read it.
@@ -72,7 +90,7 @@ def described(smiles: str) -> str:
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
         return smiles
-    if condensed := condensed_formula(mol):
+    if condensed := condensed_formula(mol) or _ring_with_groups(mol, _short_name, _condensed):
         return condensed
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
     systems = ring_systems(mol)
@@ -81,9 +99,21 @@ def described(smiles: str) -> str:
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
 
 
+def _short_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
+    """Return the name of a ring system, or None if it has no short one."""
+    return ring_name(mol, atoms) or single_ring_name(mol, atoms)
+
+
+def _condensed(smiles: str) -> str | None:
+    """Return the name of a group, or its condensed formula, or None if it has neither."""
+    from rdkit import Chem
+
+    return group_names().get(smiles) or condensed_formula(Chem.MolFromSmiles(smiles))
+
+
 def _ring_in_words(mol: "Mol", atoms: tuple[int, ...]) -> str:
     """Return the name of a ring system, or its size if it has no short one."""
-    name = ring_name(mol, atoms) or single_ring_name(mol, atoms) or _by_size(mol, atoms)
+    name = _short_name(mol, atoms) or _by_size(mol, atoms)
     return name + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")
 
 

@@ -22,6 +22,10 @@ WRITTEN = [
     ("*C#CC", "C#CCH3"),
     ("*OP(=O)(O)O", "OP(=O)(OH)2"),
     ("*[C@H](C)NC", "CH(CH3)NHCH3"),
+    ("*=CCC(F)F", "=CHCH2CHF2"),
+    ("*CC(=*)C", "CH2C(CH3)="),
+    ("*CC(=*)C*", "CH2C(=)CH2"),
+    ("*CC(C=*)C*", "=CHCH(CH2)CH2"),
 ]
 
 

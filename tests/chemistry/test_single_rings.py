@@ -35,4 +35,4 @@ def test_a_ring_has_the_name_of_hantzsch_and_widman(smiles, name):
 
 def test_the_head_of_verubecestat_has_a_name():
     head = "*C1(C)CS(=O)(=O)N(C)C(N)=N1"
-    assert described(head) == "C5H10N3O2S with dihydro-1,2,4-thiadiazine dioxide ring"
+    assert described(head) == ("dihydro-1,2,4-thiadiazine dioxide ring with amino, 2 methyl")
