@@ -16,7 +16,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.names import MethodName
 from graphxai.explainers.pairs import rules_of
-from graphxai.explainers.registry import KnownMethod, Method
+from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
@@ -389,9 +389,7 @@ def compare(
     (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods: use grid for several.")
-    if isinstance(methods, str):
-        methods = [methods]
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
-        explainers = map(get_explainer, methods)
+        explainers = map(get_explainer, each_of(methods))
         explanations = [explain(model, value, each, target=target) for each in explainers]
     return side_by_side(explanations, columns=columns, **options)

@@ -22,7 +22,7 @@ from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
-from graphxai.explainers.registry import Method, methods_for, seeded_explainer
+from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_cpu_by_default, on_device
@@ -77,7 +77,8 @@ def evaluate(
         model: from `load` or `wrap`, or a bundled model's name.
         inputs: inputs as for `explain`, as a list or by key.
         methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
-            every registered method that applies to the model. `random` is always included.
+            every registered method that applies to the model. `random` is always included. One
+            method with different options is listed with its options.
         labels: for the target "true", the class of each input by name or number. They are in the
             order of the inputs, or by key.
         target: as for `explain`. It may also be "predicted", for each graph's predicted class, or
@@ -266,18 +267,13 @@ def checkpoint_name(model: Model) -> str:
 
 
 def _explainers(model: Model, methods: Sequence[Method] | str, seed: int) -> tuple[Explainer, ...]:
-    """Return the explainers, including `random`, or raise ValueError if two share a name."""
+    """Return the explainers, including `random`, with names that differ (see `told_apart`)."""
     if methods == "all":
         methods = methods_for(model)
-    chosen = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
-    explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
+    explainers = [seeded_explainer(method, seed, model=model) for method in each_of(methods)]
     if "random" not in {explainer.name for explainer in explainers}:
         explainers.append(seeded_explainer("random", seed))
-    names = [explainer.name for explainer in explainers]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"two methods are called {twice[0]!r}; rename one of them.")
-    return tuple(explainers)
+    return tuple(told_apart(explainers))
 
 
 def _operators(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import explain
-from graphxai.explainers.registry import Method, get_explainer
+from graphxai.explainers.registry import Method, each_of, get_explainer, told_apart
 from graphxai.explanation.compute.models import Model
 
 
@@ -70,7 +70,7 @@ def conservation(
     """
     measured = {}
     values = list(inputs)
-    for method in map(get_explainer, methods):
+    for method in told_apart(map(get_explainer, each_of(methods))):
         explained = [e for e in explain(model, values, method, target=target) if e is not None]
         if not explained:
             raise ValueError("there is no graph to measure.")

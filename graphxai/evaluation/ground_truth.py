@@ -12,7 +12,7 @@ from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.edge_shapley import edge_shapley
-from graphxai.explainers.registry import Method
+from graphxai.explainers.registry import Method, each_of, told_apart
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.learning.objectives import score_task
@@ -226,12 +226,9 @@ def model_score(
 
 
 def _with_random(model: Any, methods: Sequence[Method]) -> list[Explainer]:
-    explainers = [get_explainer(method, model=model) for method in methods]
-    names = [explainer.name for explainer in explainers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"method {twice!r} is given twice, so its rows would be ambiguous.")
-    return explainers if "random" in names else [*explainers, get_explainer("random")]
+    explainers = told_apart(get_explainer(method, model=model) for method in each_of(methods))
+    is_random = any(explainer.name == "random" for explainer in explainers)
+    return explainers if is_random else [*explainers, get_explainer("random")]
 
 
 def _prepare(

@@ -1,6 +1,8 @@
 """Register explainers by name, and look them up."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from copy import copy
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -63,6 +65,48 @@ def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explain
     if isinstance(method, str | type) and "seed" in _options(type(explainer)):
         return _made(type(explainer), {"seed": seed})
     return explainer
+
+
+def each_of(methods: Method | Iterable[Method]) -> list[Method]:
+    """Return a list of methods, of which a single one may be given as it is."""
+    if isinstance(methods, str | Explainer) or callable(methods):
+        return [methods]
+    return list(methods)
+
+
+def told_apart(explainers: Iterable[Explainer]) -> list[Explainer]:
+    """Return explainers with different names, by which tables can list them.
+
+    Where two share a name, the options that differ from the defaults are added, as in
+    "path_marginals (ends='both')".
+
+    Raises:
+        ValueError: two are the same method with the same options.
+    """
+    given = list(explainers)
+    counts = Counter(explainer.name for explainer in given)
+    apart = [_with_options_in_name(e) if counts[e.name] > 1 else e for e in given]
+    for name, count in Counter(explainer.name for explainer in apart).items():
+        if count > 1:
+            raise ValueError(
+                f"method {name!r} is given twice: leave one out, or give it a name of its own,"
+                " which is `name` of an explainer and `__name__` of a function."
+            )
+    return apart
+
+
+def _with_options_in_name(explainer: Explainer) -> Explainer:
+    """Return a copy whose name lists the options that are not the defaults."""
+    defaults = {name: each.default for name, each in signature(type(explainer)).parameters.items()}
+    chosen = [
+        f"{name}={value!r}"
+        for name, value in explainer.get_params().items()
+        if isinstance(value, str | int | float | bool | None) and value != defaults[name]
+    ]
+    copied = copy(explainer)
+    if chosen:
+        copied.name = f"{explainer.name} ({', '.join(chosen)})"  # type: ignore[misc]
+    return copied
 
 
 def _best_for(model: Any) -> str:

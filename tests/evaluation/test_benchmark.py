@@ -18,7 +18,7 @@ from graphxai.cli.main import main
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.evaluation import METRICS, merged, node_series, output, outputs_of_parts
+from graphxai.evaluation import METRICS, conservation, merged, node_series, output, outputs_of_parts
 from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.output import summary_markdown
 from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
@@ -162,7 +162,7 @@ def test_a_method_that_fails_gets_a_note_and_the_run_goes_on():
     assert report.intervals("auac")["too_short"].n == 0
     assert report.table().loc["too_short", "auac"] == "undefined"
     assert report.table().loc["refuses_salts", "auac"].endswith("(n = 4)")
-    with pytest.raises(ValueError, match="called 'too_short'"):
+    with pytest.raises(ValueError, match="'too_short' is given twice"):
         gx.evaluate(model, SMILES, [too_short, too_short])
     with pytest.raises(TypeError, match="a method is a name, an explainer or a function"):
         gx.evaluate(model, SMILES, [3])
@@ -557,3 +557,22 @@ def test_scores_that_do_not_fit_the_model_are_noted():
     report = gx.evaluate(random_graphormer(), SMILES[:2], [elsewhere])
     assert len(report.failures["elsewhere"]) == 2
     assert "meta tensor" in report.failures["elsewhere"][0][1]
+
+
+def test_one_method_with_different_options_is_listed_with_its_options():
+    model = random_graphormer(num_layers=1)
+    methods = [get_explainer("shapley_sampling", permutations=n) for n in (1, 2)]
+    methods.append(get_explainer("shapley_sampling"))
+    names = [
+        "shapley_sampling (permutations=1)", "shapley_sampling (permutations=2)",
+        "shapley_sampling", "random",
+    ]  # fmt: skip
+    report = gx.evaluate(model, SMILES[:2], methods, metrics=["auac"])
+    assert list(report.methods) == names
+    assert methods[0].name == "shapley_sampling"  # the given ones stay as they are
+    alone = gx.evaluate(model, SMILES[:2], methods[1], metrics=["auac"]).rows
+    rows = report.rows[report.rows.method == names[1]]
+    assert rows.value.tolist() == alone[alone.method == "shapley_sampling"].value.tolist()
+    assert list(conservation(model, SMILES[:2], methods)) == names[:3]
+    with pytest.raises(ValueError, match="'lrp' is given twice: leave one out, or"):
+        gx.evaluate(model, SMILES[:2], ["lrp", "lrp"])
