@@ -7,8 +7,10 @@ MoleculeACE (van Tilborg 2022) has tables of ligands with their affinities, and 
 have an activity cliff with another one. The script trains on each table as `graphxai train` does,
 with its defaults, and keeps to the authors' split: nothing is learned from the molecules marked
 "test". The measures are theirs, the RMSE over the test molecules and over those with a cliff.
-Every test row counts. Finished runs are not repeated, and `--report` trains nothing. The scores of
-every run are kept in moleculeace.json.
+Every test row counts. Also measured are the intervals (how many test values they hold, and how wide
+they are) and the errors by how far a molecule is from the training set, in the words of
+`graphxai.trust`. Finished runs are not repeated, and `--report` trains nothing. The scores of every
+run are kept in moleculeace.json.
 
 FOLDER contains the tables and `published.csv`, with the columns dataset, algorithm, descriptor,
 rmse and cliff_rmse.
@@ -29,17 +31,22 @@ from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
 import graphxai as gx
+from graphxai.evaluation.trust.distance import distance_of
+from graphxai.explanation.prediction import Prediction
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.table import train_table
 from graphxai.learning.teachers.saved_teacher import saved_teacher
 from graphxai.models.graphormer import checkpoint_digest
 
 FloatArray = NDArray[np.float64]
+Counts = dict[str, tuple[int, float]]
 RESULTS = Path(__file__).with_suffix(".json")
 MEASURES = {"rmse": "RMSE", "cliff_rmse": "RMSE on cliffs"}
 MODELS = {"network": "network", "teacher": "its teacher"}
 RIVALS = ("SVM, ECFP", "CheMeleon, pre-trained graph")
 BEST = "best published"  # on each table, so it is not a method
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals
+VERDICTS = ("good", "caution", "warning", "unknown", "known")
 
 
 def measured(y: FloatArray, predicted: FloatArray, cliff: NDArray[np.bool_]) -> dict[str, float]:
@@ -48,6 +55,41 @@ def measured(y: FloatArray, predicted: FloatArray, cliff: NDArray[np.bool_]) -> 
     return {
         "rmse": float(np.sqrt(squares.mean())),
         "cliff_rmse": float(np.sqrt(squares[cliff].mean())),
+    }
+
+
+def measured_intervals(
+    predictions: Sequence[Prediction], y: FloatArray
+) -> dict[str, dict[str, float]]:
+    """Return how the intervals of test molecules do at each of `LEVELS`.
+
+    For each level there are the share of values that are held, the median width, and the width that
+    would do: the one for all molecules that holds the level's share of the test values.
+    """
+    errors = np.abs(np.array([p.value for p in predictions]) - y)
+    measures = {}
+    for level in LEVELS:
+        low, high = np.array([p.at(level).interval for p in predictions]).T
+        measures[f"{level:g}"] = {
+            "held": float(((low <= y) & (y <= high)).mean()),
+            "width": float(np.median(high - low)),
+            "would_do": float(2 * np.quantile(errors, level)),
+        }
+    return measures
+
+
+def errors_by_distance(folder: Path, predictions: Sequence[Prediction], y: FloatArray) -> Counts:
+    """Return the number and the mean absolute error of test molecules by the level of a sign.
+
+    The sign is that of `graphxai.trust` for how far a molecule is from the training set.
+    """
+    model = gx.load(folder)
+    levels = np.array([distance_of(model, p).level for p in predictions])
+    errors = np.abs(np.array([p.value for p in predictions]) - y)
+    return {
+        level: (int((levels == level).sum()), float(errors[levels == level].mean()))
+        for level in VERDICTS
+        if (levels == level).any()
     }
 
 
@@ -62,7 +104,7 @@ def run_table(path: Path, seed: int, out: Path, **options: Any) -> dict[str, Any
 
     Returns:
         JSON values: the table's name, the seed, the processor time in seconds, the numbers of rows,
-        and the measures of each model.
+        the measures of each model, and what `measured_intervals` and `errors_by_distance` return.
     """
     begun = time.process_time()
     table = clean_table(path, "smiles", ["y"])
@@ -74,8 +116,10 @@ def run_table(path: Path, seed: int, out: Path, **options: Any) -> dict[str, Any
     rows = pd.read_csv(path)
     test = rows[rows["split"] == "test"]
     smiles, y, cliff = list(test["smiles"]), test["y"].to_numpy(), test["cliff_mol"].to_numpy() == 1
-    by_network = gx.predict(folder, smiles, on_error="raise", progress=False)
-    predicted = {"network": np.array([each["y"].value for each in by_network], dtype=np.float64)}
+    by_network = [
+        each["y"] for each in gx.predict(folder, smiles, on_error="raise", progress=False)
+    ]
+    predicted = {"network": np.array([each.value for each in by_network], dtype=np.float64)}
     teacher = saved_teacher(folder, checkpoint_digest(folder))
     if teacher is not None:
         (predicted["teacher"],) = teacher.columns(smiles).values()
@@ -86,6 +130,8 @@ def run_table(path: Path, seed: int, out: Path, **options: Any) -> dict[str, Any
         "train": int((rows["split"] == "train").sum()),
         "test": len(test),
         "scores": {name: measured(y, values, cliff) for name, values in predicted.items()},
+        "intervals": measured_intervals(by_network, y),
+        "errors_by_distance": errors_by_distance(folder, by_network, y),
     }
 
 
@@ -172,7 +218,41 @@ def report(runs: Sequence[Mapping[str, Any]], published: pd.DataFrame) -> str:
             lines.append(
                 _row([rival, heading, f"{gap:+.3f}", f"{better} of {n}", f"{p_value:.3f}"])
             )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_intervals_and_errors(runs)])
+
+
+def _intervals_and_errors(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the tables of intervals and of errors by distance, over the runs that have them."""
+    having = [run for run in runs if "intervals" in run]
+    if not having:
+        return []
+    lines = ["", _row(["level", "held", "least and most", "width over the width that would do"])]
+    lines.append("|---" * 4 + "|")
+    for level in map("{:g}".format, LEVELS):
+        of_level = [run["intervals"][level] for run in having]
+        held = [each["held"] for each in of_level]
+        ratio = np.median([each["width"] / each["would_do"] for each in of_level])
+        spread = f"{min(held):.0%} to {max(held):.0%}"
+        lines.append(_row([level, f"{np.mean(held):.1%}", spread, f"{ratio:.2f}"]))
+    lines += ["", _row(["distance is", "molecules", "error over the mean error of its table"])]
+    lines.append("|---" * 3 + "|")
+    for verdict in VERDICTS:
+        relative = [
+            (number, error * number, number * _mean_error(run))
+            for run in having
+            for name, (number, error) in run["errors_by_distance"].items()
+            if name == verdict
+        ]
+        if relative:
+            count, wrong, expected = np.sum(relative, axis=0)
+            lines.append(_row([verdict, f"{count:.0f}", f"{wrong / expected:.2f}"]))
+    return lines
+
+
+def _mean_error(run: Mapping[str, Any]) -> float:
+    """Return the mean absolute error of the network on the test molecules of a run."""
+    numbers, errors = np.array([*run["errors_by_distance"].values()]).T
+    return float((numbers * errors).sum() / numbers.sum())
 
 
 def _row(cells: Sequence[str]) -> str:

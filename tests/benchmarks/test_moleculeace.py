@@ -12,6 +12,16 @@ CORES = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "C1CCNCC1", "c1ccsc1"]
 CHAINS = ["", "C", "CC", "OC", "NC", "CCC", "FC", "CO"]
 
 
+class Fixed:
+    """A prediction whose interval is as wide, in all, as twice its level."""
+
+    def __init__(self, value, level=0.9):
+        self.value, self.interval = value, (value - level, value + level)
+
+    def at(self, level):
+        return Fixed(self.value, level)
+
+
 @pytest.fixture
 def few_models(monkeypatch):
     """Make the teacher and what it teaches small."""
@@ -33,6 +43,11 @@ def test_a_run_scores_the_network_and_its_teacher_on_every_test_row(tmp_path, fe
     assert set(run["scores"]) == {"network", "teacher"}
     for scores in run["scores"].values():
         assert scores["cliff_rmse"] > scores["rmse"] > 2  # the last row is far off
+    assert list(run["intervals"]) == ["0.5", "0.8", "0.9", "0.95"]
+    held = [each["held"] for each in run["intervals"].values()]
+    assert held == sorted(held)
+    assert held[-1] <= 10 / 11  # no interval reaches as far as the last row
+    assert sum(number for number, _ in run["errors_by_distance"].values()) == 11
 
 
 def test_ranks_and_differences_are_those_of_the_authors_measures(tmp_path):
@@ -67,6 +82,21 @@ def test_ranks_and_differences_are_those_of_the_authors_measures(tmp_path):
     assert moleculeace.measured(np.zeros(2), np.array([3.0, 4.0]), np.array([False, True])) == {
         "rmse": pytest.approx(12.5**0.5), "cliff_rmse": 4.0,
     }  # fmt: skip
+
+
+def test_intervals_are_compared_with_the_width_that_would_do():
+    y = np.array([0.0, 1.0, 2.0, 3.0])
+    predictions = [Fixed(value) for value in (0.5, 1.5, 2.0, 5.0)]  # off by .5, .5, 0 and 2
+    measured = moleculeace.measured_intervals(predictions, y)
+    assert measured["0.5"] == {"held": 0.75, "width": 1.0, "would_do": 1.0}
+    assert measured["0.95"]["held"] == 0.75
+    assert measured["0.95"]["width"] == pytest.approx(1.9)
+    errors = {"good": (3, 0.2), "warning": (1, 2.0)}
+    run = {"table": "A", "intervals": measured, "errors_by_distance": errors}
+    lines = moleculeace._intervals_and_errors([run, {"table": "B"}])
+    assert "| 0.5 | 75.0% | 75% to 75% | 1.00 |" in lines
+    assert "| good | 3 | 0.31 |" in lines  # 0.2 over the mean of 0.65
+    assert "| warning | 1 | 3.08 |" in lines
 
 
 def test_a_repeated_run_takes_the_place_of_the_first(tmp_path):
