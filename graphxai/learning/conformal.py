@@ -21,6 +21,7 @@ from graphxai.learning.predicting import task_readings
 from graphxai.models.graphormer import LoadedModel
 
 __all__ = [
+    "SURENESS",
     "Unseen",
     "best_slope",
     "calibrate",
@@ -28,6 +29,7 @@ __all__ = [
     "conformal_scores",
     "coverage",
     "errors_by_nearness",
+    "errors_by_probability",
     "nearest_of_other_folds",
     "nearest_similarities",
     "pooled",
@@ -38,6 +40,7 @@ FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
 LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
 LESS = 0.98  # factor by which it must make sets smaller
+SURENESS = ("0.95", "0.9", "0.8", "0.7", "0.6", "0")  # the least probability in each group
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
 
@@ -106,8 +109,8 @@ def calibrate_readings(
 
     Returns:
         What `coverage` returns for each task with scores and test labels; `errors`, see
-        `errors_by_nearness`; `guess`, see `guess_width`; and `made_from`, the number of scores from
-        `valid` and from `more`.
+        `errors_by_nearness`, and for classes `errors_by_probability`; `guess`, see `guess_width`;
+        and `made_from`, the number of scores from `valid` and from `more`.
     """
     report: dict[str, Any] = {}
     for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
@@ -121,6 +124,8 @@ def calibrate_readings(
         if not np.isnan(tested.y).all():
             task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
             task_coverage["errors"] = errors_by_nearness(task, held_out)
+            if task.classes:
+                task_coverage["errors_by_probability"] = errors_by_probability(task, held_out)
             task_coverage["guess"] = guess_width(task, held_out.y)
             task_coverage["made_from"] = [0 if scored is None else scored.n for scored in scores]
             report[task.name] = task_coverage
@@ -224,6 +229,29 @@ def errors_by_nearness(task: Task, unseen: Unseen) -> dict[str, list[float]]:
         "edge": (similarity >= FAR) & (similarity < EDGE),
         "far": similarity < FAR,
     }
+    return _mean_of_each(errors, groups)
+
+
+def errors_by_probability(task: Task, unseen: Unseen) -> dict[str, list[float]]:
+    """Return how often predicted classes were wrong, by the probability that they had.
+
+    Returns:
+        By the least probability in each group, see `SURENESS`, the share of wrong classes, its
+        standard error, and the number of molecules. Groups of fewer than two are left out.
+    """
+    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    by_class, y = _by_class(task, unseen.readings[labelled]), unseen.y[labelled]
+    probability = by_class.max(1, initial=0.0)
+    errors = (by_class.argmax(1) != y).astype(np.float64)
+    group_of = np.digitize(probability, [float(least) for least in SURENESS])  # from sure to unsure
+    groups = {least: group_of == k for k, least in enumerate(SURENESS)}
+    return _mean_of_each(errors, groups)
+
+
+def _mean_of_each(
+    errors: FloatArray, groups: Mapping[str, NDArray[np.bool_]]
+) -> dict[str, list[float]]:
+    """Return the mean of each group of errors, its standard error, and their number."""
     return {
         word: [float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5), len(each)]
         for word, group in groups.items()

@@ -23,11 +23,11 @@ from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
+from graphxai.evaluation.trust.confidence import confidence_of, confidence_sign
 from graphxai.evaluation.trust.distance import distance_sign
 from graphxai.evaluation.trust.perturbed_inputs import another_form
 from graphxai.evaluation.trust.signs import (
     Sign,
-    confidence_sign,
     residual_sign,
     score_sign,
 )
@@ -457,6 +457,45 @@ def test_of_two_classes_an_even_prediction_is_a_warning_and_a_value_has_no_confi
     assert levels == ["warning", "caution", "good"]
     with pytest.raises(KeyError):
         gx.trust(bace, "CCO", target="pIC50")["confidence"]
+
+
+def test_how_sure_of_a_class_a_model_must_be_is_decided_by_its_own_errors():
+    def sign(p, **errors):
+        named = {name.replace("at_", "0.").replace("0.0", "0"): e for name, e in errors.items()}
+        return confidence_sign(Prediction("activity", "yes", {"no": 1 - p, "yes": p}), named)
+
+    usual = {"at_95": [0.02, 0.01, 400], "at_8": [0.15, 0.02, 300], "at_6": [0.4, 0.04, 100]}
+    assert [sign(p, **usual).level for p in (0.97, 0.85, 0.65)] == ["good", "caution", "warning"]
+    figures = sign(0.65, **usual).figures
+    assert figures.startswith("yes: 0.65, no: 0.35; of 100 unseen graphs about as sure, 40% wrong")
+    assert figures.endswith("and surer ones 8%")  # of 700
+    assert sign(0.97, **usual).figures.endswith("about as sure, 2% wrong")
+    # Probabilities between those measured belong to less sure ones, as do groups that are small.
+    assert sign(0.92, **usual).value == 0.92
+    assert "of 300" in sign(0.92, **usual).figures
+    assert "of 110" in sign(0.75, **usual, at_7=[0.0, 0.0, 10]).figures
+    assert sign(0.55, **usual).figures == figures.replace("0.65", "0.55").replace("0.35", "0.45")
+    rarely = {"at_95": [0.01, 0.001, 9000], "at_8": [0.05, 0.005, 2000]}
+    assert sign(0.85, **rarely).level == "good"  # worse, but hardly ever wrong
+    never = {"at_95": [0.3, 0.02, 400], "at_8": [0.31, 0.02, 400]}
+    assert sign(0.85, **never).level == sign(0.97, **never).level == "caution"
+    noisy = {"at_95": [0.1, 0.06, 25], "at_8": [0.2, 0.08, 25]}
+    assert sign(0.85, **noisy).level == "good"  # a difference within its error
+    for odd in ({}, {"at_95": [0.1, 0.1, 5]}, {"at_8": "x"}, {"at_8": [None] * 3}):
+        assert sign(0.85, **odd).level == "caution"  # limits of other models
+
+
+def test_a_bundled_model_says_how_often_it_was_wrong_when_as_sure():
+    model = gx.load("hiv")
+    prediction = gx.predict(model, "C1CC2CC1C3C2C4CC3C5C4C6CC5C7C6CCC7")["HIV inhibition"]
+    sign = confidence_of(model, prediction)
+    assert "unseen molecules about as sure" in sign.figures
+    of_all = model.origin.metadata["coverage"]["HIV inhibition"]
+    shares = [
+        sum(share * n for share, _, n in groups.values()) / sum(n for *_, n in groups.values())
+        for groups in (of_all["errors"], of_all["errors_by_probability"])
+    ]
+    assert shares[0] == pytest.approx(shares[1], abs=0.001)
 
 
 @pytest.mark.parametrize(

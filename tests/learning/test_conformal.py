@@ -61,3 +61,16 @@ def test_a_molecule_is_compared_with_those_of_other_folds():
     assert nearest[2] == conformal.nearest_similarities(smiles[2:3], ["CCO"])[0] < 1
     assert conformal.nearest_of_other_folds(smiles, [np.arange(4)]).tolist() == [0.0] * 4
     assert conformal.nearest_similarities([], smiles).shape == (0,)
+
+
+def test_errors_by_probability_count_wrong_classes_among_predictions_as_sure():
+    p = np.array([0.97, 0.03, 0.96, 0.85, 0.15, 0.85, 0.55, 0.55, 0.45, np.nan, 0.99])
+    y = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, np.nan])
+    groups = conformal.errors_by_probability(BINARY, conformal.Unseen(p, y, None))
+    assert list(groups) == ["0.95", "0.8", "0"]
+    assert [share for share, _, _ in groups.values()] == pytest.approx([1 / 3, 1 / 3, 2 / 3])
+    assert [number for _, _, number in groups.values()] == [3, 3, 3]  # one without label or reading
+    deviation = np.std([0, 0, 1], ddof=1) / 3**0.5
+    assert groups["0.95"][1] == pytest.approx(deviation)
+    empty = conformal.Unseen(np.array([np.nan]), np.array([1.0]), None)
+    assert conformal.errors_by_probability(BINARY, empty) == {}

@@ -48,11 +48,6 @@ HELD_OUT = {"ROC-AUC": Limits(0.8, 0.7), "R2": Limits(0.6, 0.3), "accuracy": Lim
 # The cosine similarity of grey values to the nearest training picture. Of the MNIST test digits,
 # 5 % have no training picture closer than 0.76, and 1 % have none closer than 0.70.
 LIKENESS = Limits(0.76, 0.7)
-# The probability of the predicted class, by the number of classes. For two classes the limits were
-# fitted (benchmarks/results/trust.md). For more classes they come from the 10,000 MNIST test
-# digits. Of these, 9,780 have 0.9 or more, and 99 % of them are right. Another 129 have 0.7 to 0.9,
-# and 71 % of them are right. Of the other 91, half are wrong.
-CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 CALIBRATION = Limits(0.02, 0.1)  # the expected calibration error on test data
 RESIDUAL = Limits(1e-3, 0.1)  # the unexplained part of the ledger, as a share of its terms
 REWRITING = Limits(1e-3, 0.05)  # the relative change of relevance, which should be zero
@@ -122,21 +117,6 @@ def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) 
     }[level]
     figures = f"cosine similarity {similarity:.2f} to the nearest training picture"
     return Sign("training set", level, similarity, text, figures)
-
-
-def confidence_sign(prediction: Prediction) -> Sign:
-    """Judge how sure the model is of its class.
-
-    If the prediction is unsure, explaining one class is only half the story.
-    """
-    first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
-    level = CONFIDENCE[min(len(prediction.probabilities), 3)].level(first[1])
-    if level == "good":
-        text, figures = "the model is sure of its class", f"probability {first[1]:.2f}"
-    else:
-        figures = ", ".join(f"{name}: {share:.2f}" for name, share in (first, second))
-        text = f"the model is not sure that it is {first[0]}: also explain it against {second[0]}"
-    return Sign("confidence", level, first[1], text, figures)
 
 
 def residual_sign(ledger: Ledger) -> Sign:

@@ -22,12 +22,12 @@ from graphxai.explanation.compute.nearness import nearness_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.threads import one_thread
 
+from .confidence import confidence_of
 from .distance import distance_of
 from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
-    confidence_sign,
     likeness_sign,
     residual_sign,
     rewriting_sign,
@@ -42,10 +42,10 @@ RULE = (
     " applies: training compound if the molecule is one, caution if any sign is a caution, unknown"
     " if any sign could not be measured. If none applies, nothing measured speaks against it. The"
     " model's own test score, and what likely tautomers get, are stated and decide nothing here."
-    " How far a molecule may be from the training set is decided by this model's errors on"
-    " molecules that it had not learned from, where they are stored, and otherwise by limits fitted"
-    " to other models. All this is about predictions: no sign reliably predicted a wrong"
-    " explanation."
+    " How far a molecule may be from the training set, and how sure the model must be of a class,"
+    " is decided by this model's errors on molecules that it had not learned from, where they are"
+    " stored, and otherwise by limits fitted to other models. All this is about predictions: no"
+    " sign reliably predicted a wrong explanation."
 )
 STYLE: dict[Level, str] = {
     "good": "color: #14532d; background: #e8f5ec",
@@ -277,7 +277,7 @@ def _trusted(
             distance = likeness_sign(training_images_of(model), item.image)
         signs = [
             distance,
-            *([] if prediction.label is None else [confidence_sign(prediction)]),
+            *([] if prediction.label is None else [confidence_of(model, prediction)]),
             *([residual_sign(explanation.ledger)] if explanation.additive else []),
             *([] if rewritten is None else [rewriting_sign(explanation, rewritten.get(key, []))]),
         ]
