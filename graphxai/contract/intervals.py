@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task, TaskSet
 
-__all__ = ["LEVEL", "Conformal", "from_json", "require_level", "to_json"]
+__all__ = ["LEVEL", "SURENESS", "Conformal", "from_json", "require_level", "to_json"]
 
 FloatArray = NDArray[np.float64]
 LEVEL = 0.9
 VALUES = ""  # the key under which a regression keeps its scores
+# Groups of predicted classes, from sure to unsure, by the least probability in each.
+SURENESS = ("0.95", "0.9", "0.8", "0.7", "0.6", "0")
 
 
 @dataclass(frozen=True, eq=False)

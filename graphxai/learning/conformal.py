@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
-from graphxai.contract.intervals import LEVEL, VALUES, Conformal
+from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
 from graphxai.datasets.splits import Split
@@ -21,7 +21,6 @@ from graphxai.learning.predicting import task_readings
 from graphxai.models.graphormer import LoadedModel
 
 __all__ = [
-    "SURENESS",
     "Unseen",
     "best_slope",
     "calibrate",
@@ -40,7 +39,6 @@ FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
 LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
 LESS = 0.98  # factor by which it must make sets smaller
-SURENESS = ("0.95", "0.9", "0.8", "0.7", "0.6", "0")  # the least probability in each group
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
 

@@ -1,8 +1,8 @@
 """The sign of how sure a model is of its class, by its own errors if these are known."""
 
+from graphxai.contract.intervals import SURENESS
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.prediction import Prediction
-from graphxai.learning.conformal import SURENESS
 
 from .own_errors import (
     FEW,
