@@ -481,6 +481,9 @@ def test_how_sure_of_a_class_a_model_must_be_is_decided_by_its_own_errors():
     assert sign(0.85, **never).level == sign(0.97, **never).level == "caution"
     noisy = {"at_95": [0.1, 0.06, 25], "at_8": [0.2, 0.08, 25]}
     assert sign(0.85, **noisy).level == "good"  # a difference within its error
+    unsure = {"at_6": [0.21, 0.02, 276], "at_0": [0.43, 0.06, 75]}
+    assert sign(0.55, **unsure).level == "warning"
+    assert sign(float("nan"), **unsure).level == "unknown"
     for odd in ({}, {"at_95": [0.1, 0.1, 5]}, {"at_8": "x"}, {"at_8": [None] * 3}):
         assert sign(0.85, **odd).level == "caution"  # limits of other models
 

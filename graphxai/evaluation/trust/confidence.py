@@ -11,11 +11,11 @@ from .own_errors import (
     Groups,
     error_in_words,
     errors_of,
-    level_of,
+    exceeds,
     pooled,
     read_groups,
 )
-from .signs import Limits, Sign
+from .signs import Level, Limits, Sign
 
 RARELY_WRONG = 0.1  # of the classes; fewer are no reason for a caution
 # These limits apply to models whose own errors are unknown.
@@ -38,26 +38,22 @@ def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sig
 
     Args:
         prediction: the prediction of a class.
-        errors: how wrong this model was for unseen molecules that it predicted with this or a
-            higher probability, see `SURENESS`. With such errors, the sign is a caution where a
-            tenth of them or more is wrong, and more than of surer ones. It is a warning where a
-            quarter is wrong, and half as many again as of surer ones. Both are meant beyond the
-            error of the comparison. Where a quarter is wrong although surer ones are no better, it
-            is a caution. Without such errors, limits apply that were fitted to other models.
+        errors: how wrong this model was for unseen molecules, by the probability of the predicted
+            class, see `SURENESS`. With such errors, the sign is a warning where a quarter of the
+            classes predicted about as surely were wrong, and a caution where a tenth were, if these
+            are more than of surer ones, beyond the error of the comparison. Where a quarter were
+            wrong although surer ones are no better, it is a caution. Without such errors, limits
+            apply that were fitted to other models.
     """
     first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
     level = CONFIDENCE[min(len(prediction.probabilities), 3)].level(first[1])
     measured = ""
     if (groups := _alike_and_surer(first[1], errors or {})) is not None:
         alike, surer = groups
-        compared = surer[2] >= FEW
-        level = level_of(alike, surer, "class") if compared else "good"
-        if level != "warning":
-            enough = RARELY_WRONG if level == "caution" else OFTEN_WRONG
-            level = "caution" if alike[0] >= enough else "good"
+        level = _level(alike, surer)
         what = "graphs" if prediction.nearness is None else "molecules"
         measured = f"; {error_in_words(alike, 'class', what=f'unseen {what} about as sure')}"
-        if compared:
+        if surer[2] >= FEW:
             measured += f", and surer ones {error_in_words(surer, 'class', short=True)}"
     if level == "good":
         text, figures = "the model is sure of its class", f"probability {first[1]:.2f}"
@@ -67,6 +63,14 @@ def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sig
     return Sign("confidence", level, first[1], text, figures + measured)
 
 
+def _level(alike: Group, surer: Group) -> Level:
+    """Judge a class by the errors of predictions about as sure, and of enough surer ones."""
+    is_worse = surer[2] >= FEW and exceeds(alike, surer, 1, "class")
+    if alike[0] >= OFTEN_WRONG:
+        return "warning" if is_worse else "caution"
+    return "caution" if is_worse and alike[0] >= RARELY_WRONG else "good"
+
+
 def _alike_and_surer(probability: float, errors: Groups) -> tuple[Group, Group] | None:
     """Return the errors of unseen molecules that were predicted as surely, and of surer ones.
 
@@ -74,6 +78,8 @@ def _alike_and_surer(probability: float, errors: Groups) -> tuple[Group, Group] 
     None if all together are too few.
     """
     groups = read_groups(errors, SURENESS)
+    if not probability >= 0:  # NaN
+        return None
     first = next(k for k, least in enumerate(SURENESS) if probability >= float(least))
     last = first + 1
     while last < len(SURENESS) and pooled(groups, SURENESS[first:last])[2] < FEW:

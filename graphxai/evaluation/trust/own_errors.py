@@ -13,7 +13,7 @@ from graphxai.explanation.compute.models import Model
 from .signs import Level
 
 FEW = 20  # molecules, below which their errors decide nothing
-MUCH_WORSE = 1.5  # times the errors of nearer or surer molecules
+MUCH_WORSE = 1.5  # times the errors of nearer molecules
 OFTEN_WRONG = 0.25  # of the classes; fewer are no reason not to rely on a prediction
 Groups = Mapping[str, Any]
 Group = tuple[float, float, float]  # mean error, its standard error, number of molecules
@@ -50,19 +50,15 @@ def pooled(groups: Mapping[str, Group], words: Sequence[str]) -> Group:
     return mean, sum((s * n) ** 2 for _, s, n in each) ** 0.5 / number, number
 
 
-def level_of(here: Group, better: Group, unit: str) -> Level:
-    """Judge whether molecules were predicted worse than others, beyond the error of this.
-
-    The others, `better`, are those nearer to the training set, or of whose class the model was
-    surer.
-    """
-    if not _exceeds(here, better, 1, unit):
+def level_of(here: Group, nearer: Group, unit: str) -> Level:
+    """Judge whether molecules were predicted worse than nearer ones, beyond the error of this."""
+    if not exceeds(here, nearer, 1, unit):
         return "good"
     serious = unit != "class" or here[0] >= OFTEN_WRONG
-    return "warning" if serious and _exceeds(here, better, MUCH_WORSE, unit) else "caution"
+    return "warning" if serious and exceeds(here, nearer, MUCH_WORSE, unit) else "caution"
 
 
-def _exceeds(here: Group, nearer: Group, times: float, unit: str) -> bool:
+def exceeds(here: Group, nearer: Group, times: float, unit: str) -> bool:
     """Return whether an error is above some times another, by twice the error of the difference."""
     first, second = (_deviation(group, unit) for group in (here, nearer))
     return here[0] - times * nearer[0] > 2 * float(np.hypot(first, times * second))
