@@ -467,9 +467,11 @@ def test_how_sure_of_a_class_a_model_must_be_is_decided_by_its_own_errors():
     usual = {"at_95": [0.02, 0.01, 400], "at_8": [0.15, 0.02, 300], "at_6": [0.4, 0.04, 100]}
     assert [sign(p, **usual).level for p in (0.97, 0.85, 0.65)] == ["good", "caution", "warning"]
     figures = sign(0.65, **usual).figures
-    assert figures.startswith("yes: 0.65, no: 0.35; of 100 unseen graphs about as sure, 40% wrong")
+    assert figures.startswith(
+        "yes: 0.65, no: 0.35; of 100 unseen graphs predicted about as surely, 40% wrong"
+    )
     assert figures.endswith("and surer ones 8%")  # of 700
-    assert sign(0.97, **usual).figures.endswith("about as sure, 2% wrong")
+    assert sign(0.97, **usual).figures.endswith("predicted about as surely, 2% wrong")
     # Probabilities between those measured belong to less sure ones, as do groups that are small.
     assert sign(0.92, **usual).value == 0.92
     assert "of 300" in sign(0.92, **usual).figures
@@ -492,7 +494,7 @@ def test_a_bundled_model_says_how_often_it_was_wrong_when_as_sure():
     model = gx.load("hiv")
     prediction = gx.predict(model, "C1CC2CC1C3C2C4CC3C5C4C6CC5C7C6CCC7")["HIV inhibition"]
     sign = confidence_of(model, prediction)
-    assert "unseen molecules about as sure" in sign.figures
+    assert "unseen molecules predicted about as surely" in sign.figures
     of_all = model.origin.metadata["coverage"]["HIV inhibition"]
     shares = [
         sum(share * n for share, _, n in groups.values()) / sum(n for *_, n in groups.values())

@@ -4,7 +4,7 @@ from graphxai.contract.intervals import SURENESS
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.prediction import Prediction
 
-from .own_errors import (
+from .errors_by_group import (
     FEW,
     OFTEN_WRONG,
     Group,
@@ -52,7 +52,9 @@ def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sig
         alike, surer = groups
         level = _level(alike, surer)
         what = "graphs" if prediction.nearness is None else "molecules"
-        measured = f"; {error_in_words(alike, 'class', what=f'unseen {what} about as sure')}"
+        measured = (
+            f"; {error_in_words(alike, 'class', what=f'unseen {what} predicted about as surely')}"
+        )
         if surer[2] >= FEW:
             measured += f", and surer ones {error_in_words(surer, 'class', short=True)}"
     if level == "good":

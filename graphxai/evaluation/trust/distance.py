@@ -7,7 +7,7 @@ from graphxai.datasets.training_set import Nearness
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.prediction import Prediction
 
-from .own_errors import FEW, error_in_words, errors_of, level_of, pooled, read_groups
+from .errors_by_group import FEW, error_in_words, errors_of, level_of, pooled, read_groups
 from .signs import Level, Sign
 
 # Limits for models whose own errors are unknown, see benchmarks/results/trust.md. Of other models'
