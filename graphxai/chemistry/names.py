@@ -106,9 +106,11 @@ def _short_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
 
 def _condensed(smiles: str) -> str | None:
     """Return the name of a group, or its condensed formula, or None if it has neither."""
-    from rdkit import Chem
+    from rdkit import Chem, rdBase
 
-    return group_names().get(smiles) or condensed_formula(Chem.MolFromSmiles(smiles))
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    return group_names().get(smiles) or (None if mol is None else condensed_formula(mol))
 
 
 def _ring_in_words(mol: "Mol", atoms: tuple[int, ...]) -> str:

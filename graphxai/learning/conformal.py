@@ -180,7 +180,7 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
     smallest sets at this level. It is 0 where similarity to what was learned does not go with the
     errors, so that all intervals have the same width.
     """
-    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    labelled = _labelled(unseen.readings, unseen.y)
     if unseen.similarity is None or not labelled.any():
         return 0.0
     read, y = unseen.readings[labelled], unseen.y[labelled]
@@ -213,7 +213,7 @@ def errors_by_nearness(task: Task, unseen: Unseen) -> dict[str, list[float]]:
         By "near", "edge" and "far" (see `Nearness`), the mean error, its standard error, and the
         number of molecules. Groups of fewer than two molecules are left out.
     """
-    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    labelled = _labelled(unseen.readings, unseen.y)
     if unseen.similarity is None or not labelled.any():
         return {}
     read, y = unseen.readings[labelled], unseen.y[labelled]
@@ -237,13 +237,18 @@ def errors_by_probability(task: Task, unseen: Unseen) -> dict[str, list[float]]:
         By the least probability in each group, see `SURENESS`, the share of wrong classes, its
         standard error, and the number of molecules. Groups of fewer than two are left out.
     """
-    labelled = ~np.isnan(unseen.y) & ~np.isnan(unseen.readings.reshape(len(unseen.y), -1)).any(1)
+    labelled = _labelled(unseen.readings, unseen.y)
     by_class, y = _by_class(task, unseen.readings[labelled]), unseen.y[labelled]
     probability = by_class.max(1, initial=0.0)
     errors = (by_class.argmax(1) != y).astype(np.float64)
     group_of = np.digitize(probability, [float(least) for least in SURENESS])  # from sure to unsure
     groups = {least: group_of == k for k, least in enumerate(SURENESS)}
     return _mean_of_each(errors, groups)
+
+
+def _labelled(read: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
+    """Return which molecules have a label and a reading (n,)."""
+    return ~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1)
 
 
 def _mean_of_each(
@@ -278,7 +283,7 @@ def conformal_scores(
         slope: how fast difficulty grows away from the training set, see `best_slope`.
         seed: seed of the labels that are drawn.
     """
-    labelled = np.flatnonzero(~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1))
+    labelled = np.flatnonzero(_labelled(read, y))
     if not len(labelled):
         return None
     by_class = [labelled[y[labelled] == code] for code in range(len(task.classes))]
