@@ -37,7 +37,14 @@ from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_unit
 from .removal_scores import measure_robustness
 from .report import Report
 from .store import Key, Store, Unit
-from .targets import Labels, in_words, targets_by_graph, tracked_output
+from .targets import (
+    Labels,
+    TrackedOutput,
+    check_labels,
+    target_text,
+    targets_by_graph,
+    tracked_output,
+)
 
 CHUNK = 16  # how many graphs are explained, measured and written together
 
@@ -79,16 +86,17 @@ def evaluate(
         methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
             every registered method that applies to the model. `random` is always included. One
             method with different options is listed with its options.
-        labels: for the target "true", the class of each input by name or number. They are in the
-            order of the inputs, or by key.
-        target: as for `explain`. It may also be "predicted", for each graph's predicted class, or
-            "true", for the class in `labels`, as in Ali 2022.
+        labels: the class of each input by name or number, or for a regression its value. They are
+            in the order of the inputs, or by key.
+        target: as for `explain`. It may also be "true", for the class in `labels`, as in Ali 2022,
+            or "predicted", for each graph's predicted class. By default it is "true" if there are
+            labels, and otherwise "predicted".
         node: for models with one output per node, as for `explain`. A single graph with several
             nodes counts as one graph for each of them.
         pair: for models of links, the two nodes of a link, as for `explain`.
         metrics: names in `METRICS`, or "all" for those that fit the task. By default, two measures
             of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and the error
-            of partial sums).
+            of partial sums, which equal scores may win).
         operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
@@ -112,11 +120,12 @@ def evaluate(
     Raises:
         KeyboardInterrupt: the measurement was interrupted. The `results` of the exception are the
             report of the graphs until then. With `out`, the same call continues with `resume=True`.
-        ValueError: no input remains, a metric does not fit the task, or the target is unknown.
+        ValueError: no input remains, a metric does not fit the task, the target is unknown, or
+            something is given that would not be used.
     """
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
     explainers = _explainers(model, methods, seed)
-    tracked = tracked_output(model, target)
+    tracked = tracked_output(model, target, labels)
     task = tracked.target.task_in(model.config)
     roar = refit is not None and refit.kind == "roar"
     measured_by = (ROAR,) if roar else tuple(choose_metrics(metrics, task.kind))
@@ -125,12 +134,10 @@ def evaluate(
     )
     if "resample" in plan.operators:
         plan = replace(plan, resampling=(resampling or Resampling(seed=seed)).of(model))
+    elif resampling is not None:
+        raise ValueError("resampling= is for the operator 'resample', which is not measured here.")
     if judge is not None and refit is not None:
         raise ValueError("give either judge= or refit= (which trains a judge), not both.")
-    judged = judge is not None or refit is not None
-    if judged and task.kind == "multiclass" and tracked.target.choice is None:
-        # the explained model, not its judge, predicts the class of each graph
-        tracked = replace(tracked, class_source=tracked.class_source or "predicted")
     if judge is not None:
         plan = replace(plan, judges=dict.fromkeys(plan.operators, judge))
     training: list[Item] = []
@@ -138,12 +145,14 @@ def evaluate(
         require_refit(model, plan, refit, task)
         training = labelled_items(model, refit, task)
     prepared, rejected = _prepare(model, _mark_explained(model, inputs, node, pair))
+    scored = not roar and any(metric.removal for metric in plan.metrics)
+    check_labels(labels, len(prepared) + len(rejected), tracked, scored)
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     prepared = [item for item in prepared if item[0] in targets]
     if not prepared:
         raise ValueError("there is no graph to evaluate.")
     checkpoint = checkpoint_name(model)
-    settings = _settings(model, plan, target)
+    settings = _settings(model, plan, tracked)
     if judge is not None:
         settings["judge"] = checkpoint_name(judge)
     if refit is not None:
@@ -198,7 +207,7 @@ def evaluate(
         except KeyboardInterrupt:
             how_far = f"after {len({unit.graph for unit in units})} of {len(prepared)} graphs"
             raise Interrupted(how_far, report_so_far()) from None
-    if not roar and any(metric.removal for metric in plan.metrics):
+    if scored:
         settings["robustness"] = {
             operator: asdict(
                 measure_robustness(
@@ -366,7 +375,7 @@ def _digest(data: Data) -> str:
     return content.hexdigest()[:12]
 
 
-def _settings(model: Model, plan: MeasurementPlan, target: Any) -> dict[str, Any]:
+def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> dict[str, Any]:
     """Return what is needed to reproduce the values, as JSON values."""
     from graphxai.explanation.provenance import versions
 
@@ -375,7 +384,7 @@ def _settings(model: Model, plan: MeasurementPlan, target: Any) -> dict[str, Any
     return of_draws | {
         "model": model.origin.name,
         "sha256": weights_hash(model),
-        "target": in_words(target),
+        "target": target_text(tracked),
         "metrics": [metric.name for metric in plan.metrics],
         "operators": list(plan.operators),
         "steps": plan.steps,
