@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch_geometric.data import Data
 
 from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
 from graphxai.contract.target import Target
@@ -44,10 +45,12 @@ def measure_robustness(
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
         graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
-        keeps = [random_parts(data.x, int(data.num_nodes or 0), seed) for data in graphs]
+        keeps = [_none_and_random_parts(data, seed) for data in graphs]
         outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
-    answers = torch.stack(predicted)  # (graphs, SHARES * DRAWS, classes)
+    answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)
+    unseen = int((answers[:, 0] == answers[:, 1]).all(-1).sum())  # without any node, with all
+    answers = answers[:, 1:]
     if task.kind == "regression":
         numbers = answers[..., 0].double().numpy()
         given = _given(prepared, labels, lambda label: None if label is None else float(label))
@@ -66,9 +69,15 @@ def measure_robustness(
     )
     measure = "agreement" if given is None else "accuracy"
     if task.kind == "regression":
-        return Robustness("R2", values, 0.0, len(truth))
+        return Robustness("R2", values, 0.0, len(truth), unseen)
     most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
-    return Robustness(measure, values, float(most), len(truth))
+    return Robustness(measure, values, float(most), len(truth), unseen)
+
+
+def _none_and_random_parts(data: Data, seed: int) -> Tensor:
+    """Return the empty choice of nodes, and the random ones (1 + SHARES * DRAWS, N)."""
+    parts = random_parts(data.x, int(data.num_nodes or 0), seed)
+    return torch.cat([torch.zeros_like(parts[:1]), parts])
 
 
 def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
