@@ -257,10 +257,12 @@ def _series_of(
     logits = class_logits(config, target, outputs)
     of_curves, of_coalitions = logits.split([3 * steps * len(scores), len(coalitions)])
     drawn, of_drawn = (coalitions, of_coalitions) if len(coalitions) else (None, None)
-    return [
-        Series(relevance, counts, fractions, *of_method.chunk(3), explained, drawn, of_drawn, falls)
-        for relevance, of_method in zip(scores, of_curves.split(3 * steps), strict=True)
-    ]
+    series = []
+    for relevance, of_method in zip(scores, of_curves.split(3 * steps), strict=True):
+        with_top, without_top, pruned = of_method.chunk(3)
+        curves = counts, fractions, with_top, without_top, pruned
+        series.append(Series(relevance, *curves, explained, drawn, of_drawn, falls))
+    return series
 
 
 def check_scores(relevance: Tensor, n: int) -> None:
