@@ -281,6 +281,7 @@ def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]
             for check, rows in raw.left_out.items()
         ),
         Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
+        Finding("read as drawn", len(raw.remarks), "kept", "", tuple(raw.remarks)),
     ]
 
 
