@@ -42,6 +42,7 @@ class TableRows:
     Args:
         read: how many rows there are.
         numbers, smiles, cells: those of the usable rows.
+        beside: for each further column, its cells in the usable rows.
         molecules: each once.
         standardised: rows whose molecule was replaced by its parent.
         remarks: rows whose molecule was read as it is drawn, with a remark on it.
@@ -54,6 +55,7 @@ class TableRows:
     numbers: list[int] = field(default_factory=list)
     smiles: list[str] = field(default_factory=list)
     cells: list[tuple[str, ...]] = field(default_factory=list)
+    beside: dict[str, list[str]] = field(default_factory=dict)
     molecules: list[TableMolecule] = field(default_factory=list)
     standardised: list[RejectedRow] = field(default_factory=list)
     remarks: list[RejectedRow] = field(default_factory=list)
@@ -71,6 +73,7 @@ def read_rows(
     max_atoms: int,
     progress: Callable[[int], None],
     standardise: Standardisation = AS_DRAWN,
+    beside: Sequence[str] = (),
 ) -> TableRows:
     """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
@@ -78,13 +81,14 @@ def read_rows(
 
     Args:
         standardise: what is kept instead of each molecule, see `molecule_to_data`.
+        beside: further columns, whose cells are kept in `TableRows.beside`.
     """
-    rows = TableRows()
+    rows = TableRows(beside={name: [] for name in beside})
     index: dict[str, TableMolecule] = {}
     structures = table.structures.name
     unusable = "SMILES unreadable" if table.format == "structures" else MISFIT
     with rdBase.BlockLogs():
-        for number, record, misfit in table.records((structures, *target_columns)):
+        for number, record, misfit in table.records((structures, *target_columns, *beside)):
             rows.read += 1
             progress(1)
             text = record[structures]
@@ -92,7 +96,10 @@ def read_rows(
             problem: tuple[str, str] | None = (unusable, misfit)
             if not misfit:
                 problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
-            if problem is not None:
+            if problem is None:
+                for name, kept in rows.beside.items():
+                    kept.append(record[name])
+            else:
                 check, reason = problem
                 rejected = RejectedRow(number, shortened(text, MAX_QUOTED), reason)
                 rows.left_out[check].append(rejected)
