@@ -56,6 +56,12 @@ class TableSettings(EnsembleSettings):
         False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=TABLE
     )
 
+    values_alone: bool = option(
+        False,
+        "Learn the values as they stand, even if a column beside them has relations or units.",
+        applies_to=TABLE,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         ways = {
