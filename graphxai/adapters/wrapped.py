@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
-from graphxai.contract.model import Origin
-from graphxai.contract.shown_model import ShownModel, tasks_text
+from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from safetensors import safe_open
 
-from graphxai.contract.purpose import TO_START, is_to_start
+from graphxai.contract.tasks import TO_START, is_to_start
 from graphxai.learning.held_out_score import held_out_score
 
 from .completion import PACKAGE, PRETRAINED, model_names

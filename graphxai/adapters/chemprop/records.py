@@ -23,7 +23,7 @@ from torch.serialization import (
     get_unsafe_globals_in_checkpoint,
 )
 
-from graphxai.contract.checkpoint_error import CheckpointError
+from graphxai.contract.checkpoint_files import CheckpointError
 
 # PyTorch packs without compression, in a part for each of some 30 tensors of chemprop's networks.
 # 4 GB are the weights of a network 30,000 wide, a hundred times chemprop's default.
