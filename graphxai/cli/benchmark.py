@@ -178,8 +178,8 @@ def benchmark(
     from graphxai.api import load
     from graphxai.contract.target import Target
     from graphxai.evaluation import Refit, evaluate, merged
-    from graphxai.evaluation.examples import examples_svg
     from graphxai.evaluation.metrics import DEFAULT_METRICS
+    from graphxai.evaluation.report import examples_svg
     from graphxai.evaluation.sources import source as graphs_of
     from graphxai.evaluation.sources import training_source
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, tautomer_signs
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
@@ -24,7 +25,6 @@ from graphxai.runtime.threads import one_thread
 
 from .confidence import confidence_of
 from .distance import distance_of
-from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
@@ -33,7 +33,6 @@ from .signs import (
     rewriting_sign,
     score_sign,
 )
-from .tautomers import tautomer_signs
 from .training_images import training_images_of
 
 ITEM = (0, -1)  # the key of an input beside those of its other forms
