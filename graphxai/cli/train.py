@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
-from graphxai.learning.graphs.settings import GraphSettings
-from graphxai.learning.recipes.digit_settings import DigitSettings
-from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettings
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table

@@ -11,10 +11,10 @@ from graphxai.learning.calibration import calibrate_table
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.interruption import resumable_in
+from graphxai.learning.settings import TableSettings
 from graphxai.learning.splitting import SplitTable, split_table, with_share
 from graphxai.learning.suspicions import require_plain_values
 from graphxai.learning.table_scores import score_table
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.trained_table import TrainedTable
 from graphxai.learning.training import fit_networks, teach_networks
 from graphxai.learning.writing import begin_run, write_run
