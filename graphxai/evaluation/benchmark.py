@@ -19,6 +19,7 @@ from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators
 from graphxai.api import KnownTarget, load
 from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import as_list, prepare_each
+from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
@@ -46,7 +47,7 @@ CHUNK = 16  # how many graphs are explained, measured and written together
 def evaluate(
     model: "Model | str | Path",
     inputs: Iterable[Any] | Mapping[Key, Any],
-    methods: Sequence[Method] | str = ("lrp", "gradient_input"),
+    methods: Sequence[Method] | str = MEASURED_METHODS,
     *,
     labels: Labels | None = None,
     target: KnownTarget = None,
