@@ -14,7 +14,7 @@ from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettin
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
-from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
 from .terminal import echo, printable, typed_command
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Standardise(StrEnum):
     tautomers = "tautomers"
 
 
-@options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
+@settings_as_options
 def train(
     context: typer.Context,
     source: Annotated[

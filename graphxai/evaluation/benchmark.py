@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import KnownTarget, load
 from graphxai.contract.inputs import as_list, prepare_each
+from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.choices import mark_explained_for
@@ -37,7 +38,7 @@ from .targets import (
 def evaluate(
     model: "Model | str | Path",
     inputs: Iterable[Any] | Mapping[Key, Any],
-    methods: Sequence[Method] | str = ("lrp", "gradient_input"),
+    methods: Sequence[Method] | str = MEASURED_METHODS,
     *,
     labels: Labels | None = None,
     target: KnownTarget = None,
