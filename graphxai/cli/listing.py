@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console  # typer brings it
 from rich.markup import escape
 from rich.table import Column, Table
 from safetensors import safe_open
