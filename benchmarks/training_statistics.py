@@ -25,7 +25,7 @@ from graphxai.explainers import head_statistics
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes import bace, mnist
-from graphxai.learning.recipes.digit_settings import DigitSettings
+from graphxai.learning.settings import DigitSettings
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
 from graphxai.models.graphormer.checkpoint import save_conformal, save_mean_node
 from graphxai.runtime.writing import write_whole

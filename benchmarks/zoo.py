@@ -173,6 +173,9 @@ def install(folder: Path, name: str) -> None:
     print(f"installed {name}: {size_of(target) / 1e6:.2f} MB", flush=True)
 
 
+ISOTOPES = "It does not see isotopes other than deuterium and tritium"
+
+
 def unseen_by(folder: Path) -> str:
     """Say what a model makes of isotopes and configuration, over some of its test molecules.
 
@@ -182,14 +185,14 @@ def unseen_by(folder: Path) -> str:
     assert all(float(isotopes) == 0 for *_, isotopes in rows)
     chiral = [row for row in rows if row[3] != "0"]
     if not chiral:
-        return "It does not see isotopes. None of the test molecules tried is chiral."
+        return f"{ISOTOPES}. None of the test molecules tried is chiral."
     _, task, spread, count, median, most, _ = max(
         chiral, key=lambda row: float(row[5]) / float(row[2])
     )
     mirrored = f"mirror images of {count} chiral test molecules change the output by {median}"
     subject = f"The {mirrored}" if len(rows) == 1 else f"Most of all in {task}: the {mirrored}"
     return (
-        f"It does not see isotopes, and configuration changes its outputs little. {subject} in the"
+        f"{ISOTOPES}, and configuration changes its outputs little. {subject} in the"
         f" median, and 95 % of them by less than {most}. The outputs spread by {spread}."
     )
 

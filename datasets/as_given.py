@@ -16,11 +16,13 @@ AS_DRAWN: Standardisation = "as drawn"
 class AsGiven(NamedTuple):
     """A molecule as it was given, before it was brought to its parent.
 
+    A molecule that was not changed has one if there is a remark on how it was read.
+
     Args:
         smiles: as given; of an RDKit molecule its canonical SMILES.
         atoms: for each atom of the parent, the number of the same atom in the molecule given.
         size: the number of atoms in the molecule given.
-        changes: what was done, in words: "salt removed: besylate".
+        changes: what was done, as text: "salt removed: besylate".
     """
 
     smiles: str

@@ -39,6 +39,11 @@ AS_WRITTEN.parseName = False  # type: ignore[assignment]
 # Text after the SMILES, reactions and dative bonds, and explicit hydrogen atoms (to be removed).
 _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
 
+# Read as an atom with its own features, unlike the hydrogen that it stands for.
+_HEAVY_HYDROGEN = re.compile(r"\[0*[23](?:H|#1\b)")
+_HEAVY_HYDROGEN_READ = "deuterium or tritium is read as an atom of its own"
+_NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
+
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
@@ -52,7 +57,7 @@ class ReadMolecule(NamedTuple):
         mol: the molecule.
         text: its SMILES, with the atoms in the same order if the input was a SMILES.
         is_given: whether the input was an RDKit molecule, not a SMILES.
-        as_given: the molecule that was given, if `mol` is its parent.
+        as_given: the molecule that was given, if `mol` is its parent or there is a remark on it.
     """
 
     mol: Chem.Mol
@@ -77,21 +82,33 @@ def read_molecules(
     parents are wanted, gives an error in its place.
     """
     read = _read_as_drawn(molecules, max_atoms)
-    if standardisation == AS_DRAWN:
-        return read
     always = standardisation == "tautomers"
+    if standardisation != AS_DRAWN:
+        read = [
+            _parent_or_error(item, standardisation)
+            if isinstance(item, ReadMolecule) and (always or item.is_given or may_change(item.text))
+            else item
+            for item in read
+        ]
     return [
-        _parent_or_error(item, standardisation)
-        if isinstance(item, ReadMolecule) and (always or item.is_given or may_change(item.text))
+        _with_remark(item, _HEAVY_HYDROGEN_READ)
+        if isinstance(item, ReadMolecule) and _HEAVY_HYDROGEN.search(item.text)
         else item
         for item in read
     ]
 
 
+def _with_remark(read: ReadMolecule, remark: str) -> ReadMolecule:
+    """Return the molecule with something to say of how it was read, after what was changed."""
+    size = read.mol.GetNumAtoms()
+    given = read.as_given or AsGiven(read.text, tuple(range(size)), size, ())
+    return read._replace(as_given=given._replace(changes=(*given.changes, remark)))
+
+
 def _parent_or_error(
     read: ReadMolecule, standardisation: Standardisation
 ) -> ReadMolecule | MoleculeError:
-    """Return the parent of a molecule; the molecule itself if RDKit cannot standardise it."""
+    """Return the parent of a molecule, or itself with a remark if RDKit cannot standardise it."""
     try:
         parent = parent_of(read.mol, standardisation)
     except MixtureError as error:
@@ -99,8 +116,9 @@ def _parent_or_error(
             f"{_shown(read.text)} is {error}: give one of them, or take the mixture as it is drawn"
             " (--as-drawn; in Python graphxai.load(..., as_drawn=True))."
         )
-    except (ValueError, RuntimeError):
-        return read
+    except (ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return _with_remark(read, f"{_NOT_STANDARDISED}: {shortened(reason)}")
     if parent is None:
         return read
     smiles, size = Chem.MolToSmiles(parent.mol), read.mol.GetNumAtoms()
@@ -110,7 +128,7 @@ def _parent_or_error(
     order = list(parent.mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
     mol = _in_order(parent.mol, order, smiles)
     if mol is None or mol.GetNumAtoms() != len(order):
-        return read
+        return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
     atoms = tuple(parent.atoms[index] for index in order)
     return ReadMolecule(mol, smiles, False, AsGiven(read.text, atoms, size, parent.changes))
 
@@ -309,7 +327,8 @@ def _shown(text: str) -> str:
 def smiles_of_features(mol: Chem.Mol) -> str:
     """Return the canonical SMILES of what the features of atoms and bonds tell apart.
 
-    They leave out isotopes, atom map numbers and the labels of attachment points.
+    They leave out isotopes, atom map numbers and the labels of attachment points. Deuterium and
+    tritium stay atoms.
     """
     copy = Chem.Mol(mol)
     for atom in copy.GetAtoms():

@@ -97,7 +97,7 @@ def molecule_to_data(
             mixture of compounds that has no parent.
     """
     options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
-    return molecule_graph(molecule, max_atoms=max_atoms, **options).to_data()
+    return _data(molecule_graph(molecule, max_atoms=max_atoms, **options))
 
 
 def molecule_graph(
@@ -335,7 +335,18 @@ def _as_data(
     """Yield the graphs as PyG's `Data`, and everything else unchanged."""
     with closing(graphs):
         for graph in graphs:
-            yield graph.to_data() if isinstance(graph, Graph) else graph
+            yield _data(graph) if isinstance(graph, Graph) else graph
+
+
+def _data(graph: Graph) -> Data:
+    """Return PyG's `Data`, with `as_given` only if the molecule was changed.
+
+    PyG puts only graphs with the same attributes into a batch.
+    """
+    as_given = graph.get("as_given")
+    if as_given is not None and as_given.smiles == graph.smiles:
+        del graph.as_given
+    return graph.to_data()
 
 
 def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:

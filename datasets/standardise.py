@@ -28,6 +28,7 @@ __all__ = ["Parent", "may_change", "parent_of"]
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
 PROTON = "salt removed: hydrogen"
+ANION_KEPT = "the anion is kept, as no proton can remove its charge"
 SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's atoms is no counter-ion
 
 # A dot, a charge in brackets, or a metal that may be bonded to its counter-ion.
@@ -206,6 +207,8 @@ def _compound_in(
         neutral.RemoveAtom(atom)
     neutral.CommitBatchEdit()
     Chem.SanitizeMol(neutral)
+    if Chem.GetFormalCharge(neutral) < 0:
+        changes.append(ANION_KEPT)
     return _with_stereo(neutral), kept.atoms, changes
 
 

@@ -14,7 +14,7 @@ from .as_given import AS_DRAWN, AsGiven, Standardisation
 from .labels import is_missing
 from .molecule_errors import MixtureError
 from .molecule_reading import is_inchi, shortened, smiles_of_features
-from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_to_data
+from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_graph
 from .tables.table import Table
 
 __all__ = ["TableMolecule", "TableRows", "read_rows"]
@@ -42,8 +42,10 @@ class TableRows:
     Args:
         read: how many rows there are.
         numbers, smiles, cells: those of the usable rows.
+        beside: for each further column, its cells in the usable rows.
         molecules: each once.
         standardised: rows whose molecule was replaced by its parent.
+        remarks: rows whose molecule was read as it is drawn, with a remark on it.
         alike: positions of usable rows with another molecule than the first row of theirs, which
             the features of a model cannot tell apart from it.
         left_out: unusable rows, by the check that they failed.
@@ -53,8 +55,10 @@ class TableRows:
     numbers: list[int] = field(default_factory=list)
     smiles: list[str] = field(default_factory=list)
     cells: list[tuple[str, ...]] = field(default_factory=list)
+    beside: dict[str, list[str]] = field(default_factory=dict)
     molecules: list[TableMolecule] = field(default_factory=list)
     standardised: list[RejectedRow] = field(default_factory=list)
+    remarks: list[RejectedRow] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
@@ -69,6 +73,7 @@ def read_rows(
     max_atoms: int,
     progress: Callable[[int], None],
     standardise: Standardisation = AS_DRAWN,
+    beside: Sequence[str] = (),
 ) -> TableRows:
     """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
@@ -76,13 +81,14 @@ def read_rows(
 
     Args:
         standardise: what is kept instead of each molecule, see `molecule_to_data`.
+        beside: further columns, whose cells are kept in `TableRows.beside`.
     """
-    rows = TableRows()
+    rows = TableRows(beside={name: [] for name in beside})
     index: dict[str, TableMolecule] = {}
     structures = table.structures.name
     unusable = "SMILES unreadable" if table.format == "structures" else MISFIT
     with rdBase.BlockLogs():
-        for number, record, misfit in table.records((structures, *target_columns)):
+        for number, record, misfit in table.records((structures, *target_columns, *beside)):
             rows.read += 1
             progress(1)
             text = record[structures]
@@ -90,7 +96,10 @@ def read_rows(
             problem: tuple[str, str] | None = (unusable, misfit)
             if not misfit:
                 problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
-            if problem is not None:
+            if problem is None:
+                for name, kept in rows.beside.items():
+                    kept.append(record[name])
+            else:
                 check, reason = problem
                 rejected = RejectedRow(number, shortened(text, MAX_QUOTED), reason)
                 rows.left_out[check].append(rejected)
@@ -113,7 +122,7 @@ def _add_row(
         return "no label", "no target column has a label"
     try:
         options: dict[str, Any] = {"canonical": True, "standardise": standardise}
-        graph = molecule_to_data(text, max_atoms=max(max_atoms, LARGEST), **options)
+        graph = molecule_graph(text, max_atoms=max(max_atoms, LARGEST), **options)
     except MixtureError as error:
         return "mixture of compounds", str(error)
     except MoleculeError as error:
@@ -122,9 +131,10 @@ def _add_row(
         return f"more than {max_atoms} atoms", f"{size} atoms"
     as_given: AsGiven | None = graph.get("as_given")
     if as_given is not None:
-        rows.standardised.append(
-            RejectedRow(number, shortened(text, MAX_QUOTED), f"{as_given.sentence}: {graph.smiles}")
-        )
+        is_changed = as_given.smiles != graph.smiles
+        reason = f"{as_given.sentence}: {graph.smiles}" if is_changed else as_given.sentence
+        remarks = rows.standardised if is_changed else rows.remarks
+        remarks.append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
         text = graph.smiles
         del graph.as_given
     mol = Chem.MolFromSmiles(text)
@@ -134,7 +144,7 @@ def _add_row(
     if molecule is None:
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
-        molecule = TableMolecule(graph, canonical, flat, canonical.count(".") + 1, mol)
+        molecule = TableMolecule(graph.to_data(), canonical, flat, canonical.count(".") + 1, mol)
         index[seen] = molecule
         rows.molecules.append(molecule)
     elif canonical != molecule.canonical:

@@ -185,12 +185,11 @@ class TrainingSet:
         """
         from rdkit import Chem
 
-        from .molecule_errors import MixtureError
         from .standardise import parent_of
 
         smiles = Chem.MolToSmiles(mol)
         if smiles not in self._canonical_smiles and smiles not in self.held_out:
-            with suppress(MixtureError):
+            with suppress(ValueError, RuntimeError):  # what cannot be standardised stays as it is
                 parent = parent_of(mol, "parent")
                 smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from graphxai.contract.shortest_paths import IntArray, shortest_paths
+from graphxai.contract.structure import IntArray, shortest_paths
 
 from .attribute_roles import attribute_roles
 from .layout import NodeLayout

@@ -1,49 +1,44 @@
 """The command `graphxai changes`: what each change did in a table, measured and predicted."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .arguments import AsDrawnOption, ModelsOption, load_several, require_out, show_table
-from .options import APPLIES_ALWAYS, refuse_inapplicable
+from graphxai.runtime.options import as_in, option
+
+from .arguments import ALWAYS, ModelsOptions, SharedOptions, load_several, require_out, show_table
+from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo
 
 
+@dataclass(frozen=True)
+class ChangeOptions:
+    """What is compared, and what is written of it."""
+
+    model: list[str] | None = as_in(ModelsOptions, "model")
+    as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    measured_column: str | None = option(
+        None, "Column of measured values [default: named after a task].", ALWAYS
+    )
+    smiles_column: str | None = as_in(SharedOptions, "smiles_column")
+    core: str | None = option(
+        None, "SMARTS of a core: write the R-groups of each molecule that has it.", ALWAYS
+    )
+    at_least: int = option(2, "In how many pairs an exchange must occur.", ALWAYS, minimum=1)
+    pairs: bool = option(False, "Write each pair, instead of the means of each exchange.", ALWAYS)
+    out: Path = option(Path("changes.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+
+
+@settings_as_options
 def changes(
     context: typer.Context,
     table: Annotated[
         Path,
         typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet."),
     ],
-    model: ModelsOption = None,
-    as_drawn: AsDrawnOption = False,
-    measured_column: Annotated[
-        str | None,
-        typer.Option(help="Column of measured values [default: named after a task]."),
-        APPLIES_ALWAYS,
-    ] = None,
-    smiles_column: Annotated[
-        str | None,
-        typer.Option(help="Column with structures [default: by its name or content]."),
-        APPLIES_ALWAYS,
-    ] = None,
-    core: Annotated[
-        str | None,
-        typer.Option(help="SMARTS of a core: write the R-groups of each molecule that has it."),
-        APPLIES_ALWAYS,
-    ] = None,
-    at_least: Annotated[
-        int, typer.Option(min=1, help="In how many pairs an exchange must occur."), APPLIES_ALWAYS
-    ] = 2,
-    pairs: Annotated[
-        bool,
-        typer.Option("--pairs", help="Write each pair, instead of the means of each exchange."),
-        APPLIES_ALWAYS,
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Table to write (.csv, .tsv or .parquet)."), APPLIES_ALWAYS
-    ] = Path("changes.csv"),
+    options: ChangeOptions,
 ) -> None:
     """Say what each change did in a table of measured molecules, measured and predicted.
 
@@ -65,22 +60,22 @@ def changes(
     from graphxai.tables.files import csv_options
 
     refuse_inapplicable(context, "table")
-    opened = show_table(table, smiles_column)
-    require_out(out, table, FRAMES)
-    models = load_several(model or ["bace"], as_drawn=as_drawn)
+    opened = show_table(table, options.smiles_column)
+    require_out(options.out, table, FRAMES)
+    models = load_several(options.model or ["bace"], as_drawn=options.as_drawn)
     tasks = [task.name for each in models for task in each.config.tasks]
-    columns = [measured_column] if measured_column else tasks
+    columns = [options.measured_column] if options.measured_column else tasks
     way = standardisation_of(models[0])
-    measured = Measurements.read(table, columns, smiles_column, way)
-    if core is not None:
-        frame = rgroup_table(models, core, measured)
+    measured = Measurements.read(table, columns, options.smiles_column, way)
+    if options.core is not None:
+        frame = rgroup_table(models, options.core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"
     else:
-        exchanges = table_changes(models, measured, at_least=at_least)
-        frame = exchanges.pairs_frame() if pairs else exchanges.to_frame()
+        exchanges = table_changes(models, measured, at_least=options.at_least)
+        frame = exchanges.pairs_frame() if options.pairs else exchanges.to_frame()
         count = sum(len(each.pairs) for each in exchanges)
         summary = (
             f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
         )
-    write_table(frame, out, **csv_options(opened.dialect))
-    echo(f"{summary}, measured in {measured.name!r}: {out}")
+    write_table(frame, options.out, **csv_options(opened.dialect))
+    echo(f"{summary}, measured in {measured.name!r}: {options.out}")

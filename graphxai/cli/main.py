@@ -12,18 +12,17 @@ from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
-from .app import app as open_app
 from .benchmark import benchmark
 from .changes import changes
 from .counterfactuals import counterfactuals
 from .examples import examples
 from .explain import explain
-from .fit_explainer import fit_explainer
-from .fit_masked_atoms import fit_masked_atoms
+from .fit import fit_explainer, fit_masked_atoms
 from .fragments import fragments
 from .help import HelpfulCommand, HelpfulGroup
+from .pages import app as open_app
+from .pages import report
 from .predict import predict
-from .report import report
 from .stopping import (
     INTERRUPTED,
     STOPPED,

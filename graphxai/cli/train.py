@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
-from graphxai.learning.graphs.settings import GraphSettings
-from graphxai.learning.recipes.digit_settings import DigitSettings
-from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettings
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
-from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
 from .terminal import echo, printable, typed_command
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ class Standardise(StrEnum):
     tautomers = "tautomers"
 
 
-@options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
+@settings_as_options
 def train(
     context: typer.Context,
     source: Annotated[

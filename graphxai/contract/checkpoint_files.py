@@ -16,7 +16,6 @@ from torch import Tensor
 from graphxai.runtime.reading import regular_file, small_file
 from graphxai.runtime.weight_types import FLOAT_DTYPES
 
-from .checkpoint_error import CheckpointError
 from .intervals import Conformal, from_json
 from .tasks import TaskSet
 
@@ -25,6 +24,10 @@ CONFORMAL = "conformal.json"
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read; the message names the file, the key and the remedy."""
 
 
 def name_of(folder: Path) -> str:

@@ -3,8 +3,8 @@
 from inspect import cleandoc
 from textwrap import fill
 
+from graphxai.contract.method_names import MethodName
 from graphxai.explainers import Explainer
-from graphxai.explainers.names import MethodName
 
 from .html import table_html
 

@@ -24,7 +24,7 @@ from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 from graphxai.learning.merging import MoleculeLabels, merge_rows
-from graphxai.learning.suspicions import suspicions
+from graphxai.learning.suspicions import columns_beside, suspicions, unread_columns
 
 __all__ = ["clean_table", "matching_columns"]
 
@@ -77,7 +77,8 @@ def clean_table(
     table = open_table(path, smiles_column)
     smiles_column = table.structures.name
     _check_columns(smiles_column, target_columns, {**kinds, **units})
-    raw = read_rows(table, target_columns, max_atoms, progress, standardise)
+    beside = [n for n in columns_beside(table.columns) if n not in (smiles_column, *target_columns)]
+    raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside)
     _check_rows(path, raw)
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
@@ -91,6 +92,7 @@ def clean_table(
     _give_labels(molecules, labels)
     findings = [
         *_row_findings(raw, standardise),
+        *unread_columns(raw, columns, table.columns),
         *merge_findings,
         *column_findings,
         lost,
@@ -281,6 +283,7 @@ def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]
             for check, rows in raw.left_out.items()
         ),
         Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
+        Finding("read as drawn", len(raw.remarks), "kept", "", tuple(raw.remarks)),
     ]
 
 

@@ -17,8 +17,7 @@ import torch
 from graphxai.learning.interruption import resumable_in
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.run_settings import RunSettings
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import write_whole

@@ -13,10 +13,9 @@ from torch_geometric.data import Data
 from graphxai.learning.card import PREDICTORS, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.graphs.labels import TaskLike
-from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.graphs.train import train
+from graphxai.learning.settings import GraphSettings, TableSettings
 from graphxai.learning.table import train_table
-from graphxai.learning.table_settings import TableSettings
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 

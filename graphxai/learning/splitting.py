@@ -25,7 +25,7 @@ from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.leaks import leak_warnings
 from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.settings import TableSettings
 from graphxai.models.graphormer import load_checkpoint, locate
 
 __all__ = ["SplitTable", "TablePart", "split_table", "table_split", "table_tasks", "with_share"]

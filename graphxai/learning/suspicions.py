@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,17 +12,32 @@ from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolHash import HashFunction, MolHash
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.labels import NUMBER, Labels, is_missing, name_and_unit
 from graphxai.datasets.molecule_errors import MoleculeError
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
-from graphxai.datasets.table_rows import TableMolecule
-from graphxai.learning.cleaned_table import Finding, TargetColumn
+from graphxai.datasets.table_rows import TableMolecule, TableRows
+from graphxai.learning.cleaned_table import CleanTable, Finding, TargetColumn
 
-__all__ = ["suspicions"]
+__all__ = ["columns_beside", "require_plain_values", "suspicions", "unread_columns"]
 
 FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
+LISTED = 4  # of the relations or units in a column
+RELATION_WORDS = frozenset(
+    f"{word}{end}"
+    for word in ("relation", "qualifier", "operator", "modifier", "prefix")
+    for end in ("", "s", "es")
+)
+UNIT_WORDS = frozenset(("unit", "units", "uom"))
+UNREAD_RELATIONS, UNREAD_UNITS = "relations beside the values", "units beside the values"
+# What a relation other than "=" has, be it a sign or a word
+_RELATION = re.compile(
+    r"[<>\u2264\u2265\u2a7d\u2a7e~\u2248]|\b(?:less|greater|more|above|below|about|lt|gt|le|ge)\b",
+    re.I,
+)
+_PLAIN = str.maketrans({"\u00b5": "u", "\u03bc": "u", "'": "", '"': ""})  # micro, quotes
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 
 
@@ -56,6 +72,80 @@ def suspicions(
     for target, column in zip(targets, y.T, strict=True):
         findings += _of_labels(molecules, target, column)
     return findings
+
+
+def columns_beside(names: Sequence[str]) -> list[str]:
+    """Return the columns that may hold the relations or units of others, by their names."""
+    return [name for name in names if _words(name) & (RELATION_WORDS | UNIT_WORDS)]
+
+
+def unread_columns(
+    raw: TableRows, columns: Sequence[Labels], names: Sequence[str]
+) -> list[Finding]:
+    """Report columns of relations or units that say that the numbers beside them are not plain.
+
+    These are `Standard Relation` with ">", and `Standard Units` with several units. A column
+    `Ki relation` is about `Ki` if there is such a column, else about all numbers that are learned.
+    A number with a bound in its cell needs no relation.
+
+    Args:
+        raw: the rows, with the cells of `columns_beside`.
+        columns: the labels.
+        names: all columns of the table.
+    """
+    numbers = {labels.name: k for k, labels in enumerate(columns) if labels.kind == "regression"}
+    words = {frozenset(_words(name_and_unit(name)[0])): name for name in names}
+    findings = []
+    for column, cells in raw.beside.items():
+        about = words.get(frozenset(_words(column) - RELATION_WORDS - UNIT_WORDS))
+        learned = [k for name, k in numbers.items() if about in (None, name)]
+        values = [[row[k] for k in learned if not is_missing(row[k])] for row in raw.cells]
+        said = [cell.translate(_PLAIN).strip() for cell in cells]
+        if _words(column) & RELATION_WORDS:
+            check = UNREAD_RELATIONS
+            values = [[value for value in row if not _RELATION.match(value)] for row in values]
+            used = [k for k, row in enumerate(values) if row and _RELATION.search(said[k])]
+        else:
+            check = UNREAD_UNITS
+            used = [k for k, row in enumerate(values) if row and not is_missing(said[k])]
+            units = {said[k] for k in used}
+            if len(units) < 2 or any(map(NUMBER.fullmatch, units)):
+                continue  # all numbers have one unit, or these are numbers themselves
+        kinds = list(dict.fromkeys(said[k] for k in used))
+        done = f"not read: {', '.join(kinds[:LISTED])}{', ...' if len(kinds) > LISTED else ''}"
+        rows = tuple(raw.row(k, f"{column}: {said[k]}") for k in used)
+        findings.append(Finding(check, len(used), done, column, rows))
+    return findings
+
+
+def require_plain_values(table: CleanTable) -> None:
+    """Refuse a table of which `unread_columns` reports a column.
+
+    Raises:
+        ValueError: the message names the columns and what to do.
+    """
+    unread = [f for f in table.findings if f.check in (UNREAD_RELATIONS, UNREAD_UNITS)]
+    if not unread:
+        return
+    columns = "; ".join(
+        f"column {f.target!r} is {f.done} ({f.count:,} rows, the first is row {f.rows[0].row})"
+        for f in unread
+    )
+    ways = {
+        UNREAD_RELATIONS: "write the bounds into the cells (>8)",
+        UNREAD_UNITS: "convert all values to one unit",
+    }
+    needed = [way for check, way in ways.items() if any(f.check == check for f in unread)]
+    raise ValueError(
+        f"{table.path}: the values are learned as they stand, but {columns}. Please"
+        f" {' and '.join(needed)}, remove the column if it says nothing about these values, or"
+        " go on without it (--values-alone; in Python train_table(..., values_alone=True))."
+    )
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a column's name in lower case, also of `StandardRelation`."""
+    return {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)}
 
 
 def _rows(

@@ -11,9 +11,10 @@ from graphxai.learning.calibration import calibrate_table
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.interruption import resumable_in
+from graphxai.learning.settings import TableSettings
 from graphxai.learning.splitting import SplitTable, split_table, with_share
+from graphxai.learning.suspicions import require_plain_values
 from graphxai.learning.table_scores import score_table
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.trained_table import TrainedTable
 from graphxai.learning.training import fit_networks, teach_networks
 from graphxai.learning.writing import begin_run, write_run
@@ -56,11 +57,14 @@ def train_table(
         ImportError: the extra `train` is not installed.
         KeyboardInterrupt: the run was interrupted; the message says how to continue it.
         TypeError: there is no such option.
-        ValueError: `out` already contains a run and `resume` is False, or the run has another table
+        ValueError: a column beside the values has relations or several units and `values_alone` is
+            False; `out` already contains a run and `resume` is False, or the run has another table
             or other settings; the split leaves too little to train on; or the settings contradict
             each other.
     """
     settings = with_options(settings or TableSettings(), options, "train_table")
+    if not settings.values_alone:
+        require_plain_values(table)
     require_hardware(settings)
     out = Path(out)
     split = split_table(table, settings)

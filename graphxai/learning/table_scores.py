@@ -19,8 +19,8 @@ from graphxai.learning.scores import (
     teacher_ahead,
     verdicts,
 )
+from graphxai.learning.settings import TableSettings
 from graphxai.learning.splitting import SplitTable
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.stacking import MoleculeFeatures
 from graphxai.learning.training import TaughtModel
 

@@ -17,9 +17,8 @@ from torch_geometric.data import Data
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.learning.finetuning import FINETUNING, finetune, labelled
 from graphxai.learning.predicting import encoded_molecules, task_readings
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import SplitTable
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.joint_labels import (
     joint_labels,

@@ -19,8 +19,8 @@ from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.card import summary, table_card
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.informativeness import uninformative
+from graphxai.learning.settings import TableSettings
 from graphxai.learning.splitting import SplitTable
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.trained_table import TrainedTable
 from graphxai.learning.training import training_settings

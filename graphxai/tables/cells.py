@@ -72,4 +72,5 @@ def parent_cells(smiles: str | None, as_given: AsGiven | None) -> dict[str, str]
     """The cells of `PARENT`: what was predicted instead of the molecule given, and why."""
     if as_given is None:
         return dict.fromkeys(PARENT, "")
-    return dict(zip(PARENT, (smiles or "", as_given.sentence), strict=True))
+    parent = "" if smiles == as_given.smiles else smiles  # unchanged, with a remark
+    return dict(zip(PARENT, (parent or "", as_given.sentence), strict=True))

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -65,6 +66,56 @@ def test_a_call_of_any_function_becomes_a_record_of_its_arguments(tmp_path):
     assert isinstance(record, Record)
     assert record.name.endswith("pickle.loads")
     assert record.args == (b"anything",)
+
+
+def packed_again(path, change):
+    """Pack a file of chemprop again, compressed, with other contents of its parts."""
+    source = FILES / "2.1.2.pt"
+    with zipfile.ZipFile(source) as parts, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for part in parts.infolist():
+            file.writestr(part.filename, change(part.filename, parts.read(part)))
+
+
+def test_a_file_that_would_fill_the_memory_is_refused_unopened(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    packed_again(path, lambda name, old: bytes(200_000_000) if name.endswith("data/0") else old)
+    assert path.stat().st_size < 300_000
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(CheckpointError, match=r"model\.pt would take \d{3,4} times its size"):
+        gx.load(path)
+
+
+def test_a_file_of_very_many_parts_is_refused_unopened(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        for k in range(10_001):
+            file.writestr(f"model/data/{k}", b"")
+    with pytest.raises(CheckpointError, match="10,001 parts"):
+        gx.load(path)
+
+
+def test_a_file_that_somebody_compressed_is_read(tmp_path):
+    path = tmp_path / "model.pt"
+    packed_again(path, lambda name, content: content)
+    here, there = read_file(path).state, read_file(FILES / "2.1.2.pt").state
+    assert set(here) == set(there)
+    assert all(torch.equal(here[key], there[key]) for key in there)
+
+
+@pytest.mark.parametrize("kept", [0, 100, 15_000, -1])
+def test_a_file_that_is_cut_off_is_named_with_what_to_do(tmp_path, kept):
+    path = tmp_path / "model.pt"
+    path.write_bytes((FILES / "2.1.2.pt").read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"model\.pt is cut off, .* download it again"):
+        gx.load(path)
+
+
+def test_nobody_is_told_to_let_a_file_run_code(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"hyper_parameters": {"x": Runs(os.mkdir, "a")}, "state_dict": {}}, path)
+    with pytest.raises(CheckpointError, match=r"mkdir") as error:
+        gx.load(path)
+    assert "weights_only" not in str(error.value)
 
 
 def test_names_that_the_user_allowed_are_records_too_and_stay_allowed(tmp_path):

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from graphxai.cli import main as cli
-from graphxai.cli.options import SOURCES, AppliesTo, options_from
+from graphxai.cli.options import SOURCES, AppliesTo, settings_as_options
 from graphxai.cli.predict import predict
 from graphxai.runtime.options import option
 from graphxai.tables.settings import PredictionSettings
@@ -137,8 +137,15 @@ class LongerSettings(PredictionSettings):
 
 
 def test_a_new_option_for_tables_is_refused_for_a_molecule():
+
+    def longer(**arguments):
+        predict.__wrapped__(**arguments)
+
+    declared = inspect.signature(predict.__wrapped__, eval_str=True).parameters
+    replaced = declared["settings"].replace(annotation=LongerSettings)
+    longer.__signature__ = inspect.Signature((declared | {"settings": replaced}).values())
     app = typer.Typer()
-    app.command()(options_from(LongerSettings)(predict.__wrapped__))
+    app.command()(settings_as_options(longer))
     refused = CliRunner().invoke(app, ["CCO", "--limit", "2"])
     assert refused.exit_code == 2
     text = " ".join(refused.output.replace("│", " ").split())

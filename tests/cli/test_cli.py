@@ -12,7 +12,7 @@ from PIL import Image
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.cli import completion
+from graphxai.cli import listing
 from graphxai.cli import main as cli
 from graphxai.cli.listing import listed_methods
 from graphxai.contract.intervals import Conformal
@@ -270,10 +270,10 @@ def test_methods_are_listed_as_their_classes_describe_them(run):
 
 
 def test_the_shell_completes_models_and_methods(run, monkeypatch):
-    assert completion.model_names("s") == ["solubility"]
-    assert completion.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
-    assert set(completion.model_names("")) == set(pretrained_names())
-    assert set(completion.method_names("")) == {*REGISTRY, "best"}
+    assert listing.model_names("s") == ["solubility"]
+    assert listing.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
+    assert set(listing.model_names("")) == set(pretrained_names())
+    assert set(listing.method_names("")) == {*REGISTRY, "best"}
     monkeypatch.setenv("_GRAPHXAI_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "graphxai explain CCO --method lrp_p")
     monkeypatch.setenv("COMP_CWORD", "4")

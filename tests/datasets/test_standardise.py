@@ -1,12 +1,16 @@
 """Salts, charges and tautomers of one molecule become the same parent, in training and after."""
 
+import re
+
 import pytest
 from rdkit import Chem
 
+import graphxai as gx
 from graphxai.datasets.molecule_errors import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
 from graphxai.learning.cleaning import clean_table
+from graphxai.tables.batches import ExplainBatch, PredictBatch
 
 BESYLATE = (
     "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F.OS(=O)(=O)c1ccccc1"  # verubecestat
@@ -118,6 +122,52 @@ def test_a_parent_has_the_graph_of_its_smiles(drawn, way):
 def test_a_mixture_of_two_compounds_is_refused_by_name():
     with pytest.raises(MixtureError, match=r"a mixture of .*CN1CCC.* and .*CCCc1ccccc1"):
         molecule_graph("CN1CCC(c2ccccc2)CC1.CCCc1ccccc1C(C)(C)C", standardise="parent")
+
+
+PROPRANOLOL = "CC(C)[NH2+]CC(O)COc1cccc2ccccc12"
+BARF = "FC(F)(F)c1cc([B-](c2cc(C(F)(F)F)cc(C(F)(F)F)c2)(c2cc(C(F)(F)F)cc(C(F)(F)F)c2)"
+BARF += "c2cc(C(F)(F)F)cc(C(F)(F)F)c2)cc(C(F)(F)F)c1"
+REMARKS = [
+    (f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "could not be brought to its parent: .* P, 7"),
+    (f"{PROPRANOLOL}.F[As-](F)(F)(F)(F)F", "could not be brought to its parent: .* As, 7"),
+    (f"{PROPRANOLOL}.{BARF}", "the anion is kept, as no proton can remove its charge"),
+    ("[2H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
+    ("[3H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
+    ("[2H]OC(=O)c1ccccc1.[NH4+]", "salt removed: ammonium; deuterium .* an atom of its own"),
+]
+
+
+@pytest.mark.parametrize(("drawn", "remark"), REMARKS)
+@pytest.mark.parametrize("read", [str, Chem.MolFromSmiles], ids=["text", "mol"])
+def test_what_is_not_read_as_its_parent_is_said_wherever_it_is_predicted(drawn, remark, read):
+    model, given = gx.load("lipophilicity"), read(drawn)
+    (prediction,) = gx.predict(model, given).values()
+    for said in (prediction, gx.explain(model, given)):
+        assert re.search(remark, said.note)
+    predicted = PredictBatch(model)([drawn], [1])
+    explained = ExplainBatch(model)([drawn], [1])
+    for (row,) in (predicted, explained):
+        assert re.search(remark, row["note"])
+    assert (predicted[0]["parent"] == "") == ("removed" not in predicted[0]["note"])
+
+
+@pytest.mark.parametrize("drawn", ["OCc1ccccc1", "O[13CH2]c1ccccc1", "[H]OCc1ccccc1", "C[35Cl]"])
+def test_other_isotopes_and_hydrogens_need_no_remark(drawn):
+    assert molecule_graph(drawn, standardise="parent").get("as_given") is None
+
+
+def test_graphs_that_were_not_changed_have_the_same_attributes():
+    """So that PyG can put them into one batch."""
+    plain, heavy = molecules_to_data(["OCc1ccccc1", "[2H]OCc1ccccc1"])
+    assert set(plain.keys()) == set(heavy.keys())
+
+
+def test_a_training_table_names_what_was_read_as_it_is_drawn(tmp_path):
+    drawn = [*("C" * k for k in range(1, 23)), f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "[2H]OC"]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["smiles,y", *(f"{s},{k}" for k, s in enumerate(drawn))]))
+    (finding,) = (f for f in clean_table(path, "smiles", ["y"]).findings if "drawn" in f.check)
+    assert [row.row for row in finding.rows] == [23, 24]
 
 
 def test_worker_processes_give_the_same_parents():

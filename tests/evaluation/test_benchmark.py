@@ -323,7 +323,7 @@ class Interrupted:
 
 
 def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.evaluation.benchmark.CHUNK", 2)
+    monkeypatch.setattr("graphxai.evaluation.runs.CHUNK", 2)
     model = random_graphormer()
     settings = {"metrics": ["auac", "sparsity"], "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):

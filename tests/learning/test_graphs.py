@@ -24,9 +24,9 @@ from graphxai.datasets.splits import Split
 from graphxai.evaluation.metrics import DEFAULT_METRICS
 from graphxai.learning.graphs.features import input_fields, mean_features, plain
 from graphxai.learning.graphs.labels import tasks_of
-from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.graphs.splitting import split_graphs
 from graphxai.learning.replicates import train_graph_replicates
+from graphxai.learning.settings import GraphSettings
 
 pytest.importorskip("lightning")
 

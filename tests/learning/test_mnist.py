@@ -16,8 +16,8 @@ from graphxai.datasets.mnist import load_mnist, read_digit
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
 from graphxai.learning.predicting import predict
-from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
+from graphxai.learning.settings import DigitSettings
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 from graphxai.runtime.download import DownloadError
 

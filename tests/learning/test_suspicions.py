@@ -1,8 +1,11 @@
 """Training counts what no model sees, and rows that differ in little but contradict each other."""
 
+import re
+
 import pytest
 
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.table import train_table
 
 BINARY = [f"{'C' * n},{n % 2}" for n in range(1, 31)]
 
@@ -65,3 +68,69 @@ def test_undefined_configuration_tautomers_and_salts_are_counted_with_their_conf
         37,
         38,
     }
+
+
+def chembl(tmp_path, columns, rows):
+    """Write a table of 25 alcohols with a number, after rows with what stands beside theirs."""
+    path = tmp_path / "chembl.csv"
+    plain = ["="] * (len(columns) - 2)
+    cells = [*rows, *((str(7 + 0.1 * k), *plain) for k in range(25 - len(rows)))]
+    lines = [("C" * (k + 1) + "O", *row) for k, row in enumerate(cells)]
+    path.write_text("\n".join(";".join(line) for line in (columns, *lines)) + "\n")
+    return path
+
+
+CHEMBL = ("Smiles", "Standard Value", "Standard Relation")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Standard Relation", "standard_relation", "StandardRelation", "pIC50 qualifier", "Operator",
+     "modifier", "Prefix (pIC50)"],
+)  # fmt: skip
+def test_relations_beside_the_values_end_training_and_are_named(tmp_path, name):
+    rows = [("10000", "'>'"), ("1", "<"), ("5", ""), ("7", "'='"), (">8", ">"), ("", ">")]
+    table = clean_table(chembl(tmp_path, (*CHEMBL[:2], name), rows), None, ["Standard Value"])
+    finding = finding_of(table, "relations beside the values")
+    assert ([row.row for row in finding.rows], finding.target) == ([1, 2], name)
+    with pytest.raises(ValueError, match=rf"{re.escape(repr(name))} .*>, <.*write the bounds"):
+        train_table(table, tmp_path / "run")
+
+
+def test_units_beside_the_values_end_training_if_there_are_several(tmp_path):
+    columns = ("Smiles", "Standard Value", "Standard Units")
+    rows = [("5", "nM"), ("6", "ug.mL-1"), ("", "mM"), *((str(k), "nM") for k in range(22))]
+    table = clean_table(chembl(tmp_path, columns, rows), None, ["Standard Value"])
+    finding = finding_of(table, "units beside the values")
+    assert (finding.done, finding.count) == ("not read: nM, ug.mL-1", 24)
+    with pytest.raises(ValueError, match=r"'Standard Units' .*convert all values to one unit"):
+        train_table(table, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (CHEMBL, ("5", "'='")),
+        (CHEMBL, ("", ">")),  # the row has no value
+        (CHEMBL, (">10", ">")),  # the cell says it too
+        (("Smiles", "Ki", "IC50", "IC50 relation"), ("5", "6", ">")),
+        (("Smiles", "Ki", "operator"), ("5", "Ms Smith")),
+        (("Smiles", "Ki", "unit cell volume"), ("5", "512.2")),
+        (("Smiles", "Ki", "subunit"), ("5", "beta")),
+        (("Smiles", "Ki", "units"), ("5", "=")),  # one for all
+    ],
+)
+def test_columns_that_say_nothing_about_the_values_learned_are_no_reason_to_stop(
+    tmp_path, columns, row
+):
+    table = clean_table(chembl(tmp_path, columns, [row]), None, [columns[1]])
+    assert not any(f.check.endswith("beside the values") for f in table.findings)
+
+
+def test_values_alone_are_learned_if_that_is_wanted(tmp_path):
+    pytest.importorskip("lightning")
+    path = chembl(tmp_path, CHEMBL, [("10000", "'>'")])
+    table = clean_table(path, None, ["Standard Value"])
+    options = {"epochs": 1, "split": "random", "teacher": False}
+    run = train_table(table, tmp_path / "run", values_alone=True, **options)
+    assert "relations beside the values (Standard Relation): 1" in (run / "README.md").read_text()

@@ -18,10 +18,9 @@ from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import initialise
 from graphxai.learning.leaks import labels_met
 from graphxai.learning.predicting import encode_all, predict, task_readings
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import SplitTable, split_table
 from graphxai.learning.table import train_table
-from graphxai.learning.table_settings import TableSettings
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_inputs
 from graphxai.learning.teachers.joint_labels import (

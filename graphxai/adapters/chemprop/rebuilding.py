@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from graphxai.contract.checkpoint_error import CheckpointError
+from graphxai.contract.checkpoint_files import CheckpointError
 
 from .heads import HEADS, unknown_head
 from .installed import chemprop_nn

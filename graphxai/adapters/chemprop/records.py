@@ -6,6 +6,7 @@ and does nothing. `rebuilding` then decides which records it understands.
 """
 
 import threading
+import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +23,13 @@ from torch.serialization import (
     get_unsafe_globals_in_checkpoint,
 )
 
-from graphxai.contract.checkpoint_error import CheckpointError
+from graphxai.contract.checkpoint_files import CheckpointError
 
+# PyTorch packs without compression, in a part for each of some 30 tensors of chemprop's networks.
+# 4 GB are the weights of a network 30,000 wide, a hundred times chemprop's default.
+MOST_MEMBERS = 10_000
+MOST_BYTES = 4e9
+MOST_RATIO = 4  # of the bytes unpacked to those of the file, for files that somebody compressed
 MOST_NAMES = 1000  # a file of chemprop names some ten classes and functions
 HYPERPARAMETERS = "lightning.fabric.utilities.data.AttributeDict"
 HYPERPARAMETERS_BEFORE = "pytorch_lightning.utilities.parsing.AttributeDict"
@@ -74,6 +80,7 @@ def read_file(path: Path) -> ChempropFile:
     Raises:
         CheckpointError: the file cannot be read, or is none of these.
     """
+    _require_measure(path)
     content = _contents(path)
     hyperparameters = content.get("hyper_parameters") if isinstance(content, dict) else None
     state = content.get("state_dict") if isinstance(content, dict) else None
@@ -85,6 +92,44 @@ def read_file(path: Path) -> ChempropFile:
         )
     weights = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return ChempropFile(path, hyperparameters, weights, _column_names(content))
+
+
+def _require_measure(path: Path) -> None:
+    """Refuse a file by its directory, before anything in it is unpacked."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+        raise CheckpointError(
+            f"{path} is cut off, or not a file of PyTorch 1.6 or later, which is a zip archive:"
+            " copy or download it again. For a model of chemprop 1, run `chemprop convert` first."
+        ) from error
+    packed, unpacked = path.stat().st_size, sum(member.file_size for member in members)
+    if len(members) > MOST_MEMBERS:
+        problem = f"has {len(members):,} parts, more than {MOST_MEMBERS:,}"
+    elif unpacked > MOST_BYTES:
+        problem = f"would take {unpacked / 1e9:.1f} GB, more than {MOST_BYTES / 1e9:g}"
+    elif unpacked > MOST_RATIO * packed:
+        problem = f"would take {unpacked / packed:.0f} times its size, more than {MOST_RATIO} times"
+    else:
+        return
+    raise CheckpointError(
+        f"{path} {problem}, so it is not opened: no model of chemprop is like that. Save the model"
+        " again with chemprop.models.save_model."
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return what PyTorch says is wrong, without its advice to let the file run code."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines()]
+    advice = (
+        "weights_only",
+        "Weights only load failed",
+        "Check the documentation",
+        "file an issue",
+    )
+    text = " ".join(line for line in lines if not any(words in line for words in advice))
+    return text.strip(" .")[:300] or type(error).__name__
 
 
 def _contents(path: Path) -> Any:
@@ -100,11 +145,10 @@ def _contents(path: Path) -> Any:
         except OSError:
             raise
         except Exception as error:  # a damaged or hostile file may cause any error
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise CheckpointError(
-                f"{path} cannot be read without running code from it ({reason}). If you trust the"
-                " file, load it with chemprop (chemprop.models.load_model), and pass the model to"
-                " graphxai.wrap."
+                f"{path} cannot be read without running code from it ({_reason(error)})."
+                " If you trust the file, load it with chemprop (chemprop.models.load_model), and"
+                " pass the model to graphxai.wrap."
             ) from error
 
 

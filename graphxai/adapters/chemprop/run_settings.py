@@ -7,7 +7,7 @@ lists in brackets and names without quotes, so this is not quite TOML.
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphxai.contract.checkpoint_error import CheckpointError
+from graphxai.contract.checkpoint_files import CheckpointError
 
 FILE = "config.toml"
 # Options that change the atoms, for which relevance would belong to other atoms than those given.

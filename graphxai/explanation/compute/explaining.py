@@ -17,16 +17,16 @@ from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated
 from graphxai.contract.inputs import Input
-from graphxai.contract.model import evaluating
-from graphxai.contract.output_without_nodes import noting_empty_outputs
+from graphxai.contract.model import evaluating, noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
+from graphxai.explainers.passes import graphormer_without_nodes
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.explanation.provenance import provenance
-from graphxai.models.graphormer import Graphormer, original_encoder, without_nodes
+from graphxai.models.graphormer import Graphormer, original_encoder
 
 from .drawn import plain_graph
 from .models import Model, conformal_of
@@ -141,7 +141,7 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     with evaluating(model), torch.no_grad():
         if isinstance(model, Graphormer):
             prepared = original_encoder.prepared_encoder(model)
-            outputs = without_nodes.outputs_without_nodes(model, prepared)
+            outputs = graphormer_without_nodes(model, prepared)
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.splits import Split, random_split
 from graphxai.learning.graphs.labels import MASKS
-from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.settings import GraphSettings
 from graphxai.models.graphormer import NODE_LABELS
 
 __all__ = ["FEWEST", "graph_parts", "graphs_of", "node_parts", "starts_of", "with_labels_of_nodes"]

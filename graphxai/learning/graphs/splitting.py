@@ -36,7 +36,7 @@ from graphxai.learning.graphs.parts import (
     starts_of,
     with_labels_of_nodes,
 )
-from graphxai.learning.graphs.settings import GraphSettings
+from graphxai.learning.settings import GraphSettings
 from graphxai.models.graphormer import GraphormerConfig, prepare
 from graphxai.runtime.progress import progress_bar
 

@@ -19,12 +19,11 @@ from graphxai.learning.finetuning import start_at_frequencies
 from graphxai.learning.fit import FitResult, fit, require_hardware
 from graphxai.learning.graphs.baselines import forest_readings, gin_readings
 from graphxai.learning.graphs.labels import TaskLike
-from graphxai.learning.graphs.settings import GraphSettings
 from graphxai.learning.graphs.splitting import GraphPart, SplitGraphs, split_graphs
 from graphxai.learning.graphs.writing import begin_run, write_run
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.scores import dummy_predictions, measure
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import GraphSettings, TrainingSettings
 from graphxai.learning.training import joined_networks, network_folder
 from graphxai.models.graphormer import (
     Graphormer,

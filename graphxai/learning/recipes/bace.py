@@ -28,8 +28,8 @@ from graphxai.learning.finetuning import FINETUNING, molecule_config
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.recipes.distillation import DISTILLING, distil
-from graphxai.learning.run_settings import RunSettings
 from graphxai.learning.scores import ClassifierReport, report_classifier
+from graphxai.learning.settings import RunSettings
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.linked import Link
 from graphxai.learning.writing import held_out_csv

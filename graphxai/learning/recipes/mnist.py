@@ -25,8 +25,7 @@ from graphxai.learning import conformal
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware
 from graphxai.learning.predicting import predict
-from graphxai.learning.recipes.digit_settings import EPOCHS, DigitSettings, versions_for
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, versions_for
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,
@@ -37,7 +36,7 @@ from graphxai.models.graphormer import (
 from graphxai.runtime.options import with_options
 
 RECIPE = TrainingSettings(
-    epochs=EPOCHS, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
+    epochs=DIGIT_EPOCHS, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
 )
 CLASSES = tuple("0123456789")
 DEFORM_CHUNK = 500  # images at a time

@@ -24,8 +24,7 @@ from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
 from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.run_settings import RunSettings
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
     load_checkpoint,

@@ -12,8 +12,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.learning.fit import evaluate, fit, require_hardware
 from graphxai.learning.predicting import encode_all
-from graphxai.learning.run_settings import RunSettings
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,

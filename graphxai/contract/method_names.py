@@ -1,10 +1,13 @@
 """The names of methods as a type, so that editors complete them and type checkers know them."""
 
-from typing import Literal
+from typing import Final, Literal
 
-__all__ = ["MethodName"]
+__all__ = ["DEFAULT_METHOD", "MEASURED_METHODS", "MethodName"]
 
-# A test compares these with the registry, whose methods cannot be told without running them.
+DEFAULT_METHOD: Final = "lrp"  # explains where nobody chose a method
+MEASURED_METHODS: Final = (DEFAULT_METHOD, "gradient_input")  # so does a benchmark
+
+# `python docs/name_types.py` writes these from the registry.
 MethodName = Literal[
     "att_cat",
     "attention_flow",
