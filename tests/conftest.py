@@ -17,7 +17,8 @@ import pytest
 
 DATA = Path(__file__).parent / "data"
 
-# `ogb`, with which some tests compare, asks the network for a newer release with this package.
+# `ogb`, which some tests import before our package does, asks the network for a newer release with
+# this package.
 sys.modules["outdated"] = None  # type: ignore[assignment]
 
 # The imports below make many objects but no garbage, see `pytest_collection_finish`.

@@ -285,7 +285,7 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.table import Column, Table
 
     for line in report.robustness_sentences():

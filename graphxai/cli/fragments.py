@@ -270,7 +270,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     Args:
         plus: the sign of positive values, "+" or "".
     """
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 

@@ -54,7 +54,7 @@ def method_names(typed: str) -> list[str]:
 
 def print_models() -> None:
     """Print the bundled models: for each task its classes or unit, and its score on which test."""
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 

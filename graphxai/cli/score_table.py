@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
+from rich import box  # typer brings it
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table

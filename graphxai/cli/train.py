@@ -290,7 +290,7 @@ def _train_graphs(
 
 def _print_hygiene(table: "CleanTable") -> None:
     """Print what the checks of the table found, one line per check."""
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 

@@ -37,7 +37,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
     if show is None and not sys.stderr.isatty():
         yield logged(title, total)
         return
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

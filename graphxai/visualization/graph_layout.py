@@ -25,7 +25,7 @@ def laid_out_graph(
         edges: pairs of nodes.
         aspect: the width of the picture divided by its height.
     """
-    import networkx as nx
+    import networkx as nx  # torch brings it
 
     graph = nx.Graph()
     graph.add_nodes_from(range(count))

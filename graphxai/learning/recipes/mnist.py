@@ -231,7 +231,7 @@ def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> I
     """Return the items, and show a bar while they are taken if progress is wanted."""
     if not progress:
         return items
-    from rich.progress import track
+    from rich.progress import track  # typer brings it
 
     return track(items, title, total)
 
