@@ -1,47 +1,38 @@
 """Measure explainers on a data set, with every method on the same graphs, in resumable runs."""
 
-import hashlib
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Unpack
 
-import torch
-from torch_geometric.data import Data
-
-from graphxai.adapters.chosen import chosen_nodes
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import KnownTarget, load
-from graphxai.contract.batching import batches_for
 from graphxai.contract.inputs import as_list, prepare_each
-from graphxai.contract.model import weights_hash
-from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.device import on_cpu_by_default, on_device
-from graphxai.runtime.interrupts import Interrupted
-from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.threads import one_thread, workers_for
-from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.runtime.keywords import with_keywords
 
-from .measure import Item, MeasurementPlan, measure, unmeasured
+from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, choose_metrics
-from .refit import ROAR, Refit, judges, labelled_items, require_refit, roar_units
+from .refit import ROAR, Refitting
 from .removal_scores import measure_robustness
 from .report import Report
-from .store import Key, Store, Unit
-from .targets import Labels, in_words, targets_by_graph, tracked_output
+from .runs import EvaluationOptions, Graphs, Run
+from .store import Key
+from .targets import (
+    Labels,
+    TrackedOutput,
+    check_labels,
+    targets_by_graph,
+    tracked_output,
+)
 
-CHUNK = 16  # how many graphs are explained, measured and written together
 
-
+@with_keywords
 @on_cpu_by_default
 def evaluate(
     model: "Model | str | Path",
@@ -56,14 +47,7 @@ def evaluate(
     operators: str | Sequence[str] = ("mask",),
     steps: int | None = None,
     seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    progress: bool | None = None,
-    workers: int | None = 1,
-    device: torch.device | str | None = None,
-    judge: "Model | None" = None,
-    refit: Refit | None = None,
-    resampling: Resampling | None = None,
+    **options: Unpack[EvaluationOptions],
 ) -> Report:
     """Measure the faithfulness of several methods on the same graphs.
 
@@ -79,16 +63,17 @@ def evaluate(
         methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
             every registered method that applies to the model. `random` is always included. One
             method with different options is listed with its options.
-        labels: for the target "true", the class of each input by name or number. They are in the
-            order of the inputs, or by key.
-        target: as for `explain`. It may also be "predicted", for each graph's predicted class, or
-            "true", for the class in `labels`, as in Ali 2022.
+        labels: the class of each input by name or number, or for a regression its value. They are
+            in the order of the inputs, or by key.
+        target: as for `explain`. It may also be "true", for the class in `labels`, as in Ali 2022,
+            or "predicted", for each graph's predicted class. By default it is "true" if there are
+            labels, and otherwise "predicted".
         node: for models with one output per node, as for `explain`. A single graph with several
             nodes counts as one graph for each of them.
         pair: for models of links, the two nodes of a link, as for `explain`.
         metrics: names in `METRICS`, or "all" for those that fit the task. By default, two measures
             of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and the error
-            of partial sums).
+            of partial sums, which equal scores may win).
         operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
@@ -112,133 +97,53 @@ def evaluate(
     Raises:
         KeyboardInterrupt: the measurement was interrupted. The `results` of the exception are the
             report of the graphs until then. With `out`, the same call continues with `resume=True`.
-        ValueError: no input remains, a metric does not fit the task, or the target is unknown.
+        ValueError: no input remains, a metric does not fit the task, the target is unknown, or
+            something is given that would not be used.
     """
+    device = options.get("device")
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
+    tracked = tracked_output(model, target, labels)
     explainers = _explainers(model, methods, seed)
-    tracked = tracked_output(model, target)
-    task = tracked.target.task_in(model.config)
-    roar = refit is not None and refit.kind == "roar"
-    measured_by = (ROAR,) if roar else tuple(choose_metrics(metrics, task.kind))
-    plan = MeasurementPlan(
-        explainers, measured_by, _operators(model, operators, resampling), steps, seed
-    )
-    if "resample" in plan.operators:
-        plan = replace(plan, resampling=(resampling or Resampling(seed=seed)).of(model))
-    if judge is not None and refit is not None:
-        raise ValueError("give either judge= or refit= (which trains a judge), not both.")
-    judged = judge is not None or refit is not None
-    if judged and task.kind == "multiclass" and tracked.target.choice is None:
-        # the explained model, not its judge, predicts the class of each graph
-        tracked = replace(tracked, class_source=tracked.class_source or "predicted")
-    if judge is not None:
-        plan = replace(plan, judges=dict.fromkeys(plan.operators, judge))
-    training: list[Item] = []
-    if refit is not None:
-        require_refit(model, plan, refit, task)
-        training = labelled_items(model, refit, task)
-    prepared, rejected = _prepare(model, _mark_explained(model, inputs, node, pair))
-    targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
-    prepared = [item for item in prepared if item[0] in targets]
-    if not prepared:
-        raise ValueError("there is no graph to evaluate.")
-    checkpoint = checkpoint_name(model)
-    settings = _settings(model, plan, target)
-    if judge is not None:
-        settings["judge"] = checkpoint_name(judge)
-    if refit is not None:
-        settings["refit"] = refit.settings([item.data for _, item in training])
-    store = Store(Path(out)) if out is not None else None
-    before = store.begin(checkpoint, settings, resume) if store else []
-    digests = {key: _digest(item.data) for key, item in prepared}
-    names = [explainer.name for explainer in explainers]
-    earlier = [
-        unit
-        for unit in before
-        if unit.checkpoint == checkpoint
-        and digests.get(unit.graph) == unit.digest
-        and unit.method in names
-    ]
-    done = {(unit.graph, unit.method) for unit in earlier}
-    units = list(earlier)
-    notes = {explainer.name: explainer.traits.note for explainer in explainers}
-    notes = {name: note for name, note in notes.items() if note}
-    settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
-    order = {key: position for position, (key, _) in enumerate(prepared)}
-
-    def report_so_far() -> Report:
-        units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
-        return Report(tuple(units), settings, tuple(rejected + unlabelled))
-
-    with (
-        ExitStack() as stack,
-        progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance,
-        store.writing() if store else nullcontext(lambda units: None) as write,
-    ):
-        advance(len(done))
-        runs = stack.enter_context(_training_runs(out, checkpoint))
-        if refit is not None and not roar:
-            graphs = [item.data for _, item in training]
-            plan = replace(plan, judges=judges(model, graphs, refit, plan, runs, progress))
-        if roar:
-            assert refit is not None
-            options = (prepared, targets, training, tracked, refit, runs, done, progress)
-            measured = roar_units(model, plan, *options)
-        else:
-            measured = _in_chunks(_GraphMeasurer(model, plan, done), prepared, targets, workers)
-        try:
-            for graph_units in stack.enter_context(closing(measured)):
-                finished = [
-                    replace(unit, checkpoint=checkpoint, digest=digests[unit.graph])
-                    for unit in graph_units
-                ]
-                write(finished)
-                units += finished
-                advance(len(finished))
-        except KeyboardInterrupt:
-            how_far = f"after {len({unit.graph for unit in units})} of {len(prepared)} graphs"
-            raise Interrupted(how_far, report_so_far()) from None
-    if not roar and any(metric.removal for metric in plan.metrics):
-        settings["robustness"] = {
-            operator: asdict(
-                measure_robustness(
-                    plan.judges.get(operator, model), prepared, tracked.target, labels, operator,
-                    seed, plan.resampling,
-                )
-            )
-            for operator in plan.operators
-        }  # fmt: skip
-    report = report_so_far()
+    removed_by = _operators(model, operators, options.get("resampling"))
+    plan = MeasurementPlan(explainers, (), removed_by, steps, seed)
+    plan, refitting = _with_metrics(plan, model, tracked, metrics, options)
+    scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
+    graphs = _prepare(model, _mark_explained(model, inputs, node, pair), tracked, labels, scored)
+    run = Run.begin(model, plan, tracked, graphs, refitting, options)
+    plan = run.with_judges(plan, options.get("progress"))
+    report = run.measured(plan, options)
+    if scored:
+        robustness = measure_robustness(model, plan, graphs.items, tracked.target, labels)
+        report.settings["robustness"] = {name: asdict(kept) for name, kept in robustness.items()}
     _raise_if_nothing_is_measured(report)
     _warn_of_failures(report)
     return report
 
 
-def _in_chunks(
-    work: "_GraphMeasurer",
-    prepared: Sequence[Item],
-    targets: Mapping[Key, Target],
-    workers: int | None,
-) -> Generator[list[Unit], None, None]:
-    """Yield the units of one graph after another, measured here or by other processes."""
-    chunks = _chunks(work.model, prepared, targets)
-    count = workers_for(work.model, workers)
-    with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
-        for part in chain.from_iterable(measured):
-            if isinstance(part.result, LostItem):
-                yield work.lost(part.items[0], part.result.reason)
-            else:
-                yield from part.result
-
-
-@contextmanager
-def _training_runs(out: str | Path | None, checkpoint: str) -> Iterator[Path]:
-    """Yield the folder of a checkpoint's training runs, which is temporary without `out`."""
-    if out is not None:
-        yield Path(out) / "refit" / quote(checkpoint, safe="")
-        return
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
+def _with_metrics(
+    plan: MeasurementPlan,
+    model: Model,
+    tracked: TrackedOutput,
+    metrics: str | Sequence[str],
+    options: EvaluationOptions,
+) -> tuple[MeasurementPlan, Refitting | None]:
+    """Add to a plan what is measured, and by which model if not by the explained one."""
+    judge, refit = options.get("judge"), options.get("refit")
+    if judge is not None and refit is not None:
+        raise ValueError("give either judge= or refit= (which trains a judge), not both.")
+    resampling = options.get("resampling")
+    if "resample" in plan.operators:
+        resampling = (resampling or Resampling(seed=plan.seed)).of(model)
+    elif resampling is not None:
+        raise ValueError("resampling= is for the operator 'resample', which is not measured here.")
+    refitting = None
+    if refit is not None:
+        refitting = Refitting.of(model, refit, tracked, plan.operators)
+    kind = tracked.target.task_in(model.config).kind
+    roar = refitting is not None and refitting.is_roar
+    chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind))
+    judges: dict[str, Model] = {} if judge is None else dict.fromkeys(plan.operators, judge)
+    return replace(plan, metrics=chosen, judges=judges, resampling=resampling), refitting
 
 
 def _raise_if_nothing_is_measured(report: Report) -> None:
@@ -259,11 +164,6 @@ def _warn_of_failures(report: Report) -> None:
             f" graph {key!r}: {reason}",
             stacklevel=4,
         )
-
-
-def checkpoint_name(model: Model) -> str:
-    """Return a model's name with the first digits of the hash of its weights."""
-    return f"{model.origin.name} {weights_hash(model)[:8]}"
 
 
 def _explainers(model: Model, methods: Sequence[Method] | str, seed: int) -> tuple[Explainer, ...]:
@@ -303,9 +203,19 @@ def _mark_explained(
 
 
 def _prepare(
-    model: Model, inputs: Iterable[Any] | Mapping[Key, Any]
-) -> tuple[list[Item], list[tuple[Key, str]]]:
+    model: Model,
+    inputs: Iterable[Any] | Mapping[Key, Any],
+    tracked: TrackedOutput,
+    labels: Labels | None,
+    scored: bool,
+) -> Graphs:
+    """Encode the inputs and give each its target.
+
+    Raises:
+        ValueError: no graph remains, or labels would not be used.
+    """
     pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(as_list(inputs)[0]))
+    check_labels(labels, len(pairs), tracked, scored)
     prepared: list[Item] = []
     rejected: list[tuple[Key, str]] = []
     for key, encoded in zip(pairs, prepare_each(model, pairs.values()), strict=True):
@@ -313,73 +223,8 @@ def _prepare(
             rejected.append((key, str(encoded)))
         else:
             prepared.append((key, encoded))
-    return prepared, rejected
-
-
-@dataclass(frozen=True)
-class _GraphMeasurer:
-    """The measurement of graphs with one target, which can run in another process.
-
-    Args:
-        model: the explained model.
-        plan: what to measure.
-        done: the (graph, method) pairs that an earlier run measured.
-    """
-
-    model: Model
-    plan: MeasurementPlan
-    done: set[tuple[Key, str]]
-
-    def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
-        """Measure the graphs of a chunk, and return the units of each graph."""
-        items, target = [item for item, _ in chunk], chunk[0][1]
-        with one_thread():
-            return list(measure(self.model, self.plan, items, target, self.done))
-
-    def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
-        """Return the units of a graph that ended the process in which it was measured."""
-        (key, item), _ = item_and_target
-        return unmeasured(self.plan, key, item, reason, self.done)
-
-
-def _chunks(
-    model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
-) -> Iterator[list[tuple[Item, Target]]]:
-    """Yield chunks of graphs with one target and similar size.
-
-    An interrupted run loses one chunk at most.
-    """
-    for target in dict.fromkeys(targets[key] for key, _ in prepared):
-        chosen = [item for item in prepared if targets[item[0]] == target]
-        for batch in batches_for(model, chosen):
-            for start in range(0, len(batch), CHUNK):
-                yield [(item, target) for item in batch[start : start + CHUNK]]
-
-
-def _digest(data: Data) -> str:
-    """Return a short hash of a graph's nodes and edges, so that a resumed run recognises it."""
-    content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
-    if data.edge_index is not None:  # plain rows of tokens have no edges
-        content.update(data.edge_index.contiguous().numpy().tobytes())
-    if chosen := chosen_nodes(data):
-        content.update(repr(chosen).encode())
-    return content.hexdigest()[:12]
-
-
-def _settings(model: Model, plan: MeasurementPlan, target: Any) -> dict[str, Any]:
-    """Return what is needed to reproduce the values, as JSON values."""
-    from graphxai.explanation.provenance import versions
-
-    version_of = versions()
-    of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}
-    return of_draws | {
-        "model": model.origin.name,
-        "sha256": weights_hash(model),
-        "target": in_words(target),
-        "metrics": [metric.name for metric in plan.metrics],
-        "operators": list(plan.operators),
-        "steps": plan.steps,
-        "seed": plan.seed,
-        "graphxai": version_of["graphxai"],
-        "versions": version_of,
-    }
+    targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
+    items = [item for item in prepared if item[0] in targets]
+    if not items:
+        raise ValueError("there is no graph to evaluate.")
+    return Graphs(items, targets, tuple(rejected + unlabelled))

@@ -49,7 +49,9 @@ def node_counts(n: int, steps: int | None = None) -> Tensor:
 class Series:
     """The outputs for one graph as nodes are added or removed in order of relevance.
 
-    The logits are those of the target's task.
+    The logits are those of the target's task. The most relevant nodes are those with the largest
+    signed relevance. If a regression's value falls below the empty graph's, its fall is explained,
+    and they are those with the smallest.
 
     Args:
         relevance: the relevance of the nodes (N,).
@@ -62,6 +64,7 @@ class Series:
             in its unit as the only column.
         coalitions: random choices of nodes, True in (S, N), if they were asked for.
         logits_of_coalitions: for only the nodes of each of these, (S, C).
+        falls: whether a regression has a lower value for the full graph than for the empty one.
     """
 
     relevance: Tensor
@@ -73,12 +76,14 @@ class Series:
     explained: int | None
     coalitions: Tensor | None = None
     logits_of_coalitions: Tensor | None = None
+    falls: bool = False
 
     @property
     def with_top(self) -> Tensor:
         """The probability (K,) of the explained class, given only the k most relevant nodes.
 
-        For a regression, it is the value, rescaled to 0 for the empty and 1 for the full graph.
+        For a regression, it is how far the value has moved from the empty graph's towards the full
+        graph's, in its unit.
         """
         return self._followed(self.logits_with_top)
 
@@ -86,7 +91,7 @@ class Series:
     def without_top(self) -> Tensor:
         """The probability (K,) of the explained class, given all but the k most relevant nodes.
 
-        For a regression, it is the rescaled value, as for `with_top`.
+        For a regression, it is how far the value has moved, as for `with_top`.
         """
         return self._followed(self.logits_without_top)
 
@@ -119,12 +124,19 @@ class Series:
         """Return the value at the step with at least ceil(fraction * N) nodes."""
         return float(values[self.step(fraction)])
 
+    @property
+    def is_undefined(self) -> bool:
+        """Whether the outputs without any nodes and with all of them are equal to the last bit.
+
+        Then the model did not see the removal, and no curve says anything.
+        """
+        return torch.equal(self.logits_with_top[0], self.logits_with_top[-1])
+
     def _followed(self, logits: Tensor) -> Tensor:
         if self.explained is not None:
             return logits.softmax(-1)[:, self.explained]
-        value, ends = logits[:, 0], self.logits_with_top[:, 0]
-        empty, full = ends[0], ends[-1]
-        return (value - empty) / (full - empty) if full != empty else torch.zeros_like(value)
+        moved = logits[:, 0] - self.logits_with_top[0, 0]
+        return -moved if self.falls else moved
 
 
 def node_series(
@@ -139,8 +151,9 @@ def node_series(
 ) -> Series:
     """Return all outputs that the curve metrics need, for one encoded graph.
 
-    Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|. Ties
-    are ordered by node number.
+    Nodes are ordered by descending signed relevance, or for pruning by ascending |relevance|. Where
+    a regression's value falls below the empty graph's, the signed order is ascending. Ties are
+    ordered by node number.
 
     Args:
         model: the model that computes the outputs.
@@ -178,24 +191,41 @@ def several_series(
             methods.
     """
     keeps, places, counts, drawn = [], [], [], []
-    for data, scores in zip(graphs, relevances, strict=True):
+    falls = _falling(model, graphs, target, operator, resampling)
+    for data, scores, falling in zip(graphs, relevances, falls, strict=True):
         n = int(data.num_nodes or 0)
         for relevance in scores:
             check_scores(relevance, n)
         counts.append(node_counts(n, steps))
         drawn.append(random_coalitions(n, coalitions))
-        parts = [_parts(relevance, counts[-1]) for relevance in scores]
+        parts = [_parts(relevance, counts[-1], falling) for relevance in scores]
         wanted = torch.cat([*parts, drawn[-1]])  # (3 K M + S, N)
         keep, where = torch.unique(wanted, dim=0, return_inverse=True)
         keeps.append(keep)
         places.append(where)
     outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
     return [
-        _series_of(model.config, target, scores, count, of_graph.cpu()[where], parts)
-        for scores, count, of_graph, where, parts in zip(
-            relevances, counts, outputs, places, drawn, strict=True
+        _series_of(model.config, target, scores, count, of_graph.cpu()[where], parts, falling)
+        for scores, count, of_graph, where, parts, falling in zip(
+            relevances, counts, outputs, places, drawn, falls, strict=True
         )
     ]
+
+
+def _falling(
+    model: Model,
+    graphs: Sequence[Data],
+    target: Target,
+    operator: Operator,
+    resampling: Resampling | None,
+) -> list[bool]:
+    """Return for each graph whether it has a regression's value below the empty graph's."""
+    if target.task_in(model.config).kind != "regression":
+        return [False] * len(graphs)
+    ends = [torch.tensor([[False], [True]]).expand(2, int(data.num_nodes or 0)) for data in graphs]
+    outputs = outputs_of_many(model, graphs, ends, operator, resampling)
+    values = [class_logits(model.config, target, of_graph.cpu())[:, 0] for of_graph in outputs]
+    return [bool(full < empty) for empty, full in values]
 
 
 def random_coalitions(n: int, count: int) -> Tensor:
@@ -216,6 +246,7 @@ def _series_of(
     counts: Tensor,
     outputs: Tensor,
     coalitions: Tensor,
+    falls: bool,
 ) -> list[Series]:
     """Return the series of all M methods from the outputs (3 K M + S, num_outputs) of one graph."""
     steps = len(counts)
@@ -225,11 +256,13 @@ def _series_of(
     explained = explained_class(config, target, outputs[steps - 1][None])
     logits = class_logits(config, target, outputs)
     of_curves, of_coalitions = logits.split([3 * steps * len(scores), len(coalitions)])
-    measured = (coalitions, of_coalitions) if len(coalitions) else ()
-    return [
-        Series(relevance, counts, fractions, *_three(of_method), explained, *measured)
-        for relevance, of_method in zip(scores, of_curves.split(3 * steps), strict=True)
-    ]
+    drawn, of_drawn = (coalitions, of_coalitions) if len(coalitions) else (None, None)
+    series = []
+    for relevance, of_method in zip(scores, of_curves.split(3 * steps), strict=True):
+        with_top, without_top, pruned = of_method.chunk(3)
+        curves = counts, fractions, with_top, without_top, pruned
+        series.append(Series(relevance, *curves, explained, drawn, of_drawn, falls))
+    return series
 
 
 def check_scores(relevance: Tensor, n: int) -> None:
@@ -252,14 +285,9 @@ def class_logits(config: TaskSet, target: Target, outputs: Tensor) -> Tensor:
     return torch.cat([-logits / 2, logits / 2], dim=-1) if task.kind == "binary" else logits
 
 
-def _three(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    with_top, without_top, pruned = logits.chunk(3)
-    return with_top, without_top, pruned
-
-
-def _parts(relevance: Tensor, counts: Tensor) -> Tensor:
+def _parts(relevance: Tensor, counts: Tensor, falling: bool) -> Tensor:
     """Choose the nodes to keep (3 K, N): the top k, all but the top k, all but the k smallest."""
-    top = _first(relevance.argsort(descending=True, stable=True), counts)
+    top = _first(relevance.argsort(descending=not falling, stable=True), counts)
     smallest = _first(relevance.abs().argsort(stable=True), counts)
     return torch.cat([top, ~top, ~smallest])
 

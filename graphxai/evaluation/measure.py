@@ -185,7 +185,11 @@ def _units(
                 method=name,
                 target=explanation.target,
                 values=_values(plan, series_of_method),
-                curves={o: _curves(s) for o, s in series_of_method.items() if o != NO_REMOVAL},
+                curves={
+                    operator: _curves(of_operator)
+                    for operator, of_operator in series_of_method.items()
+                    if operator != NO_REMOVAL and not of_operator.is_undefined
+                },
                 ledger={k: v for k, v in ledger.items() if isinstance(v, float)},
             )
         )
@@ -193,17 +197,16 @@ def _units(
 
 
 def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, dict[str, float]]:
-    """Return all values that follow from the curves."""
+    """Return all values that follow from the curves. Those of undefined curves are NaN."""
     values: dict[str, dict[str, float]] = {}
     for metric in plan.metrics:
         if metric.measure is None:
             continue
-        if metric.removal:
-            for operator, of_operator in series.items():
-                values.setdefault(operator, {})[metric.name] = float(metric.measure(of_operator))
-        else:
-            of_operator = next(iter(series.values()))
-            values.setdefault(NO_REMOVAL, {})[metric.name] = float(metric.measure(of_operator))
+        measured = series if metric.removal else {NO_REMOVAL: next(iter(series.values()))}
+        for operator, of_operator in measured.items():
+            undefined = metric.removal and of_operator.is_undefined
+            value = float("nan") if undefined else float(metric.measure(of_operator))
+            values.setdefault(operator, {})[metric.name] = value
     return values
 
 

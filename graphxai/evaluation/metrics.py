@@ -18,7 +18,6 @@ from graphxai.runtime.suggestions import did_you_mean
 from .curves import Curve, Series
 
 TENTHS = tuple(k / 10 for k in range(1, 10))
-# AU-MSE can grow as values become better, so the values are judged by their sums too.
 DEFAULT_METRICS = ("auac", "au_mse", "srg", "partial_sums_scaled")
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
 EXPLANATION = 0.25  # the share of the nodes that Agarwal 2023 counts as the explanation
@@ -173,13 +172,13 @@ def unfaithfulness(series: Series) -> float:
 
 @metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
 def partial_sums(series: Series) -> float:
-    """Squared error of the sums of relevance over random coalitions, relative to the variance."""
+    """Squared error of the sums of relevance over random coalitions; equal scores may win it."""
     return _error_of_sums(series, scaled=False)
 
 
 @metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
 def partial_sums_scaled(series: Series) -> float:
-    """`partial_sums` of relevance that the best factor scales, for scores without a unit."""
+    """`partial_sums` of relevance scaled by the best factor; equal scores may win it."""
     return _error_of_sums(series, scaled=True)
 
 
@@ -187,7 +186,8 @@ def _error_of_sums(series: Series, scaled: bool) -> float:
     """Compute the mean of (v(S) - v(none) - sum of R over S)^2 over coalitions, over v's variance.
 
     v is the explained logit, the difference of two if they are one logit's, or the value. The error
-    is 0 for the terms of an additive model, and NaN if v is constant.
+    is 0 for the terms of an additive model, and NaN if v is constant. Where v follows from how many
+    nodes are there, a score of one for every node has a small error.
     """
     if series.coalitions is None or series.logits_of_coalitions is None:
         return float("nan")

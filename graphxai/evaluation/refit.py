@@ -103,7 +103,140 @@ class Refit:
         return settings | {"graphs": len(graphs), "sha256": content.hexdigest()[:12]}
 
 
-def require_refit(model: Any, plan: MeasurementPlan, refit: Refit, task: Task) -> None:
+@dataclass(frozen=True, eq=False)
+class Refitting:
+    """A refit of one model, with its training graphs encoded.
+
+    Args:
+        model: the explained model.
+        refit: how to train.
+        tracked: the output that is measured.
+        training: the usable training graphs by position, with `y` (1, tasks). The entries of `y`
+            for other tasks are NaN.
+    """
+
+    model: Graphormer
+    refit: Refit
+    tracked: TrackedOutput
+    training: Sequence[Item]
+
+    @classmethod
+    def of(
+        cls, model: Any, refit: Refit, tracked: TrackedOutput, operators: Sequence[str]
+    ) -> "Refitting":
+        """Encode the training graphs.
+
+        Raises:
+            ValueError: this model cannot be trained further for this measurement.
+        """
+        task = tracked.target.task_in(model.config)
+        _require_refit(model, operators, refit, task)
+        return cls(model, refit, tracked, _labelled_items(model, refit, task))
+
+    @property
+    def is_roar(self) -> bool:
+        """Whether `roar` is measured, and not the curves of a judge."""
+        return self.refit.kind == "roar"
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is needed to repeat the training, as JSON values."""
+        return self.refit.settings([item.data for _, item in self.training])
+
+    def judges(
+        self, plan: MeasurementPlan, folder: Path, progress: bool | None = None
+    ) -> dict[str, Model]:
+        """Train the model of `f-fidelity` for each operator, on graphs without some nodes.
+
+        Args:
+            plan: the plan with the operators and the seed.
+            folder: the folder of the training runs, which are continued or read back.
+            progress: as for `explain`.
+        """
+        trained: dict[str, Model] = {}
+        for operator in plan.operators:
+            generator = torch.Generator().manual_seed(plan.seed)
+            parts = []
+            for data in [item.data for _, item in self.training] * self.refit.epochs:
+                order = torch.randperm(int(data.num_nodes or 0), generator=generator)
+                share = float(torch.rand((), generator=generator))
+                parts.append(remaining(data, _rest(order, share), operator))
+            trained[operator] = self._trained(parts, 1, folder / operator, plan.seed, progress)
+        return trained
+
+    def roar_units(
+        self,
+        plan: MeasurementPlan,
+        items: Sequence[Item],
+        targets: Mapping[Key, Target],
+        folder: Path,
+        done: set[tuple[Key, str]],
+        progress: bool | None = None,
+    ) -> Generator[list[Unit], None, None]:
+        """Yield the units of one method after another, except those already done.
+
+        Args:
+            plan: what to measure.
+            items: the graphs to measure on.
+            targets: the target of each graph.
+            folder: the folder of the training runs.
+            done: the (graph, method) pairs that an earlier run measured.
+            progress: as for `explain`.
+        """
+        labels = {key: self.refit.labels[int(key)] for key, _ in self.training}
+        targets_of_training, _ = targets_by_graph(self.model, self.training, self.tracked, labels)
+        for explainer in plan.explainers:
+            if all((key, explainer.name) in done for key, _ in items):
+                continue
+            orders = _orders(self.model, explainer, items, targets)
+            learned = _orders(self.model, explainer, self.training, targets_of_training)
+            ordered = [item for item in items if isinstance(orders[item[0]], Tensor)]
+            p = _probability(self.model, ordered, targets)
+            whole = p(predict(self.model, [item.data for _, item in ordered]))
+            drops: dict[str, NDArray[np.float64]] = {}
+            for operator in plan.operators:
+                left = []
+                for share in self.refit.shares:
+                    place = folder / operator / quote(explainer.name, safe="") / f"{share:g}"
+                    parts = _without_top(self.training, learned, share, operator)
+                    epochs = self.refit.epochs
+                    trained = self._trained(parts, epochs, place, plan.seed, progress)
+                    left.append(p(predict(trained, _without_top(ordered, orders, share, operator))))
+                drops[operator] = whole - np.mean(left, 0)
+            place_of = {key: place for place, (key, _) in enumerate(ordered)}
+            blank = torch.zeros(1, self.model.config.num_outputs)
+            for key, item in items:
+                if (key, explainer.name) not in done:
+                    label = targets[key].resolve(self.model.config, blank).labels[0]
+                    unit = Unit("", key, "", explainer.name, item.num_nodes, label)
+                    yield [_filled(unit, orders[key], place_of.get(key), drops)]
+
+    def _trained(
+        self,
+        graphs: Sequence[Data],
+        epochs: int,
+        folder: Path,
+        seed: int,
+        progress: bool | None,
+    ) -> Graphormer:
+        """Train a copy of the model further on encoded graphs, or read a finished run back."""
+        device = next(self.model.parameters()).device
+        settings = TrainingSettings(
+            epochs=epochs,
+            batch_size=32,
+            learning_rate=self.refit.learning_rate,
+            ema_decay=0.99,
+            keep_best=False,
+            seed=seed,
+            accelerator="cpu" if device.type == "cpu" else "auto",
+            progress=sys.stderr.isatty() if progress is None else progress,
+        )
+        learner = copy.deepcopy(self.model)
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            fit(learner, graphs, [], settings, folder)
+        return learner.to(device)
+
+
+def _require_refit(model: Any, operators: Sequence[str], refit: Refit, task: Task) -> None:
     """Raise ValueError if this model cannot be trained further for this measurement."""
     if not isinstance(model, Graphormer):
         raise ValueError(
@@ -112,14 +245,14 @@ def require_refit(model: Any, plan: MeasurementPlan, refit: Refit, task: Task) -
         )
     if model.config.level == "node":
         raise ValueError("refit trains models of graphs, not of nodes.")
-    others = [name for name in plan.operators if name not in ("mask", "delete")]
+    others = [name for name in operators if name not in ("mask", "delete")]
     if others:
         raise ValueError(f"refit removes nodes by 'mask' or 'delete', not by {others[0]!r}.")
     if refit.kind == "roar" and task.kind == "regression":
         raise ValueError("refit 'roar' compares probabilities of a class, and this task has none.")
 
 
-def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
+def _labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
     """Return the usable training inputs by position, encoded, with `y` (1, tasks).
 
     The entries of `y` for other tasks are NaN.
@@ -137,89 +270,6 @@ def labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
     if not items:
         raise ValueError("refit needs training graphs with labels, and there are none.")
     return items
-
-
-def judges(
-    model: Any,
-    graphs: Sequence[Data],
-    refit: Refit,
-    plan: MeasurementPlan,
-    folder: Path,
-    progress: bool | None = None,
-) -> dict[str, Model]:
-    """Train the model of `f-fidelity` for each operator, on graphs without random shares of nodes.
-
-    Args:
-        model: the explained model.
-        graphs: encoded training graphs with labels `y`.
-        refit: how to train.
-        plan: the plan with the operators and the seed.
-        folder: the folder of the training runs, which are continued or read back.
-        progress: as for `explain`.
-    """
-    trained: dict[str, Model] = {}
-    for operator in plan.operators:
-        generator = torch.Generator().manual_seed(plan.seed)
-        parts = []
-        for data in [*graphs] * refit.epochs:
-            order = torch.randperm(int(data.num_nodes or 0), generator=generator)
-            share = float(torch.rand((), generator=generator))
-            parts.append(remaining(data, _rest(order, share), operator))
-        trained[operator] = _trained(model, parts, refit, 1, folder / operator, plan.seed, progress)
-    return trained
-
-
-def roar_units(
-    model: Any,
-    plan: MeasurementPlan,
-    prepared: Sequence[Item],
-    targets: Mapping[Key, Target],
-    training: Sequence[Item],
-    tracked: TrackedOutput,
-    refit: Refit,
-    folder: Path,
-    done: set[tuple[Key, str]],
-    progress: bool | None = None,
-) -> Generator[list[Unit], None, None]:
-    """Yield the units of one method after another, except those already done.
-
-    Args:
-        model: the explained model.
-        plan: what to measure.
-        prepared: the graphs to measure on.
-        targets: the target of each graph.
-        training: the graphs to train on.
-        tracked: the tracked output, also of the training graphs.
-        refit: how to train.
-        folder: the folder of the training runs.
-        done: the (graph, method) pairs that an earlier run measured.
-        progress: as for `explain`.
-    """
-    labels = {key: refit.labels[int(key)] for key, _ in training}
-    targets_of_training, _ = targets_by_graph(model, training, tracked, labels)
-    for explainer in plan.explainers:
-        if all((key, explainer.name) in done for key, _ in prepared):
-            continue
-        orders = _orders(model, explainer, prepared, targets)
-        learned = _orders(model, explainer, training, targets_of_training)
-        items = [item for item in prepared if isinstance(orders[item[0]], Tensor)]
-        p = _probability(model, items, targets)
-        drops: dict[str, NDArray[np.float64]] = {}
-        for operator in plan.operators:
-            left = []
-            for share in refit.shares:
-                place = folder / operator / quote(explainer.name, safe="") / f"{share:g}"
-                parts = _without_top(training, learned, share, operator)
-                trained = _trained(model, parts, refit, refit.epochs, place, plan.seed, progress)
-                left.append(p(predict(trained, _without_top(items, orders, share, operator))))
-            drops[operator] = p(predict(model, [item.data for _, item in items])) - np.mean(left, 0)
-        place_of = {key: place for place, (key, _) in enumerate(items)}
-        blank = torch.zeros(1, model.config.num_outputs)
-        for key, item in prepared:
-            if (key, explainer.name) not in done:
-                label = targets[key].resolve(model.config, blank).labels[0]
-                unit = Unit("", key, "", explainer.name, item.num_nodes, label)
-                yield [_filled(unit, orders[key], place_of.get(key), drops)]
 
 
 def _filled(
@@ -286,33 +336,6 @@ def _probability(
         return np.array(probabilities)
 
     return p
-
-
-def _trained(
-    model: Graphormer,
-    graphs: Sequence[Data],
-    refit: Refit,
-    epochs: int,
-    folder: Path,
-    seed: int,
-    progress: bool | None,
-) -> Graphormer:
-    """Train a copy of the model further on encoded graphs, or read a finished run back."""
-    device = next(model.parameters()).device
-    settings = TrainingSettings(
-        epochs=epochs,
-        batch_size=32,
-        learning_rate=refit.learning_rate,
-        ema_decay=0.99,
-        keep_best=False,
-        seed=seed,
-        accelerator="cpu" if device.type == "cpu" else "auto",
-        progress=sys.stderr.isatty() if progress is None else progress,
-    )
-    learner = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-        fit(learner, graphs, [], settings, folder)
-    return learner.to(device)
 
 
 def _number(task: Task, label: Any) -> float | None:

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
+from graphxai.adapters.removal import Operator, outputs_of_many
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
 
 from .curves import class_logits
-from .measure import Item
+from .measure import Item, MeasurementPlan
 from .robustness import SHARES, Robustness
 from .store import Key
 from .targets import Labels, class_name
@@ -25,29 +26,48 @@ GRAPHS = 64  # removed from together
 
 def measure_robustness(
     model: Model,
+    plan: MeasurementPlan,
+    items: Sequence[Item],
+    target: Target,
+    labels: Labels | None,
+) -> dict[str, Robustness]:
+    """Score a model on graphs with random shares of their nodes removed, by operator.
+
+    Args:
+        model: the explained model. If the plan has a judge for an operator, that is scored.
+        plan: the operators, and the seed, which draws nodes together with the graphs' features.
+        items: the graphs.
+        target: names the task.
+        labels: true classes or values, by position or key. Graphs without a label are left out.
+    """
+    return {
+        operator: _robustness(
+            plan.judges.get(operator, model), plan, items, target, labels, operator
+        )
+        for operator in plan.operators
+    }
+
+
+def _robustness(
+    model: Model,
+    plan: MeasurementPlan,
     prepared: Sequence[Item],
     target: Target,
     labels: Labels | None,
     operator: Operator,
-    seed: int,
-    resampling: Resampling | None = None,
 ) -> Robustness:
-    """Score a model on graphs with random shares of their nodes removed.
-
-    Args:
-        target: names the task.
-        labels: true classes or values, by position or key. Graphs without a label are left out.
-        seed: draws the nodes, together with the features of each graph.
-    """
+    """Score a model under one operator."""
     task = target.task_in(model.config)
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
         graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
-        keeps = [random_parts(data.x, int(data.num_nodes or 0), seed) for data in graphs]
-        outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
+        keeps = [_none_and_random_parts(data, plan.seed) for data in graphs]
+        outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
-    answers = torch.stack(predicted)  # (graphs, SHARES * DRAWS, classes)
+    answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)
+    unseen = int((answers[:, 0] == answers[:, 1]).all(-1).sum())  # without any node, with all
+    answers = answers[:, 1:]
     if task.kind == "regression":
         numbers = answers[..., 0].double().numpy()
         given = _given(prepared, labels, lambda label: None if label is None else float(label))
@@ -66,9 +86,15 @@ def measure_robustness(
     )
     measure = "agreement" if given is None else "accuracy"
     if task.kind == "regression":
-        return Robustness("R2", values, 0.0, len(truth))
+        return Robustness("R2", values, 0.0, len(truth), unseen)
     most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
-    return Robustness(measure, values, float(most), len(truth))
+    return Robustness(measure, values, float(most), len(truth), unseen)
+
+
+def _none_and_random_parts(data: Data, seed: int) -> Tensor:
+    """Return the empty choice of nodes, and the random ones (1 + SHARES * DRAWS, N)."""
+    parts = random_parts(data.x, int(data.num_nodes or 0), seed)
+    return torch.cat([torch.zeros_like(parts[:1]), parts])
 
 
 def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:

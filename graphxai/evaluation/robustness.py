@@ -26,12 +26,15 @@ class Robustness:
         values: the score for each share.
         chance: the score of the best constant answer.
         graphs: how many graphs were scored.
+        unseen: how many graphs have the same output, to the last bit, without any of their nodes.
+            Their curves are undefined.
     """
 
     measure: str
     values: tuple[float, ...]
     chance: float
     graphs: int
+    unseen: int = 0
 
     @property
     def kept(self) -> float:
@@ -46,6 +49,12 @@ class Robustness:
             f" {self.values[2]:.2f} instead of {self.values[0]:.2f}; always the same answer has"
             f" {self.chance:.2f}."
         )
+        if self.unseen:
+            graphs = "graph" if self.unseen == 1 else "graphs"
+            left += (
+                f" On {self.unseen} {graphs} the output is the same without any node, so that the"
+                " curves are undefined."
+            )
         if self.kept >= ENOUGH:
             return left
         return (
@@ -63,5 +72,8 @@ def merged_robustness(by_model: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             values = np.mean([part.values for part in parts], axis=0).tolist()
             chance = float(np.mean([part.chance for part in parts]))
             graphs = sum(part.graphs for part in parts)
-            merged[operator] = asdict(Robustness(parts[0].measure, tuple(values), chance, graphs))
+            unseen = sum(part.unseen for part in parts)
+            merged[operator] = asdict(
+                Robustness(parts[0].measure, tuple(values), chance, graphs, unseen)
+            )
     return merged

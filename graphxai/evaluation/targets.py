@@ -1,4 +1,8 @@
-"""Decide which output an evaluation tracks: one target for all graphs, or a class of each graph."""
+"""Decide which output an evaluation tracks: one target for all graphs, or a class of each graph.
+
+By default it is the true class of each graph where labels are given, and otherwise the predicted
+one.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,25 +36,57 @@ class TrackedOutput:
     class_source: ClassSource | None = None
 
 
-def tracked_output(model: Model, target: Any) -> TrackedOutput:
+def tracked_output(model: Model, target: Any, labels: Labels | None) -> TrackedOutput:
     """Read which output to track: a target as for `explain`, or "true" or "predicted".
 
-    If the model has a class called "true" or "predicted", the class is meant.
+    If the model has a class called "true" or "predicted", the class is meant. Without a choice, a
+    classifier's true class is tracked if there are labels, and otherwise its predicted class.
 
     Raises:
         ValueError: the target has several classes, or is unknown.
     """
     wanted = Target.of(target)
-    classes = {name for task in model.config.tasks for name in (*task.classes, task.name)}
+    tasks = {task.name for task in model.config.tasks}
+    classes = {name for task in model.config.tasks for name in task.classes}
     class_source = next(
-        (word for word in get_args(ClassSource) if wanted.choice == word not in classes), None
+        (word for word in get_args(ClassSource) if wanted.choice == word not in classes | tasks),
+        None,
     )
     if class_source is not None:
         wanted = replace(wanted, choice=None)
+    elif wanted.choice in tasks - classes:
+        wanted = Target(None, str(wanted.choice))
     label = wanted.resolve(model.config, torch.zeros(1, model.config.num_outputs)).labels[0]
     if isinstance(wanted.choice, tuple):
         raise ValueError(f"an evaluation tracks a single class, not {label!r}.")
+    if wanted.task_in(model.config).kind == "regression":
+        class_source = None
+    elif wanted.choice is None and class_source is None:
+        class_source = "predicted" if labels is None else "true"
     return TrackedOutput(wanted, class_source)
+
+
+def check_labels(labels: Labels | None, inputs: int, tracked: TrackedOutput, scored: bool) -> None:
+    """Raise ValueError if labels are given that the evaluation would not use.
+
+    Args:
+        labels: the labels.
+        inputs: the number of inputs, which labels in a list have to match.
+        tracked: the output that is tracked.
+        scored: whether the model is scored with nodes removed, for which labels serve too.
+    """
+    if labels is None:
+        return
+    if not isinstance(labels, Mapping) and len(labels) != inputs:
+        raise ValueError(
+            f"labels has {len(labels)} entries for {inputs} inputs; give one for each input, None"
+            " for those without."
+        )
+    if tracked.class_source != "true" and not scored:
+        raise ValueError(
+            "the labels would not be used: they serve for the target 'true', and to score the"
+            " model with nodes removed. Leave out labels= or the target."
+        )
 
 
 def targets_by_graph(
@@ -73,7 +109,7 @@ def targets_by_graph(
     task = tracked.target.task_in(model.config)
     if tracked.class_source == "true" and labels is None:
         raise ValueError("target 'true' needs the labels of the graphs.")
-    if tracked.class_source is None or task.kind == "regression":
+    if tracked.class_source is None:
         return {key: tracked.target for key, _ in prepared}, []
     if tracked.class_source == "predicted":
         classes = _predicted(model, prepared, task)
@@ -114,8 +150,8 @@ def class_name(task: Task, label: Any) -> str | None:
     return task.classes[int(label)]
 
 
-def in_words(target: Any) -> str | None:
-    """Return a target in words, for the settings of a run."""
-    wanted = Target.of(target)
-    words = [wanted.task, None if wanted.choice is None else str(wanted.choice)]
-    return ": ".join(word for word in words if word) or None
+def target_text(tracked: TrackedOutput) -> str | None:
+    """Return the tracked output as text, for the settings of a run."""
+    choice = tracked.class_source or tracked.target.choice
+    parts = [tracked.target.task, None if choice is None else str(choice)]
+    return ": ".join(part for part in parts if part) or None

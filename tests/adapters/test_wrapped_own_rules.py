@@ -11,6 +11,9 @@ from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
 from graphxai.adapters.engine.pass_memory import recorded_only
+from graphxai.explainers import GradientInput
+from graphxai.rules.conservative import Rules
+from graphxai.rules.operation_rule import OperationRule
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -106,3 +109,34 @@ def test_a_rule_that_computes_something_else_is_noticed_for_every_wrap_of_a_modu
     changed = gx.wrap(module, kind="regression", rules={aten.silu: lambda x, operation: x})
     with pytest.warns(UserWarning, match="the explanation is not of this model"):
         gx.explain(changed, GRAPH)
+
+
+class LrpWithSoftplus(GradientInput):
+    """LRP that holds `softplus(x) / x` constant, too."""
+
+    ratio = OperationRule("softplus", lambda x, f: x * (f(x.detach()) / x.detach()), conserves=True)
+    rules = Rules(activation="ratio", custom=(ratio,))
+
+
+class Softplus(Smooth):
+    def __init__(self, floor):
+        super().__init__()
+        self.floor = floor
+
+    def forward(self, x, batch):
+        h = F.softplus(self.first(x))
+        return self.last(global_add_pool(h.clamp(min=1e-9) if self.floor else h, batch))
+
+
+def test_a_clamp_that_changes_no_value_leaves_the_ledger_of_a_conserving_rule_as_it_is():
+    plain, clamped = (
+        gx.explain(gx.wrap(Softplus(floor).eval(), kind="regression"), GRAPH, LrpWithSoftplus())
+        for floor in (False, True)
+    )
+    assert plain.ledger.unexplained == pytest.approx(0, abs=1e-4)
+    assert clamped.ledger.unexplained == pytest.approx(0, abs=1e-4)
+    assert clamped.ledger.biases == pytest.approx(plain.ledger.biases, rel=1e-5)
+    assert not clamped.ledger.others
+    module = Softplus(floor=False).eval()
+    expected = by_hand(module, lambda h: constant_ratio(F.softplus, h))
+    assert clamped.relevance == pytest.approx(expected, rel=1e-4)

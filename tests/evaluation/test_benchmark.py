@@ -18,7 +18,15 @@ from graphxai.cli.main import main
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.evaluation import METRICS, conservation, merged, node_series, output, outputs_of_parts
+from graphxai.evaluation import (
+    METRICS,
+    Resampling,
+    conservation,
+    merged,
+    node_series,
+    output,
+    outputs_of_parts,
+)
 from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.output import summary_markdown
 from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
@@ -196,6 +204,39 @@ def test_each_graph_is_followed_in_its_own_class():
         gx.evaluate(model, SMILES, target=("sweet", "sour"))
 
 
+def test_labels_are_used_without_a_target_and_predictions_without_labels():
+    """The command's rule: the true class with labels, otherwise the predicted one."""
+    labels = ["sour", "sweet", "none", "none", "sweet"]
+    for model, given in (
+        (three_classes(), labels),
+        (random_graphormer(tasks=(Task("taste", "binary", ("no", "yes")),)), ["no", "yes"] * 2),
+    ):
+        task, smiles = model.config.tasks[0].name, SMILES[: len(given)]
+        for target in (None, Target(None, task), task):
+            report = gx.evaluate(model, smiles, ["lrp"], labels=given, target=target)
+            assert [u.target for u in report.units if u.method == "lrp"] == given
+            assert report.settings["target"].endswith("true")
+            report = gx.evaluate(model, smiles, ["lrp"], target=target)
+            predicted = [gx.predict(model, s)[task].label for s in smiles]
+            assert [u.target for u in report.units if u.method == "lrp"] == predicted
+            assert report.settings["target"].endswith("predicted")
+        by_word = gx.evaluate(model, smiles, ["lrp"], labels=given, target="true")
+        by_default = gx.evaluate(model, smiles, ["lrp"], labels=given)
+        np.testing.assert_array_equal(
+            by_word.values("auac")["lrp"], by_default.values("auac")["lrp"]
+        )
+
+
+def test_what_would_not_be_used_is_refused():
+    model, smiles = random_graphormer(tasks=(Task("taste", "binary", ("no", "yes")),)), SMILES[:2]
+    with pytest.raises(ValueError, match="labels would not be used"):
+        gx.evaluate(model, smiles, labels=[1, 0], target="predicted", metrics=["sparsity"])
+    with pytest.raises(ValueError, match="labels has 3 entries for 2 inputs"):
+        gx.evaluate(model, smiles, labels=[1, 0, 1])
+    with pytest.raises(ValueError, match="resampling= is for the operator 'resample'"):
+        gx.evaluate(model, smiles, resampling=Resampling(draws=2))
+
+
 def test_a_regression_has_the_metrics_that_fit_it():
     model = random_graphormer()
     report = gx.evaluate(model, SMILES, target="pIC50", metrics="all")
@@ -282,7 +323,7 @@ class Interrupted:
 
 
 def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.evaluation.benchmark.CHUNK", 2)
+    monkeypatch.setattr("graphxai.evaluation.runs.CHUNK", 2)
     model = random_graphormer()
     settings = {"metrics": ["auac", "sparsity"], "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
@@ -435,7 +476,7 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys,
     second = ["benchmark", checkpoint, table, "--task", "pIC50", "--out", tmp_path / "value"]
     assert run(second, monkeypatch) == 0
     settings = json.loads((tmp_path / "value" / "summary.json").read_text())["settings"]
-    assert settings["target"] == "pIC50: predicted"
+    assert settings["target"] == "pIC50"
 
 
 @pytest.mark.parametrize(

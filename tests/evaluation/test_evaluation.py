@@ -10,6 +10,7 @@ from statistics import harmonic_mean
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.contract.target import Target
@@ -30,6 +31,7 @@ from graphxai.evaluation import (
 from graphxai.evaluation.best_ordering import best_areas
 from graphxai.evaluation.curves import node_counts, random_coalitions
 from graphxai.evaluation.statistics import Comparison, Interval
+from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate
 from resident_memory import curve_memory_mb
 from toy import random_graphormer
@@ -196,16 +198,73 @@ def test_eleven_steps_take_the_ceiling():
     assert node_counts(3).tolist() == [0, 1, 2, 3]
 
 
-def test_regression_is_rescaled_by_empty_and_full_graph():
-    model = random_graphormer(tasks=(Task("logS", "regression", offset=-3.0, scale=2.0),))
+def test_a_curve_of_values_keeps_their_unit_and_starts_at_the_empty_graph():
+    task = Task("logS", "regression", offset=-3.0, scale=2.0)
+    model = random_graphormer(tasks=(task,))
     data = encoded(model)
     series = node_series(model, data, torch.arange(float(data.num_nodes)), Target())
+    ends = torch.tensor([[False], [True]]).expand(2, data.num_nodes)
+    empty, full = (task.offset + task.scale * outputs_of_parts(model, data, ends)[:, 0]).tolist()
     assert series.with_top[0] == 0
-    assert series.with_top[-1] == pytest.approx(1)
-    assert series.without_top[-1] == pytest.approx(0)
+    assert float(series.with_top[-1]) == pytest.approx(abs(full - empty), rel=1e-5)
+    assert float(series.without_top[0]) == pytest.approx(abs(full - empty), rel=1e-5)
+    assert series.without_top[-1] == pytest.approx(0, abs=1e-6)
     assert series.distance[0] == 0
     with pytest.raises(ValueError, match="'lodds' needs probabilities"):
         gx.evaluate(model, ["CCO"], metrics=["lodds"])
+
+
+class Sum(torch.nn.Module):
+    """The sum of the nodes' numbers and a constant, so that the numbers are the true relevance."""
+
+    def __init__(self):
+        super().__init__()
+        self.constant = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x, edge_index, batch):
+        out = self.constant.expand(int(batch.max()) + 1, 1)
+        return out.index_add(0, batch, x)
+
+
+def test_a_perfect_explanation_of_a_value_beats_its_reverse_whether_the_value_rises_or_falls():
+    ends = torch.tensor([[0, 1], [1, 0]])
+    terms = [[3.0, -1.0, 0.5, -0.2], [-3.0, 1.0, -0.5, 0.2], [2.0, 1.0], [-2.0, -1.0, 2.5]]
+    graphs = [Data(x=torch.tensor(of_graph)[:, None], edge_index=ends) for of_graph in terms]
+    model = gx.wrap(Sum().eval(), kind="regression")
+    larger = ("auac", "srg", "aopc", "comprehensiveness")
+
+    def perfect(model, batch, target):
+        return get_explainer("occlusion").attribute(model, batch, target).relevance
+
+    def reverse(model, batch, target):
+        return -perfect(model, batch, target)
+
+    report = gx.evaluate(model, graphs, [perfect, reverse], metrics=[*larger, "sufficiency"])
+    for metric in larger:
+        values = report.values(metric)
+        assert (values["perfect"] > values["reverse"]).all(), metric
+    values = report.values("sufficiency")
+    assert (values["perfect"] < values["reverse"]).all()
+    # the value moves by 0, 3, 3.5, 3.3, 2.3 towards the end, whether it rises or falls
+    area = (3 + 3.5 + 3.3 + 2.3 / 2) / 4
+    assert report.values("auac")["perfect"][:2] == pytest.approx([area, area])
+
+
+def test_curves_of_a_model_that_does_not_see_the_removal_are_undefined(tmp_path):
+    class Constant(Sum):
+        def forward(self, x, edge_index, batch):
+            return self.constant.expand(int(batch.max()) + 1, 1) + 0 * x.sum()
+
+    graph = Data(x=torch.rand(4, 1), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    for kind in ("regression", "binary"):
+        model = gx.wrap(Constant().eval(), kind=kind)
+        report = gx.evaluate(model, [graph], ["random"], metrics=["auac", "srg", "sparsity"])
+        assert np.isnan(report.values("auac")["random"]).all()
+        assert np.isnan(report.values("srg")["random"]).all()
+        assert np.isfinite(report.values("sparsity")["random"]).all()
+        assert "On 1 graph the output is the same without any node" in report.save(
+            tmp_path / kind
+        ).joinpath("summary.md").read_text(encoding="utf-8")
 
 
 def test_coalitions_of_all_sizes_and_nodes_are_equally_likely():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import graphxai as gx
-from graphxai.evaluation import benchmark
+from graphxai.evaluation import runs
 from graphxai.runtime import workers
 from graphxai.runtime.pickling import as_bytes
 from graphxai.runtime.workers import PieceResult
@@ -39,7 +39,7 @@ def model():
 
 
 def test_a_benchmark_has_the_same_values(model, monkeypatch):
-    monkeypatch.setattr(benchmark, "CHUNK", 2)
+    monkeypatch.setattr(runs, "CHUNK", 2)
     by_one_process, many = (gx.evaluate(model, SMILES, ["lrp"], steps=3, workers=k) for k in (1, 2))
     lines = [
         [replace(unit, seconds=0).to_json() for unit in run.units] for run in (many, by_one_process)

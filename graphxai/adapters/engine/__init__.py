@@ -20,16 +20,13 @@ Five ideas, in the order in which they build on each other:
 4. Running it under rules. `replay_plan` plans what relevance passes through. `rule_table` has the
    rules of each operation for both tiers: the conservative ones of `built_in_rules` and the
    positive ones of `positive_rules`. `rules_in_force` says where a rule acts, and `nonlinearities`
-   finds the steps that none covers. The shares of constants come with the gradient
-   (`constant_additions`, `constant_shares`) or from derivatives along them
+   finds the steps that none covers. The shares of constants are derivatives along them
    (`constant_derivatives`), each on a line of the ledger (`ledger_lines`).
 5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
    `layer_inputs` what enters the layer around it.
 
-`hooked_pass` with `hooked_ledger` is the first tier. In it, `row_sums` divides the biases among the
-graphs of a batch, as `row_graphs` and `row_moves` say which graph a row belongs to. `recorded_pass`
-is the second tier. `session` chooses between them for a pass of a wrapped model (`pass_request`),
-and `interception` does it all for a module that is called in a block of a user's code. `presence`
-lets nodes be absent from a recorded pass. `pass_cache` keeps what several methods need of the same
-pass.
+`hooked_pass` with `hooked_ledger` is the first tier, and `recorded_pass` the second. `session`
+chooses between them for a pass of a wrapped model (`pass_request`), and `interception` does it all
+for a module that is called in a block of a user's code. `presence` lets nodes be absent from a
+recorded pass. `pass_cache` keeps what several methods need of the same pass.
 """

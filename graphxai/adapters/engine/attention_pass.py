@@ -77,18 +77,6 @@ def node_ids_with_matrices(trace: Trace, slot: int, rows: Tensor, layout: NodeLa
     return track_nodes(trace, slot, ids, layout.tokens)
 
 
-def graph_ids(trace: Trace, request: PassRequest) -> NodeIds:
-    """Return ids by which every row, also those of other inputs, belongs to a whole graph."""
-    others, layout = {}, request.layout
-    for slot, bit in trace.inputs.items():
-        graphs = request.graphs_of(request.names[bit]) if bit != NODES else None
-        if graphs is not None:
-            others[slot] = -2 - graphs.view(-1, *[1] * (trace.memory.tensors[slot].dim() - 1))
-    ids = ids_of_rows(layout, request.rows)
-    ids = torch.where(ids == NONE, NONE, -2 - ids // layout.tokens)
-    return track_nodes(trace, trace.slot_of(NODES), ids, layout.tokens, others=others)
-
-
 def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:
     """Return the ids (n, 1) or (B, S, 1) of the rows (n, D) or (B, S, D) of the model's input."""
     of_nodes = layout.graph * layout.tokens + layout.slot + 1

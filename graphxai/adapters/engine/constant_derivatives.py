@@ -15,7 +15,7 @@ from .ledger_lines import LedgerLines, places_added
 from .operation_kind import out_of_place
 from .replay import by_rule, replay
 from .replay_plan import ReplayPlan
-from .rules_in_force import rule_for
+from .rules_in_force import custom_rule, rule_for
 from .trace import Op, Ref, fill_refs, is_real, pair_refs
 from .vocabulary import ABOVE_ZERO, ADDITIONS, FILLS, LINEAR_IN, PLUS_PRODUCT, SUMMED
 
@@ -60,7 +60,8 @@ class _ConstantDerivative:
         if op.name in LINEAR_IN and not (rule or op.in_place or kwargs):
             return _linear(op, args)
         out = by_rule(op, args, kwargs, rule)
-        if op.name in ABOVE_ZERO | {"_log_softmax"} and rule and self.counts_numbers:
+        of_constant = op.name in ABOVE_ZERO | {"_log_softmax"} and rule and self.counts_numbers
+        if of_constant and custom_rule(self.plan, op) is None:  # a custom rule passes all on
             plain = args[0].detach()
             if op.name == "_log_softmax":
                 constant = (out - args[0]).detach()  # log-probabilities are x and a constant

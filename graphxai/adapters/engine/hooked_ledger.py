@@ -10,8 +10,7 @@ code. So a pass has to prove that nothing is missing.
   operations on the same values, because their plan fits.
 
 The biases of all graphs together have the share `sum b df/db`. Under the affine rules, what each
-graph has of it is what relevance leaves of the graph's output. Otherwise it is summed over
-the rows of the graph (`row_sums`). If the graph of a row is unclear, it follows from a second
+graph has of it is what relevance leaves of the graph's output. Otherwise it follows from a second
 backward pass: the sum is linear in the weights of the outputs, so that its derivative by the
 weights of a graph, times these, is the share of that graph.
 """
@@ -28,10 +27,8 @@ from graphxai.rules.conservative import DeferredShares, DoesNotAddUp, Rules
 from .autograd_graph import Node, Opaque
 from .ledger_lines import BIASES
 from .pass_request import PassRequest
-from .row_sums import RowSums
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
-OF_NO_GRAPH = "a bias of rows that are in none of the graphs"
 TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
@@ -158,29 +155,6 @@ def shares_by_gradient(request: PassRequest, added: AddedConstants, rules: Rules
         request.memory.give_up(rules, Opaque(reason))
 
     return DeferredShares(added.leaves, shares, several, give_up)
-
-
-def shares_by_row(
-    request: PassRequest,
-    added: AddedConstants,
-    sums: RowSums,
-    note_failure: Callable[[Opaque], None],
-) -> DeferredShares:
-    """Return the shares of a pass of several graphs, whose biases were summed row by row."""
-
-    def shares(
-        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
-    ) -> dict[str, Tensor]:
-        explained = (outputs * weights).sum(-1)  # (B,)
-        lines = added.shares_of_inputs(request, gradients)
-        of_biases, of_no_graph = sums.by_graph(len(explained), explained)
-        size = explained.abs().sum() + relevance.abs().sum() + of_biases.abs().sum()
-        if not bool(of_no_graph.abs() <= _rounding(outputs, relevance) * size):
-            note_failure(Opaque(OF_NO_GRAPH))
-            raise DoesNotAddUp
-        return {BIASES: of_biases} | _nonzero(lines)
-
-    return DeferredShares(list(added.edges), shares)
 
 
 def _divided(total: Tensor, weights: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ from torch.utils.hooks import RemovableHandle
 
 from graphxai.rules.conservative import (
     DeferredShares,
-    DoesNotAddUp,
     Rules,
     conservative,
     current_tape,
@@ -40,19 +39,16 @@ from ..ties import ties_as_computed
 from .autograd_graph import AutogradGraph, Opaque
 from .hooked_ledger import (
     AFFINE,
-    OF_NO_GRAPH,
     AddedConstants,
     ExplainedPass,
     difference,
     shares_by_gradient,
-    shares_by_row,
     shares_by_sum,
     shift_of_batch_norm,
 )
 from .hooked_plan import HookedPlan, plan_for
 from .hooks import install_hooks
 from .pass_request import NODES, PassRequest
-from .row_sums import RowSums
 from .rules_in_force import acting_rules
 
 # explains a pass by a recording, for the weights (B, C) of its outputs
@@ -70,8 +66,6 @@ class _HookedPass:
         outputs: what the model returned, (B, C).
         plan: by which relevance passes back.
         added: what the pass adds to signals.
-        sums: what each graph has of the biases, once the gradient has passed; None if that needs
-            another gradient.
         beside_empty: whether the pass ran beside a graph without nodes.
     """
 
@@ -80,16 +74,12 @@ class _HookedPass:
     outputs: Tensor
     plan: HookedPlan
     added: AddedConstants
-    sums: RowSums | None
     beside_empty: bool
 
     def shares(self, rules: Rules) -> DeferredShares:
         """Return the shares that come with the gradient."""
         if rules == AFFINE:
             return shares_by_sum(self.request, self.added, self._note_failure(rules))
-        if self.sums is not None:
-            note_failure = self._note_failure(rules)
-            return shares_by_row(self.request, self.added, self.sums, note_failure)
         return shares_by_gradient(self.request, self.added, rules)
 
     def _note_failure(self, rules: Rules) -> Callable[[Opaque], None]:
@@ -163,18 +153,16 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         raise Opaque("an output that does not depend on the nodes")
     plan = plan_for(request, graph, rules, hooks)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    sums = plan.watch_rows(request, graph)
-    additions = plan.additions if sums is None else ()
-    parameters = [graph.nodes[a.parameter].variable for a in additions]
+    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
     added = AddedConstants(
         [parameter.detach() if a.batch_norm is None
          else shift_of_batch_norm(parameter.detach(), graph.nodes[a.batch_norm])
-         for parameter, a in zip(parameters, additions, strict=True)],
+         for parameter, a in zip(parameters, plan.additions, strict=True)],
         parameters,
         {name: request.others[name].detach() for name in edges},
         list(edges.values()),
     )  # fmt: skip
-    return _HookedPass(of, leaf, outputs, plan, added, sums, request is not of)
+    return _HookedPass(of, leaf, outputs, plan, added, request is not of)
 
 
 def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
@@ -223,10 +211,8 @@ def _reason_against(
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     try:
         of_hooks = _explained(hooked, rules, weights)
-    except DoesNotAddUp:
-        reason: str | None = OF_NO_GRAPH
     except RuntimeError as error:  # an operation may have no second derivative
-        reason = str(error)
+        reason: str | None = str(error)
     else:
         reason = difference(of_hooks, explain_recorded(hooked.request, weights), outputs * weights)
     return None if reason is None else Opaque(reason)

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
 
 import torch
 
 from graphxai.rules.conservative import Rules
 
 from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Opaque, shape_of
-from .hooked_ledger import AFFINE, Addition, shift_of_batch_norm
+from .hooked_ledger import Addition
 from .hooks import HookAt, can_be_hooked, hooks_of
 from .ledger_lines import STRUCTURE
 from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
-from .row_sums import RowSumPlan, RowSums, graphs_at_the_ends, plan_row_sums
 from .trace import Op, Ref, refs_in
 from .vocabulary import ADDITIVE, GATES
 
@@ -40,8 +38,6 @@ class HookedPlan:
         results: for each value, the place of its node and the number of the result.
         additions: the parameters that are added to signals.
         numbers: the places of nodes that have saved a single number, with the attribute's name.
-        row_sums: how the biases are divided among several graphs by their rows, or None if that is
-            unclear or not needed.
         alike: groups of nodes on the same values, each with the pattern of equal settings among
             them, on which the roles depend.
     """
@@ -52,7 +48,6 @@ class HookedPlan:
     results: Mapping[int, tuple[int, int]]
     additions: tuple[Addition, ...]
     numbers: tuple[tuple[int, str], ...]
-    row_sums: RowSumPlan | None
     alike: tuple[tuple[tuple[int, ...], list[int]], ...]
 
     def fits(self, graph: AutogradGraph) -> bool:
@@ -69,28 +64,6 @@ class HookedPlan:
         place, number = self.results[value]
         return shape_of((graph.nodes[place], number))
 
-    def watch_rows(self, request: PassRequest, graph: AutogradGraph) -> RowSums | None:
-        """Let hooks on a pass sum what each graph has of the biases, if the plan says how."""
-        if (plan := self.row_sums) is None:
-            return None
-        at_ends = graphs_at_the_ends(request, plan.roots, plan.output)
-        shape_of = cache(partial(self._shape, graph))  # most values are between two steps
-        graphs = at_ends and plan.graphs.of_pass(
-            at_ends, lambda number: graph.nodes[self.places[number]], shape_of
-        )
-        if not graphs:
-            return None
-        sums = RowSums()
-        for addition in plan.additions:
-            node = graph.nodes[self.places[addition.operation]]
-            added = graph.nodes[addition.parameter].variable.detach()
-            added = shift_of_batch_norm(added, node) if addition.of_batch_norm else added
-            of_rows = graphs[addition.result]
-            if addition.by_channel:
-                added = added.view(-1, *(1,) * (of_rows.dim() - 2))
-            sums.watch(node, added, of_rows)
-        return sums
-
 
 def plan_for(
     request: PassRequest, graph: AutogradGraph, rules: Rules, own_hooks: int
@@ -102,25 +75,18 @@ def plan_for(
             in the graph, and may change gradients.
     """
     plans = request.memory.plans
-    several = rules != AFFINE and len(request.layout.mask) > 1
-    key = (graph.structure, rules, own_hooks, several)
+    key = (graph.structure, rules, own_hooks)
     plan: HookedPlan | None = plans.get(key)
     if plan is None or not plan.fits(graph):
-        plan = _make_plan(request, graph, rules, several)
+        plan = _make_plan(request, graph, rules)
         while len(plans) >= KEPT:
             del plans[next(iter(plans))]
         plans[key] = plan
     return plan
 
 
-def _make_plan(
-    request: PassRequest, graph: AutogradGraph, rules: Rules, several: bool
-) -> HookedPlan:
-    """Make a plan.
-
-    Args:
-        several: whether the biases must be divided among several graphs.
-    """
+def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
+    """Make a plan."""
     trace = graph.trace()
     roles = find_roles(trace)
     if any(op.name in GATES for op in trace.ops):
@@ -146,10 +112,9 @@ def _make_plan(
         for group in [tuple(trace.places[number] for number in numbers)]
     )
     hooks = tuple(hooks_of(plan))
-    row_sums = plan_row_sums(request, graph, trace, plan) if several and additions else None
     places = tuple(trace.places)
     numbers = tuple((places[number], name) for number, name in trace.numbers.items())
-    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, row_sums, alike)
+    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, alike)
 
 
 def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:

@@ -1,7 +1,7 @@
 """Follow the ids of nodes through a recorded pass, from operation to operation."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -30,25 +30,15 @@ ABOUT_VALUES = ("dtype", "memory_format")  # arguments that have no meaning for 
 GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
 
 
-def track_nodes(
-    trace: Trace,
-    slot: int,
-    rows: Tensor,
-    tokens: int,
-    others: Mapping[int, Tensor] | None = None,
-) -> NodeIds:
+def track_nodes(trace: Trace, slot: int, rows: Tensor, tokens: int) -> NodeIds:
     """Follow the ids of the nodes through a pass.
 
     Args:
         slot: the input that holds the nodes' rows.
         rows: the ids of these rows, (n, 1) or (B, S, 1).
-        others: the ids of other inputs by slot; an input without ids counts as a constant.
     """
     tracker = NodeTracker(trace, rows, tokens)
     tracker.nodes.by_value[trace.flow.slot_of_value.index(slot)] = EntryIds(rows)
-    for other_slot, ids in (others or {}).items():
-        tracker.nodes.by_value[trace.flow.slot_of_value.index(other_slot)] = EntryIds(ids)
-        tracker.bits |= trace.inputs[other_slot]
     for op in trace.ops:
         tracker.step(op)
     return tracker.nodes

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from graphxai.rules.conservative import Rules
 
-from .constant_additions import ConstantAdditions, find_additions
 from .ledger_lines import LedgerLines, modules_by_line
 from .pass_request import NODES
 from .replay_plan import ReplayPlan, make_plan
@@ -52,22 +51,6 @@ class PassPlans:
         last = self.trace.output
         value = last.value if type(last) is Ref else -1
         return None if value < 0 or self.of_all.signal[value] else self.lines.of(value)
-
-    @cached_property
-    def additions(self) -> ConstantAdditions | None:
-        """Where constants are added, if their shares can be collected from the gradient."""
-        if self.line_of_output or not self._agree:
-            return None
-        return find_additions(self.of_all, self.lines)
-
-    @property
-    def _agree(self) -> bool:
-        """Whether relevance of the nodes passes in the same way under both plans."""
-        of_nodes, of_all = self.of_nodes, self.of_all
-        return of_nodes is of_all or all(
-            of_nodes.taken[op.number] == {v for v in of_all.taken[op.number] if of_nodes.signal[v]}
-            for op in of_nodes.passing
-        )
 
 
 def make_plans(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> PassPlans:

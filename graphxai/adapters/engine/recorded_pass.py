@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 
-from .constant_additions import ZEROS
 from .hooked_ledger import ExplainedPass
 from .ledger_lines import BIASES, LedgerLines
 from .node_ids import RESHAPES
@@ -19,9 +18,7 @@ from .pass_request import PassRequest, record_pass
 from .pass_warnings import warn_of_nonlinearities, warn_of_random_numbers
 from .recorded_shares import (
     outputs_of_leaves,
-    replayed_with_shares,
     shares_by_derivative,
-    shares_from_gradient,
 )
 from .replay import replay
 from .replay_plan import ReplayPlan
@@ -29,6 +26,7 @@ from .rules_in_force import acting_rules
 from .trace import WEIGHTS, Op, Ref, Trace, is_real
 from .vocabulary import NORMS
 
+ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 FULL = {"full", "new_full", "full_like"}
 COPIES = RESHAPES | {"expand", "repeat", "alias", "lift_fresh", "_to_copy", "detach"}
 
@@ -66,11 +64,6 @@ def _run_recorded(request: PassRequest, rules: Rules, with_shares: bool) -> Reco
     warn_of_random_numbers(request.name, trace)
     plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
     warn_of_nonlinearities(request.name, plans.of_all)
-    if with_shares and not request.leaves:
-        collected = replayed_with_shares(request, plans)
-        if collected is not None:
-            outputs = connected_to_nodes(collected.outputs, request)
-            return RecordedPass(outputs, plans, shares_from_gradient(collected, plans, request))
     outputs = replay(plans.of_nodes, {plans.slot: request.rows}).output()
     outputs = connected_to_nodes(outputs, request)
     if request.leaves:

@@ -2,88 +2,21 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphxai.rules.conservative import DeferredShares, conservative
+from graphxai.rules.conservative import DeferredShares
 
 from ..module_rules import paths_under_rules
-from .attention_pass import graph_ids
-from .constant_additions import graphs_of_additions
 from .constant_derivatives import share_by_derivative
-from .constant_shares import ConstantShares, adds_up, replay_with_shares
 from .ledger_lines import BIASES, CUT_OFF
 from .pass_plans import PassPlans
-from .pass_request import NODES, PassRequest
+from .pass_request import PassRequest
 from .pass_warnings import warn_of_cuts
 from .replay import replay
 from .replay_plan import ValueReplacement
 from .trace import is_real, refs_in
 from .vocabulary import ADDITIVE
-
-
-@dataclass(frozen=True, eq=False)
-class CollectedShares:
-    """A pass that ran again under the rules, and whose gradient brings the shares of constants.
-
-    Args:
-        outputs: under the rules.
-        inputs: the inputs besides the nodes to which gradients lead, by line.
-    """
-
-    outputs: Tensor
-    shares: ConstantShares
-    inputs: dict[str, Tensor]
-
-
-def replayed_with_shares(request: PassRequest, plans: PassPlans) -> CollectedShares | None:
-    """Replay a recorded pass under the rules, and collect shares from its gradient.
-
-    Returns None if they cannot be collected.
-    """
-    if (additions := plans.additions) is None:
-        return None
-    trace, single = plans.trace, len(request.layout.mask) == 1
-    nodes = None if single else graph_ids(trace, request)
-    graphs = graphs_of_additions(additions, nodes, request.layout)
-    if graphs is None:
-        return None
-    leaves: dict[int, Tensor] = {}
-    for slot, bit in trace.inputs.items():
-        if bit != NODES and plans.of_all.signal[trace.flow.slot_of_value.index(slot)]:
-            initial = trace.memory.initial.get(slot, trace.memory.tensors[slot])
-            leaves[slot] = initial.detach().requires_grad_()
-    shares = ConstantShares(additions, graphs, request.layout)
-    replayed = replay_with_shares(shares, {plans.slot: request.rows, **leaves})
-    if replayed is None:
-        return None
-    inputs = {plans.names[trace.inputs[slot]]: leaf for slot, leaf in leaves.items()}
-    return CollectedShares(replayed.output(), shares, inputs)
-
-
-def shares_from_gradient(
-    collected: CollectedShares, plans: PassPlans, request: PassRequest
-) -> DeferredShares:
-    """Return the shares that the gradient brings, or derivatives if these do not add up."""
-    inputs, shares = collected.inputs, collected.shares
-
-    def of_lines(
-        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
-    ) -> dict[str, Tensor]:
-        of_inputs = {
-            line: (leaf.detach() * gradient, request.graphs_of(line))
-            for (line, leaf), gradient in zip(inputs.items(), gradients, strict=True)
-        }
-        of_line = shares.of_lines(of_inputs)
-        if shares.additions.affine and not adds_up(outputs, weights, relevance, of_line):
-            with conservative(**vars(plans.of_all.rules)):  # the gradient passes outside of them
-                of_line = _weight_outputs(_shares_in_outputs(plans, request), weights)
-        if CUT_OFF in of_line and bool(of_line[CUT_OFF].any()):
-            warn_of_cuts(request.name, _modules_that_cut(plans, request))
-        return {k: share for k, share in of_line.items() if k == BIASES or bool(share.any())}
-
-    return DeferredShares(list(inputs.values()), of_lines)
 
 
 def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest) -> DeferredShares:

@@ -1,0 +1,278 @@
+"""The run of an evaluation: chunks of graphs, measured here or in other processes, and resumed."""
+
+import hashlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypedDict
+from urllib.parse import quote
+
+import torch
+from torch_geometric.data import Data
+
+from graphxai.adapters.chosen import chosen_nodes
+from graphxai.adapters.removal import Resampling
+from graphxai.contract.batching import batches_for
+from graphxai.contract.model import weights_hash
+from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import Model
+from graphxai.runtime.interrupts import Interrupted
+from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.threads import one_thread, workers_for
+from graphxai.runtime.workers import LostItem, map_in_processes
+
+from .measure import Item, MeasurementPlan, measure, unmeasured
+from .refit import Refit, Refitting
+from .report import Report
+from .store import Key, Store, Unit
+from .targets import TrackedOutput, target_text
+
+CHUNK = 16  # how many graphs are explained, measured and written together
+
+
+class EvaluationOptions(TypedDict, total=False):
+    """How an evaluation runs, and with which models it measures. `evaluate` says what each does."""
+
+    out: str | Path | None
+    resume: bool
+    progress: bool | None
+    workers: int | None
+    device: torch.device | str | None
+    judge: "Model | None"
+    refit: Refit | None
+    resampling: Resampling | None
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graphs to measure on.
+
+    Args:
+        items: the graphs by key.
+        targets: the target of each of these.
+        rejected: by key, why an input is left out.
+    """
+
+    items: list[Item]
+    targets: Mapping[Key, Target]
+    rejected: tuple[tuple[Key, str], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A measurement of graphs, which goes on where an earlier one in the same folder stopped.
+
+    Args:
+        model: the explained model.
+        graphs: the graphs to measure on.
+        refitting: how judges are trained here, or None.
+        store: the folder of the run, or None.
+        settings: what is needed to reproduce the values.
+        digests: a hash of each graph.
+        earlier: the units that an earlier run measured.
+    """
+
+    model: Model
+    graphs: Graphs
+    refitting: Refitting | None
+    store: Store | None
+    settings: dict[str, Any]
+    digests: Mapping[Key, str]
+    earlier: list[Unit]
+
+    @classmethod
+    def begin(
+        cls,
+        model: Model,
+        plan: MeasurementPlan,
+        tracked: TrackedOutput,
+        graphs: Graphs,
+        refitting: Refitting | None,
+        options: EvaluationOptions,
+    ) -> "Run":
+        """Read what an earlier run measured, after checking its settings."""
+        settings = _settings(model, plan, tracked)
+        if (judge := options.get("judge")) is not None:
+            settings["judge"] = checkpoint_name(judge)
+        if refitting is not None:
+            settings["refit"] = refitting.settings()
+        checkpoint, out = checkpoint_name(model), options.get("out")
+        store = Store(Path(out)) if out is not None else None
+        resume = options.get("resume", False)
+        before = store.begin(checkpoint, settings, resume) if store else []
+        digests = {key: _digest(item.data) for key, item in graphs.items}
+        names = [explainer.name for explainer in plan.explainers]
+        earlier = [
+            unit
+            for unit in before
+            if unit.checkpoint == checkpoint
+            and digests.get(unit.graph) == unit.digest
+            and unit.method in names
+        ]
+        notes = {explainer.name: explainer.traits.note for explainer in plan.explainers}
+        notes = {name: note for name, note in notes.items() if note}
+        settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
+        return cls(model, graphs, refitting, store, settings, digests, earlier)
+
+    def with_judges(self, plan: MeasurementPlan, progress: bool | None) -> MeasurementPlan:
+        """Train the judges of `f-fidelity`, if they are wanted."""
+        if self.refitting is None or self.refitting.is_roar:
+            return plan
+        with self._training_runs() as folder:
+            return replace(plan, judges=self.refitting.judges(plan, folder, progress))
+
+    def measured(self, plan: MeasurementPlan, options: EvaluationOptions) -> Report:
+        """Measure what is left, write it as it comes, and report all of it."""
+        progress = options.get("progress")
+        done = {(unit.graph, unit.method) for unit in self.earlier}
+        units = list(self.earlier)
+        total = len(self.graphs.items) * len(plan.explainers)
+        with (
+            ExitStack() as stack,
+            progress_bar("evaluating", total, show=progress) as advance,
+            self.store.writing() if self.store else nullcontext(lambda units: None) as write,
+        ):
+            advance(len(done))
+            measured = self._units(plan, done, options.get("workers", 1), progress)
+            try:
+                for graph_units in stack.enter_context(closing(measured)):
+                    finished = [self._stamped(unit) for unit in graph_units]
+                    write(finished)
+                    units += finished
+                    advance(len(finished))
+            except KeyboardInterrupt:
+                graphs = len({unit.graph for unit in units})
+                how_far = f"after {graphs} of {len(self.graphs.items)} graphs"
+                raise Interrupted(how_far, self._report(units)) from None
+        return self._report(units)
+
+    def _units(
+        self,
+        plan: MeasurementPlan,
+        done: set[tuple[Key, str]],
+        workers: int | None,
+        progress: bool | None,
+    ) -> Generator[list[Unit], None, None]:
+        """Yield the units that are not done."""
+        items, targets = self.graphs.items, self.graphs.targets
+        if self.refitting is not None and self.refitting.is_roar:
+            with self._training_runs() as folder:
+                yield from self.refitting.roar_units(plan, items, targets, folder, done, progress)
+        else:
+            yield from _in_chunks(_GraphMeasurer(self.model, plan, done), items, targets, workers)
+
+    def _stamped(self, unit: Unit) -> Unit:
+        """Write the model's name and the graph's hash on a unit."""
+        (checkpoint,) = self.settings["checkpoints"]
+        return replace(unit, checkpoint=checkpoint, digest=self.digests[unit.graph])
+
+    def _report(self, units: list[Unit]) -> Report:
+        """Return a report with the graphs and methods in the order in which they were given."""
+        order = {key: position for position, (key, _) in enumerate(self.graphs.items)}
+        names = self.settings["methods"]
+        units.sort(key=lambda unit: (order[unit.graph], names.index(unit.method)))
+        return Report(tuple(units), self.settings, self.graphs.rejected)
+
+    @contextmanager
+    def _training_runs(self) -> Iterator[Path]:
+        """Yield the folder of a checkpoint's training runs, which is temporary without a store."""
+        if self.store is not None:
+            (checkpoint,) = self.settings["checkpoints"]
+            yield self.store.folder / "refit" / quote(checkpoint, safe="")
+            return
+        with TemporaryDirectory() as folder:
+            yield Path(folder)
+
+
+def _in_chunks(
+    work: "_GraphMeasurer",
+    prepared: Sequence[Item],
+    targets: Mapping[Key, Target],
+    workers: int | None,
+) -> Generator[list[Unit], None, None]:
+    """Yield the units of one graph after another, measured here or by other processes."""
+    chunks = _chunks(work.model, prepared, targets)
+    count = workers_for(work.model, workers)
+    with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
+        for part in chain.from_iterable(measured):
+            if isinstance(part.result, LostItem):
+                yield work.lost(part.items[0], part.result.reason)
+            else:
+                yield from part.result
+
+
+def checkpoint_name(model: Model) -> str:
+    """Return a model's name with the first digits of the hash of its weights."""
+    return f"{model.origin.name} {weights_hash(model)[:8]}"
+
+
+@dataclass(frozen=True)
+class _GraphMeasurer:
+    """The measurement of graphs with one target, which can run in another process.
+
+    Args:
+        model: the explained model.
+        plan: what to measure.
+        done: the (graph, method) pairs that an earlier run measured.
+    """
+
+    model: Model
+    plan: MeasurementPlan
+    done: set[tuple[Key, str]]
+
+    def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
+        """Measure the graphs of a chunk, and return the units of each graph."""
+        items, target = [item for item, _ in chunk], chunk[0][1]
+        with one_thread():
+            return list(measure(self.model, self.plan, items, target, self.done))
+
+    def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
+        """Return the units of a graph that ended the process in which it was measured."""
+        (key, item), _ = item_and_target
+        return unmeasured(self.plan, key, item, reason, self.done)
+
+
+def _chunks(
+    model: Model, prepared: Sequence[Item], targets: Mapping[Key, Target]
+) -> Iterator[list[tuple[Item, Target]]]:
+    """Yield chunks of graphs with one target and similar size.
+
+    An interrupted run loses one chunk at most.
+    """
+    for target in dict.fromkeys(targets[key] for key, _ in prepared):
+        chosen = [item for item in prepared if targets[item[0]] == target]
+        for batch in batches_for(model, chosen):
+            for start in range(0, len(batch), CHUNK):
+                yield [(item, target) for item in batch[start : start + CHUNK]]
+
+
+def _digest(data: Data) -> str:
+    """Return a short hash of a graph's nodes and edges, so that a resumed run recognises it."""
+    content = hashlib.sha256(data.x.contiguous().numpy().tobytes())
+    if data.edge_index is not None:  # plain rows of tokens have no edges
+        content.update(data.edge_index.contiguous().numpy().tobytes())
+    if chosen := chosen_nodes(data):
+        content.update(repr(chosen).encode())
+    return content.hexdigest()[:12]
+
+
+def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> dict[str, Any]:
+    """Return what is needed to reproduce the values, as JSON values."""
+    from graphxai.explanation.provenance import versions
+
+    version_of = versions()
+    of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}
+    return of_draws | {
+        "model": model.origin.name,
+        "sha256": weights_hash(model),
+        "target": target_text(tracked),
+        "metrics": [metric.name for metric in plan.metrics],
+        "operators": list(plan.operators),
+        "steps": plan.steps,
+        "seed": plan.seed,
+        "graphxai": version_of["graphxai"],
+        "versions": version_of,
+    }
