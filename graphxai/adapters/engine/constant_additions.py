@@ -23,7 +23,7 @@ LINEAR = (SAME | MATRIX_PRODUCTS | {
 ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
 
 
-class RowGraphs(NamedTuple):
+class GraphsAlongAxis(NamedTuple):
     """The graph of each row of a tensor, along one of its axes; None if the batch has one graph."""
 
     axis: int
@@ -91,7 +91,7 @@ def _is_affine(plan: ReplayPlan, op: Op) -> bool:
 
 def graphs_of_additions(
     additions: ConstantAdditions, nodes: NodeIds | None, layout: NodeLayout
-) -> dict[int, RowGraphs | None] | None:
+) -> dict[int, GraphsAlongAxis | None] | None:
     """For each operation that adds constants, return the graphs of the rows of its result.
 
     Args:
@@ -102,7 +102,7 @@ def graphs_of_additions(
     trace = additions.plan.trace
     if nodes is not None and not _inputs_have_ids(additions.plan, nodes):
         return None
-    graphs: dict[int, RowGraphs | None] = {}
+    graphs: dict[int, GraphsAlongAxis | None] = {}
     for number, lines in additions.added.items():
         op, out = trace.ops[number], trace.ops[number].makes[0]
         graphs[number] = None
@@ -124,10 +124,10 @@ def _inputs_have_ids(plan: ReplayPlan, nodes: NodeIds) -> bool:
 
 def _graphs_of_rows(
     nodes: NodeIds | None, value: int, shape: torch.Size, layout: NodeLayout
-) -> RowGraphs | None:
+) -> GraphsAlongAxis | None:
     """Return the graphs of a value's rows, along the first axis where all entries agree."""
     if nodes is None:
-        return RowGraphs(0, None)
+        return GraphsAlongAxis(0, None)
     if (ids := nodes.by_value.get(value)) is None:
         return None
     graph = nodes.graph(ids.query)
@@ -136,7 +136,7 @@ def _graphs_of_rows(
         for graphs in _candidates(graph, axis, length, len(shape), layout):
             rows = graphs.view(-1, *behind)
             if bool(((graph == rows) | (graph == NONE)).all()):
-                return RowGraphs(axis, graphs)
+                return GraphsAlongAxis(axis, graphs)
     return None
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layout import NodeLayout
-from .constant_additions import ConstantAdditions, RowGraphs
+from .constant_additions import ConstantAdditions, GraphsAlongAxis
 from .ledger_lines import BIASES
 from .operation_kind import out_of_place
 from .replay import Replay, TensorOf
@@ -44,7 +44,7 @@ class ConstantShares:
     def __init__(
         self,
         additions: ConstantAdditions,
-        graphs: Mapping[int, RowGraphs | None],
+        graphs: Mapping[int, GraphsAlongAxis | None],
         layout: NodeLayout,
     ) -> None:
         self.additions, self.layout = additions, layout
