@@ -141,7 +141,8 @@ def evaluate(
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     prepared = [item for item in prepared if item[0] in targets]
     if not prepared:
-        raise ValueError("there is no graph to evaluate.")
+        reason = f": {rejected[0][1]}" if rejected else "."
+        raise ValueError(f"there is no graph to evaluate{reason}")
     checkpoint = checkpoint_name(model)
     settings = _settings(model, plan, target)
     if judge is not None:
