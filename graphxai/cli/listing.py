@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from safetensors import safe_open
 
 from graphxai.contract.purpose import TO_START, is_to_start
-from graphxai.learning.held_out_score import held_out_score
+from graphxai.learning.reliability import held_out_score
 
 from .completion import PACKAGE, PRETRAINED, model_names
 from .terminal import printable

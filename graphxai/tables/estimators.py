@@ -22,8 +22,8 @@ from graphxai.api import explain, load, predict
 from graphxai.datasets.as_given import Standardisation
 from graphxai.explainers.registry import Method
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings
-from graphxai.learning.table import train_table
 
 __all__ = ["GraphormerClassifier", "GraphormerRegressor"]
 
