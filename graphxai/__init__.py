@@ -72,10 +72,10 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
-    from graphxai.learning.graphs.train import train as train
+    from graphxai.learning.run import train as train
+    from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
-    from graphxai.learning.table import train_table as train_table
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app.notebook import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset

@@ -21,7 +21,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.learning.informativeness import uninformative
+from graphxai.learning.reliability import uninformative
 from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
