@@ -24,8 +24,7 @@ from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
-from graphxai.explanation.compute.choices import mark_explained_for
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar

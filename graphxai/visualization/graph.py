@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
 from .frame import digest, document, frame
-from .graph_layout import laid_out_graph
+from .layout import laid_out_graph
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 

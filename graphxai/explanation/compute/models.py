@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphxai.adapters.chemprop.paths import is_chemprop_path
 from graphxai.contract.intervals import Conformal
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.graph import is_data
 from graphxai.models.graphormer import (
     Ensemble,
     Graphormer,
@@ -18,7 +19,15 @@ from graphxai.models.graphormer import (
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
 
-__all__ = ["Model", "conformal_of", "last_written", "load", "loaded", "standardisation_of"]
+__all__ = [
+    "Model",
+    "conformal_of",
+    "last_written",
+    "load",
+    "loaded",
+    "mark_explained_for",
+    "standardisation_of",
+]
 
 Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 
@@ -67,3 +76,25 @@ def standardisation_of(model: "Model") -> Standardisation:
     """Return how a model brings molecules to their parents. Wrapped models leave them as drawn."""
     way: Standardisation = getattr(model.config, "standardise", AS_DRAWN)
     return way
+
+
+def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
+    """Note in each input which node or pair is explained, if the model answers for these.
+
+    A single graph of a Graphormer is encoded here, once for all its nodes.
+
+    Raises:
+        ValueError: the model does not answer for nodes or pairs.
+    """
+    if node is None and pair is None:
+        return inputs
+    level = getattr(model.config, "level", None)  # wrapped models have none
+    if level == "graph":
+        raise ValueError("a Graphormer has one output per graph: leave out node= and pair=.")
+    if level == "node" and pair is not None:
+        raise ValueError("this model answers for nodes: give node= instead of pair=.")
+    if level == "node" and is_data(inputs):
+        inputs = model.prepare(inputs).data
+    from graphxai.adapters.chosen import mark_explained  # needs PyG
+
+    return mark_explained(inputs, node, pair)
