@@ -100,6 +100,11 @@ class LabelledResults(list[Item | None], Generic[Item]):
         counts += [f"{left_out} left out (None)"] if left_out else []
         return ", ".join(counts)
 
+    def _table(self, head: Sequence[object], rows: Sequence[Sequence[object]], shown: int) -> str:
+        """Return the HTML of a table of results, with the counts of those it leaves out."""
+        table = table_html(head, rows) if rows else ""
+        return f"{table}<p>{escape(self._counts(shown))}</p>"
+
     def _frame(
         self, rows: Sequence[dict[str, Any]], smiles: Sequence[str | None] | None
     ) -> "pd.DataFrame":
@@ -142,5 +147,4 @@ class Drawings(LabelledResults[Any]):
             picture = shown_as_png(result._repr_svg_(), SMALL)
             image = "" if picture is None else image_html(picture, repr(result))
             rows.append((label, repr(result), image))
-        table = table_html(("", "result", "picture"), rows) if rows else ""
-        return f"{table}<p>{escape(self._counts(SHOWN))}</p>"
+        return self._table(("", "result", "picture"), rows, SHOWN)
