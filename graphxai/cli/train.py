@@ -317,7 +317,7 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     from graphxai.learning.card import score_tables
     from graphxai.learning.run import replicate_rows
 
-    from .score_table import print_scores
+    from .printing import print_scores
 
     stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]

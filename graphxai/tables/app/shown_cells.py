@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from graphxai.runtime.notebook_progress import in_kernel
+from graphxai.runtime.progress import in_kernel
 
 _Execution = tuple[str, list[Any]]  # the id of an execution of a cell, and what it showed
 _executions: dict[str, _Execution] = {}  # the last one of each cell, by the cell's id
