@@ -113,6 +113,7 @@ def _read_or_error(
     """Read one graph's outputs, or return the error if they are not finite."""
     try:
         near = nearness_when_read(item, training)
-        return read_outputs(model.config, outputs, near, conformal_of(model), item.note)
+        about = near, conformal_of(model), item.note, item.parent
+        return read_outputs(model.config, outputs, *about)
     except NotFiniteError as error:
         return error
