@@ -76,7 +76,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
     from graphxai.rules.conservative import record as record
-    from graphxai.tables.app.notebook import explore as explore
+    from graphxai.tables.app import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
     from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor

@@ -257,7 +257,8 @@ class _ExplainedBatch:
         outputs = numbers.outputs[row]
         relevance = numbers.relevance[row, nodes].copy()
         features = None if numbers.features is None else numbers.features[row, nodes].copy()
-        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model), item.note)
+        about = nearness, conformal_of(model), item.note, item.parent
+        predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
         return Explanation(

@@ -66,8 +66,9 @@ def predictions_or_errors(
     answers_for_nodes = getattr(model.config, "level", None) == "node"
     compute = _outputs_of_nodes if answers_for_nodes else _outputs
     for key, item, outputs in compute(model, prepared):
-        near, scores = nearness_when_read(item, training), conformal_of(model)
-        yield key, or_not_finite(read_outputs, model.config, outputs, near, scores, item.note)
+        near = nearness_when_read(item, training)
+        about = near, conformal_of(model), item.note, item.parent
+        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
 
 
 def _outputs(
