@@ -36,7 +36,7 @@ from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread
 from graphxai.tables.report.drawing import UNIT
 from graphxai.tables.report.records import record, rounded
-from graphxai.visualization.contrast import aligned
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs

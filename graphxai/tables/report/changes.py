@@ -21,7 +21,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.cells import prediction_cells
 from graphxai.tables.panel_batch import panel_cells
-from graphxai.visualization.contrast import aligned
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
 
