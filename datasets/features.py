@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.Chem import rdqueries
 
+from graphxai.runtime.ogb_import import import_ogb
+
 from .molecule_reading import AS_WRITTEN
 
 __all__ = [
@@ -41,7 +43,7 @@ BOND_FEATURE_NAMES = ("bond type", "bond stereo", "conjugated")
 
 
 class _Vocabulary(dict[Any, int]):
-    """The position of each value. Any other value has the position behind them (OGB's "misc")."""
+    """The position of each value. Any other value has the position after them (OGB's "misc")."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         super().__init__((value, position) for position, value in enumerate(values))
@@ -50,39 +52,34 @@ class _Vocabulary(dict[Any, int]):
         return len(self)
 
 
-_ATOMIC_NUMBER = _Vocabulary(range(1, 119))
-_CHIRALITY = _Vocabulary(
-    (
-        Chem.ChiralType.CHI_UNSPECIFIED,
-        Chem.ChiralType.CHI_TETRAHEDRAL_CW,
-        Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
-        Chem.ChiralType.CHI_OTHER,
+_ALLOWED = import_ogb("ogb.utils.features").allowable_features
+
+
+def _vocabulary(name: str, enumeration: Any = None) -> _Vocabulary:
+    """Return one of OGB's vocabularies, which end with "misc".
+
+    Args:
+        name: OGB's name of the feature.
+        enumeration: the enumeration of RDKit whose values OGB names, if they are no numbers.
+    """
+    *values, _misc = _ALLOWED[f"possible_{name}_list"]
+    return _Vocabulary(
+        values if enumeration is None else map(enumeration.names.__getitem__, values)
     )
-)
-_DEGREE = _Vocabulary(range(11))
-_CHARGE = _Vocabulary(range(-5, 6))
-_HYDROGENS = _Vocabulary(range(9))
-_RADICALS = _Vocabulary(range(5))
-_HYBRIDIZATION = _Vocabulary(
-    (
-        Chem.HybridizationType.SP,
-        Chem.HybridizationType.SP2,
-        Chem.HybridizationType.SP3,
-        Chem.HybridizationType.SP3D,
-        Chem.HybridizationType.SP3D2,
-    )
-)
-_BOND_TYPE = _Vocabulary(
-    (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC)
-)
+
+
+_ATOMIC_NUMBER = _vocabulary("atomic_num")
+_CHIRALITY = _vocabulary("chirality", Chem.ChiralType)
+_DEGREE = _vocabulary("degree")
+_CHARGE = _vocabulary("formal_charge")
+_HYDROGENS = _vocabulary("numH")
+_RADICALS = _vocabulary("number_radical_e")
+_HYBRIDIZATION = _vocabulary("hybridization", Chem.HybridizationType)
+_BOND_TYPE = _vocabulary("bond_type", Chem.BondType)
 # OGB has no position for another stereo.
 _BOND_STEREO = {
-    Chem.BondStereo.STEREONONE: 0,
-    Chem.BondStereo.STEREOZ: 1,
-    Chem.BondStereo.STEREOE: 2,
-    Chem.BondStereo.STEREOCIS: 3,
-    Chem.BondStereo.STEREOTRANS: 4,
-    Chem.BondStereo.STEREOANY: 5,
+    Chem.BondStereo.names[name]: position
+    for position, name in enumerate(_ALLOWED["possible_bond_stereo_list"])
 }
 _ATOM_VOCABULARIES = (
     _ATOMIC_NUMBER, _CHIRALITY, _DEGREE, _CHARGE, _HYDROGENS, _RADICALS, _HYBRIDIZATION

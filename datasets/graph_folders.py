@@ -29,7 +29,14 @@ from .splits import Split
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["GraphFolderError", "StoredGraphs", "holds_graphs", "load_graphs", "save_graphs"]
+__all__ = [
+    "GraphFolderError",
+    "StoredGraphs",
+    "holds_graphs",
+    "load_graphs",
+    "ogb_split",
+    "save_graphs",
+]
 
 FILE, FORMAT = "graphs.safetensors", "graphxai-graphs"
 OGB_EDGES = "raw/edge.csv.gz"
@@ -197,7 +204,7 @@ def _load_ogb(folder: Path) -> StoredGraphs:
             if "edge_attr" in values:
                 values["edge_attr"] = values["edge_attr"].repeat_interleave(2, dim=0)
         graphs.append(_to_data(Graph(num_nodes_=count, **values)))
-    return StoredGraphs(graphs, _ogb_split(folder))
+    return StoredGraphs(graphs, ogb_split(folder))
 
 
 def _split_rows(values: Tensor, counts: np.ndarray, file: str) -> tuple[Tensor, ...]:
@@ -213,10 +220,11 @@ def _has_both_ways(edges: Tensor) -> bool:
     return any((b, a) in pairs for a, b in pairs)
 
 
-def _ogb_split(folder: Path) -> Split | None:
-    for kind in sorted(path.parent for path in folder.glob("split/*/train.csv.gz")):
+def ogb_split(folder: Path, kind: str = "*") -> Split | None:
+    """Return the official split of one of OGB's data sets, or the first if it has several kinds."""
+    for place in sorted(path.parent for path in folder.glob(f"split/{kind}/train.csv.gz")):
         train, valid, test = (
-            tuple(_numbers(kind / f"{name}.csv.gz").astype(int).reshape(-1).tolist())
+            tuple(_numbers(place / f"{name}.csv.gz").astype(int).reshape(-1).tolist())
             for name in PARTS
         )
         return Split(train, valid, test)

@@ -3,34 +3,45 @@
 They do their work through `explanation.compute`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeAlias, cast, overload
+from textwrap import fill
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import torch
 
 from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import as_list, row_index
+from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
-from graphxai.explainers.names import MethodName
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.compute import models
-from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
 from graphxai.explanation.compute.lists import OnError, map_inputs
-from graphxai.explanation.compute.models import Model, loaded
+from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import PredictionComputation
-from graphxai.explanation.drawings import Drawings
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
-from graphxai.explanation.method_table import MethodTable
+from graphxai.explanation.html import table_html
+from graphxai.explanation.labelled import Drawings
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.predictions import Predictions
@@ -43,7 +54,34 @@ from graphxai.runtime.interrupts import results_kept
 KnownTarget: TypeAlias = (
     TargetName | str | SupportsIndex | Target | tuple[Any, Any] | list[Any] | None
 )
-COMPARED = ("lrp", "gradient_input", "gae")  # methods that `compare` takes by default
+AnyModel: TypeAlias = "Model | ModelName | str | Path"
+OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
+COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
+
+P = ParamSpec("P")
+M = TypeVar("M", contravariant=True)
+One = TypeVar("One", covariant=True)
+Several = TypeVar("Several", covariant=True)
+
+
+class _ByInputs(Protocol[M, P, One, Several]):
+    """How type checkers see a function whose result depends on whether one input is given."""
+
+    @overload
+    def __call__(self, model: M, inputs: str, *args: P.args, **kwargs: P.kwargs) -> One: ...
+    @overload
+    def __call__(
+        self, model: M, inputs: list[Any] | tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> Several: ...
+    @overload
+    def __call__(self, model: M, inputs: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+def typed_by_inputs(
+    one: type[One], several: type[Several]
+) -> Callable[[Callable[Concatenate[M, Any, P], Any]], _ByInputs[M, P, One, Several]]:
+    """Tell type checkers what a function returns for a SMILES, and what for a list of inputs."""
+    return lambda function: cast(Any, function)
 
 
 def load(
@@ -90,57 +128,12 @@ def methods() -> dict[MethodName, type[Explainer]]:
     return MethodTable(cast(dict[MethodName, type[Explainer]], REGISTRY))
 
 
-@overload
-def explain(
-    model: "Model | ModelName | str | Path",
-    inputs: str,
-    method: KnownMethod = "lrp",
-    *,
-    target: KnownTarget = None,
-    wrt: str | Sequence[str] | None = None,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-    workers: int | None = 1,
-    device: torch.device | str | None = None,
-    **options: Any,
-) -> Explanation: ...
-@overload
-def explain(
-    model: "Model | ModelName | str | Path",
-    inputs: list[Any] | tuple[Any, ...],
-    method: KnownMethod = "lrp",
-    *,
-    target: KnownTarget = None,
-    wrt: str | Sequence[str] | None = None,
-    node: Any = None,
-    pair: Any = None,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-    workers: int | None = 1,
-    device: torch.device | str | None = None,
-    **options: Any,
-) -> Explanations: ...
-@overload
-def explain(
-    model: "Model | ModelName | str | Path",
-    inputs: Any,
-    method: KnownMethod = "lrp",
-    *,
-    target: KnownTarget = None,
-    wrt: str | Sequence[str] | None = None,
-    node: Any = None,
-    pair: Any = None,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-    workers: int | None = 1,
-    device: torch.device | str | None = None,
-    **options: Any,
-) -> Any: ...
+@typed_by_inputs(Explanation, Explanations)
 @on_cpu_by_default
 def explain(
-    model: "Model | str | Path",
+    model: AnyModel,
     inputs: Any,
-    method: KnownMethod = "lrp",
+    method: KnownMethod = DEFAULT_METHOD,
     *,
     target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
@@ -222,37 +215,7 @@ def explain(
     return collected if several else collected[0]
 
 
-OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
-
-
-@overload
-def predict(
-    model: OneOrMoreModels,
-    inputs: str,
-    *,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-) -> dict[str, Prediction]: ...
-@overload
-def predict(
-    model: OneOrMoreModels,
-    inputs: list[Any] | tuple[Any, ...],
-    *,
-    node: Any = None,
-    pair: Any = None,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-) -> Predictions: ...
-@overload
-def predict(
-    model: OneOrMoreModels,
-    inputs: Any,
-    *,
-    node: Any = None,
-    pair: Any = None,
-    on_error: OnError = "warn",
-    progress: bool | None = None,
-) -> Any: ...
+@typed_by_inputs(dict[str, Prediction], Predictions)
 @on_cpu_by_default
 def predict(
     model: OneOrMoreModels,
@@ -314,9 +277,9 @@ def predict(
 
 @on_cpu_by_default
 def pairs(
-    model: "Model | str | Path",
+    model: AnyModel,
     inputs: Any,
-    method: Method = "lrp",
+    method: Method = DEFAULT_METHOD,
     *,
     target: KnownTarget = None,
     num_layers: int | None = None,
@@ -365,7 +328,7 @@ def pairs(
 
 @on_cpu_by_default
 def compare(
-    model: "Model | str | Path",
+    model: AnyModel,
     value: Any,
     methods: Sequence[Method] = COMPARED,
     *,
@@ -393,3 +356,18 @@ def compare(
         explainers = map(get_explainer, each_of(methods))
         explanations = [explain(model, value, each, target=target) for each in explainers]
     return side_by_side(explanations, columns=columns, **options)
+
+
+class MethodTable(dict[MethodName, type[Explainer]]):
+    """Explainers by name, with the first sentence of what each says about itself."""
+
+    def __repr__(self) -> str:
+        return fill(f"{len(self)} methods: {', '.join(self)}", 100)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, _first_sentence(explainer)) for name, explainer in self.items()]
+        return table_html(("method", "relevance"), rows)
+
+
+def _first_sentence(explainer: type[Explainer]) -> str:
+    return " ".join(cleandoc(explainer.__doc__ or "").split("\n\n")[0].split())

@@ -17,7 +17,8 @@ import pytest
 
 DATA = Path(__file__).parent / "data"
 
-# `ogb`, with which some tests compare, asks the network for a newer release with this package.
+# `ogb`, which some tests import before our package does, asks the network for a newer release with
+# this package.
 sys.modules["outdated"] = None  # type: ignore[assignment]
 
 # The imports below make many objects but no garbage, see `pytest_collection_finish`.
@@ -195,11 +196,11 @@ def small_networks(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None
     """
     from functools import partial
 
-    from graphxai.learning import finetuning, splitting
+    from graphxai.learning import finetuning, table
     from toy import SMALL
 
     config, locate = finetuning.molecule_config, finetuning.locate
-    for module in (finetuning, splitting):
+    for module in (finetuning, table):
         monkeypatch.setattr(module, "molecule_config", partial(config, **SMALL))
         monkeypatch.setattr(
             module,

@@ -1,14 +1,17 @@
 """The package names all its parts, shadows no other, and is quick and safe to import."""
 
+import ast
 import importlib
 import re
 import subprocess
 import sys
 import tomllib
 from functools import partial
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from rdkit import Chem
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,6 +174,43 @@ def test_every_extra_for_users_is_tried_without_its_package():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     others = {"pdf", "fast", "test", "types", "release", "docs"}
     assert set(settings["optional-dependencies"]) - others == set(NEEDS)
+
+
+# What the package uses without naming it in pyproject.toml, each with what brings it.
+BROUGHT = {
+    "filelock": "torch",
+    "networkx": "torch",
+    "fonttools": "matplotlib",
+    "rich": "typer",
+    "threadpoolctl": "scikit-learn",
+    "ipython": "ipykernel",
+    "traitlets": "ipywidgets",
+}
+
+
+@pytest.mark.parametrize(("package", "bringing"), BROUGHT.items())
+def test_a_package_that_is_not_named_comes_with_one_that_is(package, bringing):
+    named = [Requirement(line) for line in requires(bringing)]
+    (requirement,) = [each for each in named if each.name.lower() == package]
+    assert requirement.marker is None  # it comes on every system, without any extra
+
+
+def test_at_most_twelve_packages_are_required_and_every_package_that_is_used_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert len(project["dependencies"]) <= 12
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    named = {Requirement(line).name for lines in groups for line in lines} | set(BROUGHT)
+    files = [p for f in ("graphxai", "models", "datasets") for p in (ROOT / f).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    imported = {
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    }
+    imported |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+    distributions = packages_distributions()
+    names = {name.partition(".")[0] for name in imported} - {"graphxai"}
+    used = [distributions[name] for name in names if name in distributions]
+    assert {"torch", "rdkit"} < {name for each in used for name in each}
+    assert [each for each in used if named.isdisjoint(each)] == []
 
 
 def test_nothing_is_unpickled():

@@ -12,7 +12,7 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from graphxai.explainers.names import MethodName
+from graphxai.contract.method_names import MethodName
 from graphxai.models.graphormer import ModelName, TargetName
 
 if TYPE_CHECKING:

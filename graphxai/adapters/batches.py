@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from graphxai.contract.shortest_paths import IntArray, shortest_paths
+from graphxai.contract.structure import IntArray, shortest_paths
 
 from .attribute_roles import attribute_roles
 from .layout import NodeLayout
@@ -133,6 +133,11 @@ class WrappedBatch:
                 raise ValueError(
                     f"the graphs have no input {name!r}; beside x they have"
                     f" {', '.join(named) or 'none'}.{shapley if name == 'edge_attr' else ''}"
+                )
+            if graphs[name].layout != torch.strided:
+                raise ValueError(
+                    f"{name} is a sparse tensor, whose entries get no relevance: give the edges"
+                    " their weights in an attribute with a row per edge, and explain that one."
                 )
             if not (codes or is_real(graphs[name])):
                 raise ValueError(

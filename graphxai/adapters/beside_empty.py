@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphxai.contract.inputs import EXPLAINED_NODE
-from graphxai.contract.output_without_nodes import wanted_empty_outputs
+from graphxai.contract.model import wanted_empty_outputs
 
 from .batches import WrappedBatch, is_real
 from .chosen import PAIR

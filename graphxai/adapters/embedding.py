@@ -13,25 +13,64 @@ from graphxai.contract.model import evaluating
 
 from .batches import WrappedBatch
 from .embedding_alignment import align_padded
-from .lookups import Hook, embeddings_in, is_unclear, joined, looks_up_nodes, width_of
+from .engine.recording_mode import is_recording
+from .layout import OneGraphAtATime
+from .lookups import embeddings_in, is_unclear, joined, looks_up_nodes, width_of
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
-def replacing_rows(model: Wrapped, rows: Tensor, batch: WrappedBatch) -> Hook:
-    """Return a hook for one pass that lets each embedding return its part of the rows (n, W)."""
-    start = 0
+class ReplacedRows:
+    """Lets each embedding return its part of the rows (n, W) in one pass of a wrapped model."""
 
-    def replaced(name: str, args: tuple[Any, ...], output: Any) -> Any:
-        nonlocal start
-        if (places := model.lookups.places(name, output, batch)) is None:
+    def __init__(self, model: Wrapped, rows: Tensor, batch: WrappedBatch) -> None:
+        self._model, self._rows, self._batch = model, rows, batch
+        self._served = 0  # of the columns W
+        self._as_they_are: dict[str, list[Tensor]] = {}
+
+    def __call__(self, name: str, args: tuple[Any, ...], output: Any) -> Any:
+        """Replace the output of the embedding of this name, if it holds the nodes."""
+        if (places := self._model.lookups.places(name, output, self._batch)) is None:
+            if isinstance(output, Tensor):
+                self._as_they_are.setdefault(name, []).append(output)
             return output
-        end = start + width_of(output, places, batch)
-        of_this = rows if start == 0 and end == rows.shape[-1] else rows[..., start:end]
-        start = end
-        return places.with_rows(output, of_this, batch)
+        start, self._served = self._served, self._served + width_of(output, places, self._batch)
+        whole = start == 0 and self._served == self._rows.shape[-1]
+        of_this = self._rows if whole else self._rows[..., start : self._served]
+        return places.with_rows(output, of_this, self._batch)
 
-    return replaced
+    def check(self) -> None:
+        """Raise LookedUpInParts if the pass ran without some of the rows.
+
+        It may do so if the embeddings looked up the same rows, as when nodes are only removed.
+        """
+        if self._served == self._rows.shape[-1] or not self._rows.numel():
+            return
+        if self._rows.requires_grad or is_recording() or not self._were_looked_up():
+            raise LookedUpInParts(self._model, self._batch)
+
+    def _were_looked_up(self) -> bool:
+        """Return whether the outputs of each embedding, one after the other, are the rows."""
+        n = len(self._rows)
+        parts = [torch.cat([x.flatten() for x in of]) for of in self._as_they_are.values()]
+        if not parts or any(len(part) % n for part in parts):
+            return False
+        return torch.equal(joined([part.view(n, -1) for part in parts]).to(self._rows), self._rows)
+
+
+class LookedUpInParts(OneGraphAtATime):
+    """An embedding looks up the nodes of a batch in parts, so that its rows cannot be replaced."""
+
+    def __init__(self, model: Wrapped, batch: WrappedBatch) -> None:
+        super().__init__(model, batch)
+        names = " and ".join(model.settings.embedding)
+        self.args = (
+            f"{names} in {type(model.module).__name__} looks up the nodes of {len(batch)} graphs in"
+            " parts, as in a loop over the graphs, and not all in one call: their rows cannot be"
+            " replaced, as this method needs it. Look up all codes in one call, as in h ="
+            " embedding(x), before the graphs are taken apart, or name a module that returns a row"
+            " per node with wrap(..., embedding=...).",
+        )
 
 
 def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
@@ -50,10 +89,11 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
     if any(is_unclear(output, batch) and n not in model.lookups.dense for n, output in calls):
         _find_forms(model, batch)
     align_padded(model, batch, calls)
-    rows = []
+    rows, without_nodes = [], {name for name, _ in calls}
     for name, output in calls:
         if (places := model.lookups.places(name, output, batch)) is not None:
             rows.append(places.rows_in(output, batch))
+            without_nodes.discard(name)
         elif name not in model.lookups.chosen:
             raise ValueError(_without_nodes(name, output, batch))
     for name in model.settings.embedding:
@@ -63,6 +103,9 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
                 f"the module {name!r} is called {count} times in a pass; name a module that is"
                 " called once."
             )
+    if without_nodes and len(batch) > 1:
+        model.lookups.in_parts = True
+        raise LookedUpInParts(model, batch)
     if not rows:
         raise ValueError("no look-up of nodes was called in a pass.")
     return joined(rows)

@@ -135,11 +135,13 @@ class LookupForms:
         dense: by name, whether an embedding returned (B, S, ...) and not (n, ...).
         aligned: by name, where the nodes are in (B, S, ...), or None if that cannot be told.
         chosen: the look-up tables that were chosen because nobody named any.
+        in_parts: whether a table looked up the nodes of several graphs in parts.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)
     aligned: dict[str, NodePlaces | None] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
+    in_parts: bool = False
 
     def __deepcopy__(self, _: Any) -> "LookupForms":
         return self

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
-from graphxai.contract.model import Origin
-from graphxai.contract.shown_model import ShownModel, tasks_text
+from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 
@@ -19,7 +18,7 @@ from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_t
 from .call_settings import CallSettings
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
 from .describing import described_pass
-from .embedding import embedded_rows, replacing_rows
+from .embedding import ReplacedRows, embedded_rows
 from .engine.attention import GraphsNeedOwnPass
 from .engine.pass_memory import PassMemory, Tier
 from .engine.pass_request import PassRequest, with_module_rules
@@ -128,7 +127,9 @@ class WrappedModel(ShownModel, ModuleView):
         if self.goes_alone(batch.data_of(0)):
             return False
         checks.look_for_mixing(self, batch)
-        return checks.mixing is None and not self.padding.counts(self, batch)
+        if checks.mixing is not None or self.lookups.in_parts:
+            return False
+        return not self.padding.counts(self, batch)
 
     @property
     def reads_class_token(self) -> bool:
@@ -268,15 +269,15 @@ class WrappedModel(ShownModel, ModuleView):
         """
         try:
             with restoring_attributes(self.running):
-                tokens, no_nodes = self.embed(batch), torch.zeros_like(batch.mask)
                 if batch.graphs is None:
                     hides = self.settings.graph_token and self._masks_padding
-                    return self.encode(tokens, batch, no_nodes) if hides else None
+                    no_nodes = torch.zeros_like(batch.mask)
+                    return self.encode(self.embed(batch), batch, no_nodes) if hides else None
                 if not self.shares_passes(batch):
                     return outputs_without_any_nodes(self, batch)
                 last = int(batch.num_nodes.argmax())
                 emptied = batch.emptied(last, self.attributes_read())
-                rows = tokens[last, 1:][batch.mask[last]]
+                rows = self.embed(batch)[last, 1:][batch.mask[last]]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
         except (RuntimeError, ValueError, IndexError):
             return None
@@ -336,8 +337,12 @@ class WrappedModel(ShownModel, ModuleView):
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
 
         def call(rows: Tensor) -> Tensor:
-            with self.settings.hooking_embedding(self.running, replacing_rows(self, rows, batch)):
-                return self.call_module(rows, batch, shown)
+            replaced = ReplacedRows(self, rows, batch)
+            with self.settings.hooking_embedding(self.running, replaced):
+                outputs = self.call_module(rows, batch, shown)
+            if self.settings.embedding:
+                replaced.check()
+            return outputs
 
         return call
 

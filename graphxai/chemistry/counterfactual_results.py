@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphxai.api import explain
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
@@ -210,7 +211,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         reach = f"{self.successes:,} reach {self.goal}{sure}"
         return f"{tried}, {reach}, the first was number {self.first}"
 
-    def contrast(self, index: int, method: Method = "lrp") -> Contrast:
+    def contrast(self, index: int, method: Method = DEFAULT_METHOD) -> Contrast:
         """Explain the molecule against one counterfactual, to see what the change does."""
         target = self.goal.target
         molecule = self.explanation.smiles

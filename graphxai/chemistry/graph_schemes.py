@@ -52,7 +52,7 @@ def _named_parts(scheme: Mapping[str, Any], count: int) -> list[Part]:
 
 def _networkx(graph: "PlainGraph", count: int) -> Any:
     """Return a graph as networkx takes it."""
-    import networkx as nx
+    import networkx as nx  # torch brings it
 
     undirected = nx.Graph()
     undirected.add_nodes_from(range(count))

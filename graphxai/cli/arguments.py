@@ -3,13 +3,16 @@
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from .completion import model_names
-from .options import APPLIES_ALWAYS, applies_to, was_given
+from graphxai.runtime.options import as_in, option
+
+from .listing import model_names
+from .options import was_given
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -18,64 +21,65 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
+ALWAYS = None  # an option that applies to every kind of source
+MODEL = "Name of a bundled model, or a checkpoint folder"
 PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoint", "training")
 
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of a bundled model, or a checkpoint folder [default: fits the input].",
-        autocompletion=model_names,
-    ),
-    APPLIES_ALWAYS,
-]
-MoleculeModelOption = Annotated[
-    str,
-    typer.Option(
-        help="Name of a bundled model, or a checkpoint folder.", autocompletion=model_names
-    ),
-    APPLIES_ALWAYS,
-]
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        help="Name of a bundled model, or a checkpoint folder [default: fits the input]. Repeat it"
-        " for several properties of molecules.",
-        autocompletion=model_names,
-    ),
-    APPLIES_ALWAYS,
-]
-AsDrawnOption = Annotated[
-    bool,
-    typer.Option(
-        "--as-drawn",
-        help="Read molecules as they are drawn, with counter-ions and charges, instead of their"
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A model, and how it reads molecules."""
+
+    model: str | None = option(
+        None, f"{MODEL} [default: fits the input].", ALWAYS, complete=model_names
+    )
+    as_drawn: bool = option(
+        False,
+        "Read molecules as they are drawn, with counter-ions and charges, instead of their"
         " parents.",
-    ),
-    applies_to("smiles", "table", "ray", "bace", "checkpoint", "training"),
-]
-MoleculeFeaturesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--molecule-features",
-        help="Features of whole molecules that a model of chemprop reads, such as morgan_binary;"
-        " repeat for several [default: as in its config.toml].",
-    ),
-    applies_to("smiles", "table"),
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(help="Where to compute, such as 'cuda' [default: cpu]."),
-    applies_to(*PROCESSED),
-]
-NodeOption = Annotated[
-    list[int] | None,
-    typer.Option(min=0, help="Graphs: node to read, for a model of nodes; repeat for more."),
-    applies_to("graphs"),
-]
-SeedOption = Annotated[
-    int, typer.Option(help="Seed of everything that is drawn at random."), APPLIES_ALWAYS
-]
+        ("smiles", "table", "ray", "bace", "checkpoint", "training"),
+    )
+    molecule_features: list[str] | None = option(
+        None,
+        "Features of whole molecules that a model of chemprop reads, such as morgan_binary; repeat"
+        " for several [default: as in its config.toml].",
+        ("smiles", "table"),
+    )
+
+
+@dataclass(frozen=True)
+class ModelsOptions:
+    """One or several models, and how they read molecules."""
+
+    model: list[str] | None = as_in(
+        ModelOptions,
+        "model",
+        help=f"{MODEL} [default: fits the input]. Repeat it for several properties of molecules.",
+    )
+    as_drawn: bool = as_in(ModelOptions, "as_drawn")
+    molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
+
+
+@dataclass(frozen=True)
+class SeedOptions:
+    """What is drawn at random."""
+
+    seed: int = option(0, "Seed of everything that is drawn at random.", ALWAYS)
+
+
+@dataclass(frozen=True)
+class SharedOptions:
+    """What several commands have in common. Each takes what it uses, see `as_in`."""
+
+    model: str = as_in(ModelOptions, "model", "bace", help=f"{MODEL}.")
+    smiles_column: str | None = option(
+        None, "Column with structures [default: by its name or content].", ALWAYS
+    )
+    node: list[int] | None = option(
+        None, "Node to read, for a model of nodes; repeat for more.", ("graphs",), minimum=0
+    )
+    seed: int = as_in(SeedOptions, "seed")
+    device: str | None = option(None, "Where to compute, such as 'cuda' [default: cpu].", PROCESSED)
 
 
 def share_imports() -> None:
@@ -93,8 +97,7 @@ def load_with_warning(
 ) -> "Model":
     """Load a model to a device, and say on standard error if its scores or intervals are no use."""
     from graphxai.api import load
-    from graphxai.learning.informativeness import uninformative
-    from graphxai.learning.scores import useless_tasks
+    from graphxai.learning.reliability import uninformative, useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 

@@ -1,20 +1,116 @@
 """The command `graphxai benchmark`: measure explainers on a test set."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .arguments import DeviceOption, SeedOption, naming_data_option, share_imports
-from .completion import method_names
-from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
+from graphxai.contract.method_names import MEASURED_METHODS
+from graphxai.runtime.options import as_in, option
+
+from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
+from .listing import method_names
+from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo, printable, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
-MODELS = applies_to(*NAMED, "checkpoint")  # not for rules, for which models are trained
+MODELS = (*NAMED, "checkpoint")  # not for rules, for which models are trained
+METHODS = ",".join(MEASURED_METHODS)
+RULES = "indole,halogen,logp"
 
 
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What is measured, on which graphs, and how."""
+
+    methods: list[str] | None = option(
+        None,
+        f"'all', or method names separated by commas [default: {METHODS}].",
+        ALWAYS,
+        complete=method_names,
+    )
+    metrics: list[str] | None = option(
+        None,
+        "'all', or metric names separated by commas [default:"
+        " auac,au_mse,srg,partial_sums_scaled].",
+        MODELS,
+    )
+    operators: list[str] | None = option(
+        None,
+        "How nodes are removed: 'all', or some of mask,zero,delete,resample [default: mask]."
+        " 'resample' draws other atoms in their place; see fit-masked-atoms.",
+        MODELS,
+    )
+    steps: int | None = option(None, "Points per curve; Ali 2022 takes 11 [default: all].", MODELS)
+    limit: int | None = option(
+        None, "Measure at most this many graphs, drawn with the seed.", ALWAYS
+    )
+    target: str | None = option(
+        None,
+        "'true' (the label), 'predicted', or a class [default: true if there are labels].",
+        MODELS,
+    )
+    task: str | None = option(None, "Task, if the model has several [default: the first].", MODELS)
+    model: list[str] | None = option(
+        None,
+        "Checkpoint to use instead of the bundled one; repeat for several seeds.",
+        MODELS,
+    )
+    rule: list[str] | None = option(
+        None,
+        f"Rule to train on; repeat, or 'all' [default: {RULES}].",
+        ("rules",),
+        names_kind=False,
+    )
+    smiles_column: str | None = as_in(
+        SharedOptions, "smiles_column", applies_to=("checkpoint", "rules")
+    )
+    label_column: str | None = option(
+        None,
+        "Column with the true class, as name or number.",
+        ("checkpoint",),
+        names_kind=False,
+    )
+    data: Path | None = option(
+        None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "rules")
+    )
+    seed: int = as_in(SharedOptions, "seed")
+    out: Path | None = option(None, "Output folder [default: bench/SOURCE].", ALWAYS)
+    resume: bool = option(False, "Continue after an interruption.", ALWAYS)
+    refit: str | None = option(
+        None,
+        "Train on graphs with nodes removed before measuring: 'f-fidelity' (at random) or 'roar'"
+        " (without each method's top share).",
+        MODELS,
+    )
+    training: Path | None = option(
+        None, "Table of training molecules for --refit, with the same columns.", MODELS
+    )
+    refit_limit: int | None = option(
+        None, "Train on at most this many graphs, drawn with the seed.", MODELS
+    )
+    workers: int | None = option(
+        None,
+        "Processes; the results are the same for any number [default: all free cores, if that is"
+        " faster than one].",
+        MODELS,
+        minimum=1,
+    )
+    device: str | None = as_in(SharedOptions, "device")
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Where the graphs and their labels are."""
+        return {
+            "data": self.data,
+            "smiles_column": self.smiles_column,
+            "label_column": self.label_column,
+        }
+
+
+@settings_as_options
 def benchmark(
     context: typer.Context,
     source: Annotated[
@@ -27,112 +123,8 @@ def benchmark(
             " folder of graphs, of which it uses those held out for testing."
         ),
     ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="'all', or method names separated by commas [default: lrp,gradient_input].",
-            autocompletion=method_names,
-        ),
-        APPLIES_ALWAYS,
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="'all', or metric names separated by commas"
-            " [default: auac,au_mse,srg,partial_sums_scaled]."
-        ),
-        MODELS,
-    ] = None,
-    operators: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How nodes are removed: 'all', or some of mask,zero,delete,resample [default:"
-            " mask]. 'resample' draws other atoms in their place; see fit-masked-atoms."
-        ),
-        MODELS,
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Points per curve; Ali 2022 takes 11 [default: all]."), MODELS
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Measure at most this many graphs, drawn with the seed."),
-        APPLIES_ALWAYS,
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="'true' (the label), 'predicted', or a class [default: true if there are labels]."
-        ),
-        MODELS,
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="Task, if the model has several [default: the first]."),
-        MODELS,
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Checkpoint to use instead of the bundled one; repeat for several seeds."
-        ),
-        MODELS,
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(help="Rule to train on; repeat, or 'all' [default: indole,halogen,logp]."),
-        applies_to("rules"),
-    ] = None,
-    smiles_column: Annotated[
-        str | None,
-        typer.Option(help="Column with structures [default: by its name or content]."),
-        applies_to("checkpoint", "rules"),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(help="Column with the true class, as name or number."),
-        applies_to("checkpoint"),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Data folder [default: $GRAPHXAI_DATA, or a cache]."),
-        applies_to(*NAMED, "rules"),
-    ] = None,
-    seed: SeedOption = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder [default: bench/SOURCE]."), APPLIES_ALWAYS
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after an interruption."), APPLIES_ALWAYS
-    ] = False,
-    refit: Annotated[
-        str | None,
-        typer.Option(
-            help="Train on graphs with nodes removed before measuring: 'f-fidelity' (at random) or"
-            " 'roar' (without each method's top share)."
-        ),
-        MODELS,
-    ] = None,
-    training: Annotated[
-        Path | None,
-        typer.Option(help="Table of training molecules for --refit, with the same columns."),
-        MODELS,
-    ] = None,
-    refit_limit: Annotated[
-        int | None,
-        typer.Option(help="Train on at most this many graphs, drawn with the seed."),
-        MODELS,
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Processes; the results are the same for any number [default: all free cores, if"
-            " that is faster than one].",
-        ),
-        MODELS,
-    ] = None,
-    device: DeviceOption = None,
+    *,
+    options: BenchmarkOptions,
 ) -> None:
     """Measure how faithful explanation methods are, with intervals and tests.
 
@@ -160,10 +152,10 @@ def benchmark(
     """
     kind = source if source in (*NAMED, "rules") else "checkpoint"
     refuse_inapplicable(context, kind)
-    if training is not None and refit is None:
+    if options.training is not None and options.refit is None:
         raise typer.BadParameter("--training is for --refit.")
     if kind == "rules":
-        _benchmark_rules(table, methods, rule, limit, smiles_column, data, seed, out, resume)
+        _benchmark_rules(table, options)
         return
     if table is not None and source in NAMED:
         raise typer.BadParameter(
@@ -175,53 +167,21 @@ def benchmark(
             " of molecules or a folder of graphs."
         )
     share_imports()
-    from graphxai.api import load
-    from graphxai.contract.target import Target
-    from graphxai.evaluation import Refit, evaluate, merged
-    from graphxai.evaluation.examples import examples_svg
-    from graphxai.evaluation.metrics import DEFAULT_METRICS
-    from graphxai.evaluation.sources import source as graphs_of
-    from graphxai.evaluation.sources import training_source
+    from graphxai.evaluation import merged
+    from graphxai.evaluation.report import examples_svg
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
-    if refit is not None and table is not None and training is None:
+    if options.refit is not None and table is not None and options.training is None:
         raise typer.BadParameter("--refit with a table needs --training, a table with labels.")
-    columns: dict[str, Any] = {
-        "data": data, "smiles_column": smiles_column, "label_column": label_column
-    }  # fmt: skip
-    folder = out or Path("bench") / Path(source).name
+    folder = options.out or Path("bench") / Path(source).name
     name = source if table is None else str(table)
     measured: list[tuple[Any, Any, Any]] = []
     with exclusive_lock(folder_at(folder)), naming_data_option():
-        for checkpoint in model or [source]:
-            loaded = load(checkpoint)
-            graphs = graphs_of(loaded, name, **columns).sample(limit, seed)
-            further = None
-            if refit is not None:
-                learned = training_source(loaded, str(training or name), **columns)
-                learned = learned.labelled().sample(refit_limit, seed)
-                labels = [learned.labels[key] for key in learned.inputs]
-                further = Refit(refit, list(learned.inputs.values()), labels)
-            report = evaluate(
-                loaded,
-                graphs.inputs,
-                _listed(methods, "lrp,gradient_input"),
-                labels=None if refit == "roar" and target == "predicted" else graphs.labels or None,
-                target=Target(target, task),
-                metrics=_listed(metrics, ",".join(DEFAULT_METRICS)),
-                operators=_listed(operators, "mask"),
-                steps=steps,
-                seed=seed,
-                out=folder,
-                resume=resume or bool(measured),
-                workers=workers,
-                device=device,
-                refit=further,
-            )
-            measured.append((loaded, graphs, report))
+        for checkpoint in options.model or [source]:
+            measured.append(_measure(checkpoint, name, options, folder, further=bool(measured)))
         report = merged(report for *_, report in measured)
         loaded, graphs, first = measured[0]
-        report.settings.update(command=typed_command(), data=graphs.title, limit=limit)
+        report.settings.update(command=typed_command(), data=graphs.title, limit=options.limit)
         report.save(folder)
         examples = examples_svg(loaded, graphs.inputs, first)
         if examples is not None:
@@ -229,38 +189,74 @@ def benchmark(
         _print(report, folder)
 
 
-def _benchmark_rules(
-    table: Path | None,
-    methods: list[str] | None,
-    rule: list[str] | None,
-    limit: int | None,
-    smiles_column: str | None,
-    data: Path | None,
-    seed: int,
-    out: Path | None,
-    resume: bool,
-) -> None:
+def _measure(
+    checkpoint: str, data: str, options: BenchmarkOptions, folder: Path, *, further: bool
+) -> tuple[Any, Any, Any]:
+    """Return a model, the graphs it was measured on, and the report.
+
+    Args:
+        data: the name of the data set, or the path of a table or folder.
+        further: whether the folder holds the results of other models of this run.
+    """
+    from graphxai.api import load
+    from graphxai.contract.target import Target
+    from graphxai.evaluation import Refit, evaluate
+    from graphxai.evaluation.metrics import DEFAULT_METRICS
+    from graphxai.evaluation.sources import source as graphs_of
+    from graphxai.evaluation.sources import training_source
+
+    loaded = load(checkpoint)
+    graphs = graphs_of(loaded, data, **options.columns).sample(options.limit, options.seed)
+    refit = None
+    if options.refit is not None:
+        learned = training_source(loaded, str(options.training or data), **options.columns)
+        learned = learned.labelled().sample(options.refit_limit, options.seed)
+        labels = [learned.labels[key] for key in learned.inputs]
+        refit = Refit(options.refit, list(learned.inputs.values()), labels)
+    # ROAR scores no model without nodes, so that labels serve for the target alone
+    unused = options.refit == "roar" and options.target == "predicted"
+    report = evaluate(
+        loaded,
+        graphs.inputs,
+        _listed(options.methods, METHODS),
+        labels=None if unused else graphs.labels or None,
+        target=Target(options.target, options.task),
+        metrics=_listed(options.metrics, ",".join(DEFAULT_METRICS)),
+        operators=_listed(options.operators, "mask"),
+        steps=options.steps,
+        seed=options.seed,
+        out=folder,
+        resume=options.resume or further,
+        workers=options.workers,
+        device=options.device,
+        refit=refit,
+    )
+    return loaded, graphs, report
+
+
+def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     """Train on each rule, explain, and score against the atoms that the rule names."""
-    from graphxai.datasets.rules import RULES, get_rule
+    from graphxai.datasets.rules import RULES as ALL_RULES
+    from graphxai.datasets.rules import get_rule
     from graphxai.datasets.tables.table import open_table
     from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
     from graphxai.explainers import REGISTRY, get_explainer
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
-    folder = out or Path("bench") / "rules"
-    if folder.exists() and any(folder.iterdir()) and not resume:
+    folder = options.out or Path("bench") / "rules"
+    if folder.exists() and any(folder.iterdir()) and not options.resume:
         raise FileExistsError(
             f"{folder} already holds a run; add --resume or choose another folder."
         )
-    rules = _listed(rule, "indole,halogen,logp")
-    rules = list(RULES) if rules == "all" else [get_rule(name).name for name in rules]
-    names = _listed(methods, "lrp,gradient_input")
+    rules = _listed(options.rule, RULES)
+    rules = list(ALL_RULES) if rules == "all" else [get_rule(name).name for name in rules]
+    names = _listed(options.methods, METHODS)
     if names == "all":  # models trained here have no fitted explainers
         names = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
     chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:
-        opened = open_table(table, smiles_column)
+        opened = open_table(table, options.smiles_column)
         name = opened.structures.name
         molecules = list(filter(None, (record.cells[name] for record in opened.records((name,)))))
     with exclusive_lock(folder_at(folder)), naming_data_option():
@@ -270,9 +266,9 @@ def _benchmark_rules(
                 folder / name,
                 chosen,
                 molecules=molecules,
-                data=data,
-                limit=limit or 100,
-                seed=seed,
+                data=options.data,
+                limit=options.limit or 100,
+                seed=options.seed,
                 progress=sys.stderr.isatty(),
             )
             echo(f"done: {name}")
@@ -289,7 +285,7 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.table import Column, Table
 
     for line in report.robustness_sentences():

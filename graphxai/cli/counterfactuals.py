@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .arguments import (
-    AsDrawnOption,
-    ModelsOption,
-    MoleculeFeaturesOption,
-    SeedOption,
+    ModelsOptions,
+    SeedOptions,
     kind_of,
     load_several,
     require_out,
     show_table,
 )
 from .counterfactuals_shown import print_changes, print_profile_changes
-from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
 from .terminal import echo, echo_left_out
 
 if TYPE_CHECKING:
@@ -28,11 +26,13 @@ if TYPE_CHECKING:
     from graphxai.tables.rows import RowSource, TableRow
 
 
+@settings_as_options
 def counterfactuals(
     context: typer.Context,
     source: Annotated[
         str, typer.Argument(help="A SMILES or a table (CSV, .smi, .sdf, .xlsx, Parquet).")
     ],
+    *,
     towards: Annotated[
         str,
         typer.Option(
@@ -47,9 +47,7 @@ def counterfactuals(
     keep: Annotated[
         str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
     ] = "",
-    model: ModelsOption = None,
-    as_drawn: AsDrawnOption = False,
-    molecule_features: MoleculeFeaturesOption = None,
+    reading: ModelsOptions,
     sources: Annotated[
         str,
         typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
@@ -94,7 +92,7 @@ def counterfactuals(
         typer.Option(help="Column with the names of the molecules."),
         applies_to("table"),
     ] = None,
-    seed: SeedOption = 0,
+    seeding: SeedOptions,
     out: Annotated[
         Path,
         typer.Option(
@@ -131,13 +129,17 @@ def counterfactuals(
     from graphxai.explanation.files import FRAMES, PAGES, PICTURES
 
     require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
-    models = load_several(model or ["bace"], as_drawn=as_drawn, molecule_features=molecule_features)
+    models = load_several(
+        reading.model or ["bace"],
+        as_drawn=reading.as_drawn,
+        molecule_features=reading.molecule_features,
+    )
     options: dict[str, Any] = {
         "keep": keep or (),
         "predictions": predictions,
         "steps": steps,
         "sources": [name.strip() for name in sources.split(",")],
-        "seed": seed,
+        "seed": seeding.seed,
         "sure": sure,
     }
     goal = _single_goal(models, towards)

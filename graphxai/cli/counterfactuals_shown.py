@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def print_changes(results: "Counterfactuals") -> None:
     """Print a table with a row for each counterfactual."""
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 

@@ -1,33 +1,35 @@
-"""The command `graphxai explain`: explain a molecule, a table of molecules, or a digit."""
+"""The command `graphxai explain`: explain a molecule, a table, a digit, or a folder of graphs."""
 
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from graphxai.contract.method_names import DEFAULT_METHOD
+from graphxai.runtime.options import as_in, option
 from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.writing import folder_at
 from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
 
 from .arguments import (
-    AsDrawnOption,
-    DeviceOption,
-    ModelOption,
-    MoleculeFeaturesOption,
-    NodeOption,
+    ALWAYS,
+    ModelOptions,
+    SharedOptions,
     check_level,
     kind_of,
     load_with_warning,
     model_line,
     require_kind,
+    require_nodes,
     require_out,
     share_imports,
     show_table,
     value_of,
 )
-from .completion import method_names
-from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .listing import method_names
+from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo
 
 if TYPE_CHECKING:
@@ -39,24 +41,56 @@ PICTURES = (".svg", ".png", ".pdf")
 WRITABLE = (*PICTURES, ".html", ".csv", ".parquet", ".json", ".sdf", ".smi")
 
 
-class Engine(StrEnum):
-    """What runs over a table."""
+@dataclass(frozen=True)
+class ExplainOptions(ModelOptions):
+    """What explains, and where the results go."""
 
-    local = "local"
-    ray = "ray"
+    method: list[str] | None = option(
+        None,
+        "Explanation method; see `graphxai methods`. `best` means learned, whose first nodes"
+        " restore the prediction soonest for its 4 forward and 4 backward passes. Repeat to compare"
+        " several.",
+        ALWAYS,
+        complete=method_names,
+    )
+    out: str | None = option(
+        None,
+        "File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet, .json)"
+        " or structure with values (.sdf, .smi); for a table, a folder.",
+        ALWAYS,
+    )
 
 
-class PictureFormat(StrEnum):
-    """Pictures for a table."""
+@dataclass(frozen=True)
+class ComputingOptions:
+    """The scale of the pictures, the nodes to read, and what computes."""
 
-    svg = "svg"
-    png = "png"
-    none = "none"
+    scale: str = option(
+        "own",
+        "Colour scale: 'own' for each picture, 'shared' by the whole table, or a number: the"
+        " relevance shown in full colour.",
+        ("smiles", "table", "image", "graphs"),
+    )
+    pictures: Literal["svg", "png", "none"] = option(
+        "svg", "Pictures for a table or graphs.", ("table", "graphs")
+    )
+    node: list[int] | None = as_in(SharedOptions, "node")
+    device: str | None = as_in(SharedOptions, "device")
+    engine: Literal["local", "ray"] = option(
+        "local",
+        "What explains a table: 'ray' uses all cores of a machine or a cluster, and writes Parquet"
+        " shards and a manifest, with intervals at 0.9 and without pictures. It needs the extra"
+        " `scale`.",
+        ("table", "ray"),
+    )
+
+    @property
+    def suffix(self) -> str | None:
+        """The suffix of the pictures, or None if there are none."""
+        return None if self.pictures == "none" else f".{self.pictures}"
 
 
-@options_from(ClusterSettings, "cluster")
-@options_from(Pictures, "drawing")
-@options_from(ExplanationSettings)
+@settings_as_options
 def explain(
     context: typer.Context,
     source: Annotated[
@@ -68,54 +102,10 @@ def explain(
         ),
     ],
     *,
-    model: ModelOption = None,
-    as_drawn: AsDrawnOption = False,
-    molecule_features: MoleculeFeaturesOption = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Explanation method; see `graphxai methods`. `best` means learned, whose first"
-            " nodes restore the prediction soonest for its 4 forward and 4 backward passes. Repeat"
-            " to compare several.",
-            autocompletion=method_names,
-        ),
-        APPLIES_ALWAYS,
-    ] = None,
-    place: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            help="File to write: picture (.svg, .png, .pdf), page (.html), values (.csv, .parquet,"
-            " .json) or structure with values (.sdf, .smi); for a table, a folder.",
-        ),
-        APPLIES_ALWAYS,
-    ] = None,
+    options: ExplainOptions,
     settings: ExplanationSettings,
     drawing: Pictures,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="Colour scale: 'own' for each picture, 'shared' by the whole table, or a number:"
-            " the relevance shown in full colour."
-        ),
-        applies_to("smiles", "table", "image", "graphs"),
-    ] = "own",
-    pictures: Annotated[
-        PictureFormat,
-        typer.Option(help="Pictures for a table or graphs."),
-        applies_to("table", "graphs"),
-    ] = PictureFormat.svg,
-    node: NodeOption = None,
-    device: DeviceOption = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            help="What explains a table: 'ray' uses all cores of a machine or a cluster, and writes"
-            " Parquet shards and a manifest, with intervals at 0.9 and without pictures. It needs"
-            " the extra `scale`."
-        ),
-        applies_to("table", "ray"),
-    ] = Engine.local,
+    computing: ComputingOptions,
     cluster: ClusterSettings,
 ) -> None:
     """Explain a molecule, a table of molecules, or a picture of a digit.
@@ -140,60 +130,51 @@ def explain(
 
     `graphxai explain my-graphs --model runs/graphs --out results/`
     """
-    kind = "ray" if engine is Engine.ray else kind_of(source, graphs=True)
+    kind = "ray" if computing.engine == "ray" else kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
-    methods = [name.strip() for names in method or ["lrp"] for name in names.split(",")]
-    limit = _limit(scale)
-    model = model or ("mnist-superpixels" if kind == "image" else "bace")
-    reading: dict[str, Any] = {"as_drawn": as_drawn, "molecule_features": molecule_features}
+    chosen = options.method or [DEFAULT_METHOD]
+    methods = [name.strip() for names in chosen for name in names.split(",")]
+    drawing = replace(drawing, limit=_limit(computing.scale))
     if kind in ("table", "ray", "graphs"):
         if len(methods) > 1:
             raise typer.BadParameter("a table or folder takes one --method at a time.")
         share_imports()
+    if kind in ("table", "graphs"):
+        folder = _folder(options.out)
+    elif kind != "ray" and options.out is not None:
+        _require_writable(Path(options.out), source if kind == "image" else "", methods)
+    model = load_with_warning(
+        options.model or ("mnist-superpixels" if kind == "image" else "bace"),
+        computing.device,
+        as_drawn=options.as_drawn,
+        molecule_features=options.molecule_features,
+    )
     if kind == "graphs":
-        from .explain_graphs import explain_graphs
-
-        loaded = load_with_warning(model, device)
-        require_kind(loaded, source, kind)
-        explain_graphs(
-            loaded,
-            Path(source),
-            methods[0],
-            _folder(place),
-            target=settings.target,
-            nodes=node or [],
-            suffix=None if pictures is PictureFormat.none else f".{pictures.value}",
-            options={"scale": limit, "palette": drawing.palette},
+        require_kind(model, source, kind)
+        _explain_graphs(
+            model, Path(source), methods[0], folder, settings.target, drawing, computing
         )
-    elif kind == "ray":
-        on_ray = load_with_warning(model, as_drawn=as_drawn)
-        _explain_on_ray(source, on_ray, methods[0], place or "results", settings, cluster)
-        echo(model_line(context, on_ray))
+        return
+    if kind == "ray":
+        place = options.out or "results"
+        _explain_on_ray(source, model, methods[0], place, settings, cluster)
     elif kind == "table":
-        if pictures is not PictureFormat.none:
-            look = replace(drawing, suffix=f".{pictures.value}", limit=limit)
-            settings = replace(settings, pictures=look)
-        folder = _folder(place)
-        loaded = load_with_warning(model, device, **reading)
-        check_level(context, loaded, settings.level)
-        _explain_table(loaded, source, methods[0], folder, settings, scale == "shared")
-        echo(model_line(context, loaded))
+        if computing.suffix is not None:
+            settings = replace(settings, pictures=replace(drawing, suffix=computing.suffix))
+        check_level(context, model, settings.level)
+        _explain_table(model, source, methods[0], folder, settings, computing.scale == "shared")
     else:
-        out = None if place is None else Path(place)
-        if out is not None:
-            _require_writable(out, source if kind == "image" else "", methods)
-        loaded = load_with_warning(model, device, **reading)
-        require_kind(loaded, source, kind)
-        check_level(context, loaded, settings.level)
+        require_kind(model, source, kind)
+        check_level(context, model, settings.level)
         explanations = [
-            _explain_one(loaded, source, kind, name, settings.target).at(settings.level)
+            _explain_one(model, source, kind, name, settings.target).at(settings.level)
             for name in methods
         ]
         _print(explanations)
-        echo(model_line(context, loaded))
-        if out is not None:
-            _save(explanations, out, replace(drawing, limit=limit))
-            echo(f"written: {out}")
+    echo(model_line(context, model))
+    if kind in ("smiles", "image") and options.out is not None:
+        _save(explanations, Path(options.out), drawing)
+        echo(f"written: {options.out}")
 
 
 def _limit(scale: str) -> float | None:
@@ -323,9 +304,74 @@ def _explain_on_ray(
         target=settings.target,
         resume=settings.resume,
         workers=settings.workers,
-        **vars(cluster),
+        address=cluster.address,
+        shard_rows=cluster.shard_rows,
     )
     # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
     echo("starting Ray; if the run is stopped, continue it with --resume", err=True)
     counts = explain_on_ray(model, source, folder, method, settings=chosen)
     _print_counts(counts, folder, "column `reason`")
+
+
+def _explain_graphs(
+    model: "Model",
+    source: Path,
+    method: str,
+    out: Path,
+    target: str | None,
+    drawing: Pictures,
+    computing: ComputingOptions,
+) -> None:
+    """Explain every graph of a folder, and write tables and pictures to another folder.
+
+    Raises ValueError if the model does not read graphs, or nodes are missing or not wanted.
+    Exit with status 1 if no graph could be explained.
+    """
+    from graphxai.api import explain as explain_inputs
+    from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.explainers import get_explainer
+
+    nodes = computing.node or []
+    require_nodes(model, nodes)
+    graphs, explainer = load_graphs(source).graphs, get_explainer(method)
+    explained: dict[str, Explanation | None] = {}
+    if nodes:
+        for k, graph in enumerate(graphs):
+            results = explain_inputs(model, graph, explainer, target=target, node=list(nodes))
+            explained |= {f"{k}/{node}": e for node, e in zip(nodes, results, strict=True)}
+    else:
+        results = explain_inputs(model, graphs, explainer, target=target)
+        explained = {str(k): e for k, e in enumerate(results)}
+    usable = {key: e for key, e in explained.items() if e is not None}
+    _write_tables(usable, folder_at(out))
+    drawn = [key for key, e in usable.items() if computing.suffix is not None and e.has_picture]
+    for key in drawn:
+        picture = folder_at(out / "pictures") / f"{key.replace('/', '-')}{computing.suffix}"
+        usable[key].save(picture, scale=drawing.limit, palette=drawing.palette)
+    echo(f"{len(usable)} explained, {len(explained) - len(usable)} left out: {out}")
+    if drawn:
+        echo(f"pictures: {len(drawn)} in {out / 'pictures'}")
+    if not usable:
+        raise typer.Exit(1)
+
+
+def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
+    """Write a row for each prediction, and a row for each node."""
+    import pandas as pd
+
+    from graphxai.explanation.files import write_csv
+
+    predictions, relevance = [], []
+    for key, explanation in explained.items():
+        about = {
+            "graph": key,
+            "method": explanation.method,
+            "target": explanation.target,
+            "output": explanation.ledger.output,
+        }
+        for prediction in explanation.predictions:
+            predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})
+        for node, value in enumerate(explanation.relevance.tolist()):
+            relevance.append({"graph": key, "node": node, "relevance": value})
+    write_csv(pd.DataFrame(predictions), out / "predictions.csv", index=False)
+    write_csv(pd.DataFrame(relevance), out / "relevance.csv", index=False)

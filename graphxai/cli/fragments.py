@@ -1,4 +1,4 @@
-"""The command `graphxai fragments`: which fragments drive the predictions for a table."""
+"""The commands `graphxai fragments` and `graphxai changes`: what the parts of molecules do."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,29 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.runtime.options import as_in, option
 from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.settings import as_in
-from graphxai.tables.settings import PredictionSettings, RowSettings
+from graphxai.tables.settings import RowSettings, TableRunSettings
 
 from .arguments import (
-    AsDrawnOption,
-    MoleculeFeaturesOption,
-    MoleculeModelOption,
+    ALWAYS,
+    ModelOptions,
+    ModelsOptions,
+    SharedOptions,
     kind_of,
+    load_several,
     load_with_warning,
     model_line,
     require_out,
     share_imports,
     show_table,
 )
-from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .options import refuse_inapplicable, settings_as_options
 from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.explainers import Explainer
     from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
 
@@ -43,10 +47,36 @@ ROWS = 8  # of the table that are printed from each end
 class FragmentSettings(RowSettings):
     """What can be chosen when fragments are compared over a table."""
 
-    excel_safe: bool = as_in(PredictionSettings, "excel_safe")
+    excel_safe: bool = as_in(TableRunSettings, "excel_safe")
 
 
-@options_from(FragmentSettings)
+@dataclass(frozen=True)
+class FragmentOptions:
+    """How molecules are divided and explained, and which fragments are written."""
+
+    scheme: str = option(
+        "brics", "How to divide molecules: brics, scaffold, rings or groups.", ALWAYS
+    )
+    smarts: list[str] | None = option(
+        None, "Your own pattern instead, as NAME:SMARTS; repeat for more.", ALWAYS
+    )
+    model: str = as_in(SharedOptions, "model")
+    as_drawn: bool = as_in(ModelOptions, "as_drawn")
+    molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
+    method: str = option(
+        DEFAULT_METHOD,
+        "Explanation method whose relevance is summed, see `graphxai methods`; or 'shapley': the"
+        " Shapley value of each fragment, from forward passes alone.",
+        ALWAYS,
+    )
+    minimum: int = option(
+        2, "List fragments found in at least this many molecules.", ("table",), names_kind=False
+    )
+    limit: int | None = option(None, "Read at most this many rows.", ("table",), names_kind=False)
+    out: Path = option(Path("fragments.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+
+
+@settings_as_options
 def fragments(
     context: typer.Context,
     source: Annotated[
@@ -54,38 +84,7 @@ def fragments(
         typer.Argument(help="A SMILES, or a table of molecules (CSV, .smi, .sdf, .xlsx, Parquet)."),
     ],
     *,
-    scheme: Annotated[
-        str,
-        typer.Option(help="How to divide molecules: brics, scaffold, rings or groups."),
-        APPLIES_ALWAYS,
-    ] = "brics",
-    smarts: Annotated[
-        list[str] | None,
-        typer.Option(help="Your own pattern instead, as NAME:SMARTS; repeat for more."),
-        APPLIES_ALWAYS,
-    ] = None,
-    model: MoleculeModelOption = "bace",
-    as_drawn: AsDrawnOption = False,
-    molecule_features: MoleculeFeaturesOption = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="Explanation method whose relevance is summed, see `graphxai methods`; or"
-            " 'shapley': the Shapley value of each fragment, from forward passes alone."
-        ),
-        APPLIES_ALWAYS,
-    ] = "lrp",
-    minimum: Annotated[
-        int,
-        typer.Option(help="List fragments found in at least this many molecules."),
-        applies_to("table"),
-    ] = 2,
-    limit: Annotated[
-        int | None, typer.Option(help="Read at most this many rows."), applies_to("table")
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Table to write (.csv, .tsv or .parquet)."), APPLIES_ALWAYS
-    ] = Path("fragments.csv"),
+    options: FragmentOptions,
     settings: FragmentSettings,
 ) -> None:
     """Sum relevance over the fragments of molecules, and compare fragments over a table.
@@ -110,26 +109,31 @@ def fragments(
     if kind == "image":
         raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
     refuse_inapplicable(context, kind)
-    if scheme not in SCHEMES:
-        raise typer.BadParameter(f"--scheme is one of {', '.join(SCHEMES)}, not {scheme!r}.")
+    if options.scheme not in SCHEMES:
+        raise typer.BadParameter(
+            f"--scheme is one of {', '.join(SCHEMES)}, not {options.scheme!r}."
+        )
     from graphxai.datasets.labels import with_unit
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 
-    require_out(out, source, FRAMES)
-    division = _patterns(smarts) if smarts else scheme
-    loaded = load_with_warning(model, as_drawn=as_drawn, molecule_features=molecule_features)
+    require_out(options.out, source, FRAMES)
+    division = _patterns(options.smarts) if options.smarts else options.scheme
+    loaded = load_with_warning(
+        options.model, as_drawn=options.as_drawn, molecule_features=options.molecule_features
+    )
     share_imports()
-    with exclusive_lock(out):
+    minimum = 1 if kind == "smiles" else options.minimum
+    with exclusive_lock(options.out):
         if kind == "smiles":
-            summed, minimum = _of_molecule(loaded, source, method, division), 1
+            summed = _of_molecule(loaded, source, options.method, division, settings.target)
         else:
-            summed = _sum_over_rows(loaded, source, method, division, limit, settings)
+            summed = _sum_over_rows(loaded, source, options, division, settings)
     if summed.last is None:
         why = summed.reasons[0] if summed.reasons else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
     frame = summed.table.to_frame(minimum=minimum)
-    _write(frame, out, summed.dialect, settings.excel_safe)
+    _write(frame, options.out, summed.dialect, settings.excel_safe)
     explanation = summed.last
     subject = with_unit(explanation.subject, explanation.unit)
     plus = "" if explanation.unsigned else "+"
@@ -139,9 +143,11 @@ def fragments(
     left_out = f", {summed.rejected:,} left out" if summed.rejected else ""
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
-        echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {out}")
+        echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {options.out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    echo(f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {out}")
+    echo(
+        f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {options.out}"
+    )
 
 
 @dataclass(frozen=True)
@@ -163,34 +169,40 @@ class _SummedFragments:
     dialect: Dialect = DEFAULT
 
 
+def _divided(method: str, model: "Model") -> "tuple[Explainer, dict[str, Any]]":
+    """Return what explains the molecules, and the further arguments of `fragments`."""
+    from graphxai.explainers import get_explainer
+
+    if method == SHAPLEY:  # whose values take the place of the relevance
+        return get_explainer("gradient_input"), {"method": SHAPLEY, "model": model}
+    return get_explainer(method), {}
+
+
 def _sum_over_rows(
     model: "Model",
     source: str,
-    method: str,
+    options: FragmentOptions,
     division: "str | dict[str, str]",
-    limit: int | None,
     settings: FragmentSettings,
 ) -> _SummedFragments:
-    """Explain the rows of a table, at most `limit`, and sum relevance over their fragments."""
+    """Explain the rows of a table, and sum relevance over their fragments."""
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divide
-    from graphxai.explainers import get_explainer
     from graphxai.tables.batches import ExplainedRow
     from graphxai.tables.run import explain_rows
 
     table, last, rejected = FragmentTable(division), None, 0
     reasons: list[str] = []
-    opened = show_table(source, settings.smiles_column)
+    opened, limit = show_table(source, settings.smiles_column), options.limit
     total = opened.count() if limit is None else min(limit, opened.count())
-    explainer = get_explainer("gradient_input" if method == SHAPLEY else method)
-    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
+    explainer, further = _divided(options.method, model)
     explained = explain_rows(model, source, explainer, settings=settings)
     with closing(explained) as rows, progress_bar("explaining", total) as advance:
         for row in islice(rows, limit):
             why = str(row)
             if isinstance(row, ExplainedRow):
                 try:
-                    parts = divide(row.explanation, division, **options)
+                    parts = divide(row.explanation, division, **further)
                     table.add(parts)
                     last, why = parts.explanation, ""
                 except Exception as error:  # RDKit raises errors of any type
@@ -203,19 +215,19 @@ def _sum_over_rows(
 
 
 def _of_molecule(
-    model: "Model", smiles: str, method: str, division: "str | dict[str, str]"
+    model: "Model",
+    smiles: str,
+    method: str,
+    division: "str | dict[str, str]",
+    target: str | None,
 ) -> _SummedFragments:
     """Explain one molecule, and sum relevance over its fragments."""
     from graphxai.api import explain
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divide
-    from graphxai.explainers import get_explainer
 
-    explanation = explain(
-        model, smiles, get_explainer("gradient_input" if method == SHAPLEY else method)
-    )
-    options: dict[str, Any] = {"method": SHAPLEY, "model": model} if method == SHAPLEY else {}
-    parts = divide(explanation, division, **options)
+    explainer, further = _divided(method, model)
+    parts = divide(explain(model, smiles, explainer, target=target), division, **further)
     table = FragmentTable(division)
     table.add(parts)
     return _SummedFragments(table, parts.explanation, 0, [])
@@ -260,7 +272,7 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     Args:
         plus: the sign of positive values, "+" or "".
     """
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 
@@ -285,3 +297,71 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
             shown.add_row(escape(printable(name)), *cells)
         shown.add_section()
     Console().print(shown)
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """What is compared, and what is written of it."""
+
+    model: list[str] | None = as_in(ModelsOptions, "model")
+    as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    measured_column: str | None = option(
+        None, "Column of measured values [default: named after a task].", ALWAYS
+    )
+    smiles_column: str | None = as_in(SharedOptions, "smiles_column")
+    core: str | None = option(
+        None, "SMARTS of a core: write the R-groups of each molecule that has it.", ALWAYS
+    )
+    at_least: int = option(2, "In how many pairs an exchange must occur.", ALWAYS, minimum=1)
+    pairs: bool = option(False, "Write each pair, instead of the means of each exchange.", ALWAYS)
+    out: Path = option(Path("changes.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+
+
+@settings_as_options
+def changes(
+    context: typer.Context,
+    table: Annotated[
+        Path,
+        typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet."),
+    ],
+    options: ChangeOptions,
+) -> None:
+    """Say what each change did in a table of measured molecules, measured and predicted.
+
+    Changes are those of matched pairs, which differ in one part at one bond. With --core, each
+    molecule that has the core gets a row with its R-groups.
+
+    **Examples**
+
+    `graphxai changes assay.csv --out changes.csv`
+
+    `graphxai changes assay.csv --model bace --model solubility --pairs --out pairs.csv`
+
+    `graphxai changes assay.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
+    """
+    from graphxai.chemistry.measurements import Measurements
+    from graphxai.chemistry.table_changes import rgroup_table, table_changes
+    from graphxai.explanation.compute.models import standardisation_of
+    from graphxai.explanation.files import FRAMES, write_table
+    from graphxai.tables.files import csv_options
+
+    refuse_inapplicable(context, "table")
+    opened = show_table(table, options.smiles_column)
+    require_out(options.out, table, FRAMES)
+    models = load_several(options.model or ["bace"], as_drawn=options.as_drawn)
+    tasks = [task.name for each in models for task in each.config.tasks]
+    columns = [options.measured_column] if options.measured_column else tasks
+    way = standardisation_of(models[0])
+    measured = Measurements.read(table, columns, options.smiles_column, way)
+    if options.core is not None:
+        frame = rgroup_table(models, options.core, measured)
+        summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"
+    else:
+        exchanges = table_changes(models, measured, at_least=options.at_least)
+        frame = exchanges.pairs_frame() if options.pairs else exchanges.to_frame()
+        count = sum(len(each.pairs) for each in exchanges)
+        summary = (
+            f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
+        )
+    write_table(frame, options.out, **csv_options(opened.dialect))
+    echo(f"{summary}, measured in {measured.name!r}: {options.out}")

@@ -1,7 +1,7 @@
-"""List the bundled models and the methods without importing them, which would bring torch.
+"""List the bundled models and the methods, and complete their names in the shell.
 
-What is listed of a model is in its files. What is listed of a method is written out in its class,
-whose file is read but not run.
+Nothing of them is imported, which would bring torch. What is listed of a model is in its files.
+What is listed of a method is written out in its class, whose file is read but not run.
 """
 
 import ast
@@ -14,15 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
-from safetensors import safe_open
+from graphxai.contract.tasks import TO_START, is_to_start
+from graphxai.models import graphormer
 
-from graphxai.contract.purpose import TO_START, is_to_start
-from graphxai.learning.held_out_score import held_out_score
-
-from .completion import PACKAGE, PRETRAINED, model_names
 from .terminal import printable
 
 SHOWN_CLASSES = 3
@@ -32,7 +26,8 @@ BACE_ELSEWHERE = (
     "bace is the model of one random split, a lucky one: its recipe has a mean ROC-AUC of 0.91 on"
     " five such splits, and 0.86 on new scaffolds."
 )
-EXPLAINERS = PACKAGE / "explainers"
+EXPLAINERS = Path(__file__).parents[1] / "explainers"
+PRETRAINED = Path(str(graphormer.__file__)).with_name("pretrained")
 
 
 class ListedMethod(NamedTuple):
@@ -44,8 +39,25 @@ class ListedMethod(NamedTuple):
     cost: str
 
 
+def model_names(typed: str) -> list[str]:
+    """Return the bundled models whose names begin with what was typed."""
+    names = sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))
+    return [name for name in names if name.startswith(typed)]
+
+
+def method_names(typed: str) -> list[str]:
+    """Return the methods whose names begin with what was typed, also after a comma."""
+    *before, last = typed.split(",")
+    names = sorted(["best", *(method.name for method in listed_methods())])
+    return [",".join([*before, name]) for name in names if name.startswith(last)]
+
+
 def print_models() -> None:
     """Print the bundled models: for each task its classes or unit, and its score on which test."""
+    from rich.console import Console  # typer brings it
+    from rich.markup import escape
+    from rich.table import Column, Table
+
     columns = ("task", "classes or unit", "test score", "tested on")
     table = Table(
         Column("name", no_wrap=True),
@@ -62,6 +74,8 @@ def print_models() -> None:
 
 def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each task of the model in a folder."""
+    from graphxai.learning.reliability import held_out_score
+
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     metadata, name = content.get("metadata") or {}, folder.name
     size = f"{_parameters(folder / 'model.safetensors'):,}"
@@ -81,12 +95,17 @@ def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
 
 def _parameters(weights: Path) -> int:
     """Return how many numbers a file of weights has, from its header."""
+    from safetensors import safe_open
+
     with safe_open(weights, framework="numpy") as file:
         return sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
 
 
 def print_methods() -> None:
     """Print the explanation methods with their sources and costs."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
     methods = {method.name: method for method in listed_methods()}
     settings = _settings(EXPLAINERS / "registry.py")
     best, unfitted = settings["BEST"], settings["BEST_UNFITTED"]

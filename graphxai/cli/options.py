@@ -1,13 +1,17 @@
-"""What an option applies to, and options that are made from the fields of a settings class.
+"""What an option applies to, and options that are made from the fields of settings.
 
-An option says beside its help for which kinds of source it means something. The command then
+A field says beside its help for which kinds of source its option means something. The command then
 refuses every option that was given for another kind:
 
+    @dataclass(frozen=True)
+    class PredictionSettings:
+        workers: int | None = option(None, "...", applies_to=("table",))
+
+    @settings_as_options
     def predict(
         context: typer.Context,
         source: Annotated[str, typer.Argument(help="A SMILES or a table.")],
-        workers: Annotated[int | None, typer.Option(help="..."), applies_to("table")] = None,
-        level: Annotated[float | None, typer.Option(help="..."), APPLIES_ALWAYS] = None,
+        settings: PredictionSettings,
     ) -> None:
         refuse_inapplicable(context, kind_of(source))
 
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import wraps
 from types import UnionType
@@ -33,8 +37,8 @@ __all__ = [
     "SOURCES",
     "AppliesTo",
     "applies_to",
-    "options_from",
     "refuse_inapplicable",
+    "settings_as_options",
     "was_given",
 ]
 
@@ -128,55 +132,51 @@ def _listed(names: list[str], conjunction: str = "and") -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-def options_from(
-    settings_class: type, argument: str = "settings", **further: type
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that the fields of frozen dataclasses declare.
+def settings_as_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that the fields of its frozen dataclasses declare.
 
-    The decorated function has an argument of this name, in whose place the options appear. It
-    receives an instance of the class. Fields that `graphxai.runtime.options.option` did not declare
-    keep their defaults. Further classes are given under the name of the argument that they
-    fill. A field that several classes share is one option.
+    An argument of the decorated function whose type is a dataclass gives way to the options of that
+    class, in their order, and the function receives an instance. Fields that
+    `graphxai.runtime.options.option` did not declare keep their defaults. A field that several
+    classes share is one option.
 
     An option for a field that may be None, but by default is not, takes the word "none". A field
-    that is true by default has a flag that makes it false. The help of an option for one kind of
-    source begins with that kind.
+    that is true by default has a flag that makes it false, unless it is given a name. The help of
+    an option for one kind of source begins with that kind.
     """
-    classes = {argument: settings_class, **further}
+    arguments = inspect.signature(command, eval_str=True).parameters
+    classes: dict[str, type] = {
+        name: parameter.annotation
+        for name, parameter in arguments.items()
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation)
+    }
     hints = {name: get_type_hints(each) for name, each in classes.items()}
     declared = {
         name: {field.name: field for field in fields(each) if "option" in field.metadata}
         for name, each in classes.items()
     }
+    parameters: dict[str, inspect.Parameter] = {}  # keywords, in the order of the help page
+    for name, parameter in arguments.items():
+        if name not in classes:
+            parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for field in declared.get(name, {}).values():
+            parameters.setdefault(field.name, _parameter(field, hints[name][field.name]))
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters: dict[str, inspect.Parameter] = {}  # keywords, in the order of the help page
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            if name not in classes:
-                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for field in declared.get(name, {}).values():
-                made = _parameter(field, hints[name][field.name])
-                parameters.setdefault(field.name, made)
+    @wraps(command)
+    def with_settings(**given: Any) -> None:
+        made = {
+            name: each(**{
+                field.name: _from_text(given[field.name], field, hints[name][field.name])
+                for field in declared[name].values()
+            })
+            for name, each in classes.items()
+        }  # fmt: skip
+        command(**made, **{name: given[name] for name in arguments if name not in classes})
 
-        @wraps(command)
-        def with_settings(**arguments: Any) -> None:
-            made = {}
-            for name, each in classes.items():
-                values = {
-                    field.name: _from_text(arguments[field.name], field, hints[name][field.name])
-                    for field in declared[name].values()
-                }
-                made[name] = each(**values)
-            names = {name for class_fields in declared.values() for name in class_fields}
-            others = {name: value for name, value in arguments.items() if name not in names}
-            command(**others, **made)
-
-        listed = list(parameters.values())
-        with_settings.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {p.name: p.annotation for p in listed}
-        return with_settings
-
-    return decorate
+    listed = list(parameters.values())
+    with_settings.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+    with_settings.__annotations__ = {p.name: p.annotation for p in listed}
+    return with_settings
 
 
 def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
@@ -185,17 +185,24 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     if field.default is MISSING:
         raise TypeError(f"the option {field.name!r} needs a default.")
     dashed = field.name.replace("_", "-")
-    default = field.default if declared.default is SAME else declared.default
+    chosen = declared.command_line_default
+    default = field.default if chosen is SAME else chosen
     names: tuple[str, ...] = (declared.name,) if declared.name else ()
     if declared.parse is not None:
         hint = list[str] | None if declared.repeat else str | None
         default = ",".join(default) if isinstance(default, tuple) else default
-    if hint is bool:  # the flag says the opposite of the default
+    if hint is bool and not names:  # the flag says the opposite of the default
         names, default = ((f"--no-{dashed}" if default else f"--{dashed}"),), False
     kinds, help = declared.applies_to or (), declared.help
-    if len(kinds) == 1:
+    if len(kinds) == 1 and declared.names_kind:
         help = f"{kinds[0].capitalize()}: {help[0].lower()}{help[1:]}"
-    info: Any = typer.Option(*names, help=help, min=declared.minimum)
+    info: Any = typer.Option(
+        *names,
+        help=help,
+        min=declared.minimum,
+        max=declared.maximum,
+        autocompletion=declared.complete,
+    )
     read_as = _typer_type(field.name, hint)
     annotation: Any = Annotated[read_as, info, AppliesTo(declared.applies_to)]
     if default is not None and isinstance(default, int) and str in _types(hint):
@@ -230,7 +237,7 @@ def _from_text(value: Any, field: Field[Any], hint: Any) -> Any:
         except ValueError as error:
             name = declared.name or f"--{field.name.replace('_', '-')}"
             raise typer.BadParameter(f"{name}: {error}") from error
-    if hint is bool:
+    if hint is bool and declared.name is None:
         return value != field.default  # whether the flag was given, or not given
     if isinstance(value, Enum):
         return value.value

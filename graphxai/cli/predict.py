@@ -1,20 +1,21 @@
 """The command `graphxai predict`: predict a molecule, a table of them, a digit, or graphs."""
 
 import io
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.runtime.options import as_in, option
 from graphxai.runtime.progress import progress_bar
 from graphxai.tables.settings import PredictionSettings
 
 from .arguments import (
-    AsDrawnOption,
-    ModelsOption,
-    MoleculeFeaturesOption,
-    NodeOption,
+    ModelsOptions,
+    SharedOptions,
     check_level,
     kind_of,
     load_several,
@@ -26,14 +27,34 @@ from .arguments import (
     show_table,
     value_of,
 )
-from .options import applies_to, options_from, refuse_inapplicable
+from .options import refuse_inapplicable, settings_as_options
 from .terminal import PrintableOutput, echo, echo_left_out
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
 
 
-@options_from(PredictionSettings)
+@dataclass(frozen=True)
+class PredictOptions:
+    """What predicts, what is wished for, and where the predictions go."""
+
+    model: list[str] | None = as_in(ModelsOptions, "model")
+    goal: str = option(
+        "",
+        "What is wished, such as 'pIC50 > 7.5, log D 1 to 3': says how desirable each molecule is.",
+        ("smiles", "table"),
+    )
+    as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    molecule_features: list[str] | None = as_in(ModelsOptions, "molecule_features")
+    out: Path | None = option(
+        None,
+        "File to write (.csv, .tsv or .parquet), for a table or graphs [default: print].",
+        ("table", "graphs"),
+    )
+    node: list[int] | None = as_in(SharedOptions, "node")
+
+
+@settings_as_options
 def predict(
     context: typer.Context,
     source: Annotated[
@@ -44,25 +65,7 @@ def predict(
         ),
     ],
     *,
-    model: ModelsOption = None,
-    goal: Annotated[
-        str,
-        typer.Option(
-            help="What is wished, such as 'pIC50 > 7.5, log D 1 to 3': says how desirable each"
-            " molecule is."
-        ),
-        applies_to("smiles", "table"),
-    ] = "",
-    as_drawn: AsDrawnOption = False,
-    molecule_features: MoleculeFeaturesOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write (.csv, .tsv or .parquet), for a table or graphs [default: print]."
-        ),
-        applies_to("table", "graphs"),
-    ] = None,
-    node: NodeOption = None,
+    options: PredictOptions,
     settings: PredictionSettings,
 ) -> None:
     """Predict a molecule, a table of molecules, a digit, or the graphs of a folder.
@@ -83,12 +86,16 @@ def predict(
     """
     kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
+    out, goal, nodes = options.out, options.goal, options.node or []
     if out is not None:
         from graphxai.explanation.files import FRAMES
 
         require_out(out, source, FRAMES)
-    names = model or ["mnist-superpixels" if kind == "image" else "bace"]
-    models = load_several(names, as_drawn=as_drawn, molecule_features=molecule_features)
+    models = load_several(
+        options.model or ["mnist-superpixels" if kind == "image" else "bace"],
+        as_drawn=options.as_drawn,
+        molecule_features=options.molecule_features,
+    )
     for each in models:
         require_kind(each, source, kind)
         check_level(context, each, settings.level)
@@ -97,11 +104,9 @@ def predict(
     if kind == "table":
         _predict_table(models if several else first, source, out, goal, settings, used)
     elif kind == "graphs":
-        from .predict_graphs import predict_graphs
-
         for each in models:
-            require_nodes(each, node or [])
-        predict_graphs(models, Path(source), out, nodes=node or [], level=settings.level)
+            require_nodes(each, nodes)
+        _predict_graphs(models, Path(source), out, nodes=nodes, level=settings.level)
     elif several:
         _predict_properties(models, value_of(source, kind), goal, settings.level)
     else:
@@ -189,4 +194,43 @@ def _predict_table(
     if counts.rejected and kept is not None:
         echo(f"the rows left out, with reasons: {kept}", err=True)
     if counts.rejected and not counts.done:
+        raise typer.Exit(1)
+
+
+def _predict_graphs(
+    models: "list[Model]", source: Path, out: Path | None, *, nodes: Sequence[int], level: float
+) -> None:
+    """Predict every graph of a folder, and write or print a row for each, or for each of its nodes.
+
+    Exit with status 1 if no graph could be predicted.
+    """
+    import pandas as pd
+
+    from graphxai.api import predict as predict_inputs
+    from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.explanation.files import write_table
+    from graphxai.explanation.prediction import table_cells
+
+    rows: list[dict[str, Any]] = []
+    num_left_out = 0
+    graphs = list(load_graphs(source).graphs)
+    for node in nodes or (None,):
+        about = {} if node is None else {"node": node}
+        predictions = predict_inputs(models, graphs, node=node)
+        for number, by_task in enumerate(predictions):
+            if by_task is None:
+                num_left_out += 1
+                continue
+            cells = table_cells([each.at(level) for each in by_task.values()])
+            rows.append({"graph": number} | about | cells)
+    frame = pd.DataFrame(rows, columns=None if rows else ["graph"])
+    if "node" in frame:
+        frame = frame.sort_values(["graph", "node"])
+    if out is None:
+        PrintableOutput().write(frame.to_csv(index=False, lineterminator="\n"))
+    else:
+        write_table(frame, out)
+    summary = f"{len(rows)} predicted, {num_left_out} left out"
+    echo(summary if out is None else f"{summary}: {out}", err=out is None)
+    if not rows:
         raise typer.Exit(1)

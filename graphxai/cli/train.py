@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
-from graphxai.learning.graphs.settings import GraphSettings
-from graphxai.learning.recipes.digit_settings import DigitSettings
-from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettings
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
-from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
 from .terminal import echo, printable, typed_command
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ class Standardise(StrEnum):
     tautomers = "tautomers"
 
 
-@options_from(TableSettings, graph_settings=GraphSettings, digit_settings=DigitSettings)
+@settings_as_options
 def train(
     context: typer.Context,
     source: Annotated[
@@ -260,7 +258,7 @@ def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
 
 def _train_table(table: "CleanTable", out: Path, replicates: int, settings: TableSettings) -> None:
     """Train, and print the test scores and the notes that were not logged yet."""
-    from graphxai.learning.replicates import train_replicates
+    from graphxai.learning.run import train_replicates
 
     logged: set[str] = set()
 
@@ -279,11 +277,11 @@ def _train_graphs(
     source: Path, out: Path, task: str | None, replicates: int, settings: GraphSettings
 ) -> None:
     """Train on a folder of graphs, and print the test scores."""
-    from graphxai.learning.replicates import train_graph_replicates
+    from graphxai.learning.run import train_replicates
 
     with _exclusive(out):
         command = typed_command()
-        folder = train_graph_replicates(
+        folder = train_replicates(
             source, out, replicates, settings, task=task, command=command, log=echo
         )
     _print_scores(folder, set())
@@ -292,7 +290,7 @@ def _train_graphs(
 
 def _print_hygiene(table: "CleanTable") -> None:
     """Print what the checks of the table found, one line per check."""
-    from rich.console import Console
+    from rich.console import Console  # typer brings it
     from rich.markup import escape
     from rich.table import Column, Table
 
@@ -317,9 +315,9 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     import json
 
     from graphxai.learning.card import score_tables
-    from graphxai.learning.replicates import replicate_rows
+    from graphxai.learning.run import replicate_rows
 
-    from .score_table import print_scores
+    from .printing import print_scores
 
     stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]

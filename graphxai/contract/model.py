@@ -9,18 +9,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
+from graphxai.contract.tasks import Task, TaskSet, is_to_start
 from graphxai.rules.conservative import rules_suspended
 from graphxai.runtime.randomness import one_draw
-
-from .purpose import is_to_start
-from .tasks import TaskSet
+from graphxai.runtime.scope import Blocks
 
 
 @dataclass(frozen=True)
@@ -213,3 +214,84 @@ def require_contract(model: Any) -> None:
         " encode(tokens, batch, keep) and split_by_feature(batch, gradient)."
         " graphxai.wrap adds them to any PyTorch model."
     )
+
+
+class EmptyOutputs:
+    """The outputs for graphs without nodes that passes have noted."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[Any, Any, Tensor]] = []
+
+    def note(self, model: Any, batch: Any, output: Tensor | None) -> None:
+        """Note the model's output (1, C) for each graph of a batch without its nodes, if any."""
+        if output is not None:
+            self._noted.append((model, batch, output))
+
+    def of(self, model: Any, batch: Any) -> Tensor | None:
+        """Return what was noted for a model and a batch, or None."""
+        outputs = (out for asked, noted, out in self._noted if asked is model and noted is batch)
+        return next(outputs, None)
+
+
+_wanted: Blocks[EmptyOutputs | None] = Blocks("graphxai_empty_outputs", None)
+
+
+@contextmanager
+def noting_empty_outputs() -> Iterator[EmptyOutputs]:
+    """Ask passes within the block to note the output without nodes if they can."""
+    with _wanted.block(EmptyOutputs()) as noted:
+        assert noted is not None
+        yield noted
+
+
+def wanted_empty_outputs() -> EmptyOutputs | None:
+    """Return where a pass of this thread should note the output, or None if nobody asks for it."""
+    return _wanted.get()
+
+
+LISTED = 6  # how many tasks are named
+
+
+class ShownModel:
+    """A model that is shown in a few lines, and not as all of its layers.
+
+    `torch.nn.Module.__repr__(model)` still lists the layers.
+    """
+
+    def __repr__(self) -> str:
+        name, *others = self._described().values()
+        return f"{type(self).__name__}({name}: {'; '.join(others)})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align: left">{escape(key)}</th>'
+            f'<td style="text-align: left">{escape(value)}</td></tr>'
+            for key, value in self._described().items()
+        )
+        return f"<table>{rows}</table>"
+
+    def _described(self) -> dict[str, str]:
+        """Return name, tasks, score and size in words. A model without a score has none."""
+        origin: Origin = self.origin  # type: ignore[attr-defined]
+        config: TaskSet = self.config  # type: ignore[attr-defined]
+        score = origin.metadata.get("summary")
+        return {
+            "model": origin.name,
+            "predicts": tasks_text(config.tasks),
+            **({"score": score} if isinstance(score, str) and score else {}),
+            "size": f"{self._num_parameters():,} parameters",
+        }
+
+    def _num_parameters(self) -> int:
+        """Return how many numbers were learned, as far as their shapes are known."""
+        network: Any = self
+        network = getattr(network, "module", network)  # a wrapped model learned in its module
+        weights = (p for p in network.parameters() if not isinstance(p, UninitializedParameter))
+        return sum(weight.numel() for weight in weights)
+
+
+def tasks_text(tasks: tuple[Task, ...]) -> str:
+    """Return what a model predicts in words, such as `solubility (regression)`."""
+    named = [f"{task.name} ({task.kind})" for task in tasks[:LISTED]]
+    more = [f"{len(tasks) - LISTED} more"] if len(tasks) > LISTED else []
+    return ", ".join([*named, *more])

@@ -1,9 +1,10 @@
 """What a model predicts: its tasks, and which output columns belong to each."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from graphxai.runtime.suggestions import did_you_mean
 
@@ -85,3 +86,11 @@ class TaskSet:
         listed = ", ".join(map(repr, names))
         hint = did_you_mean(str(name), names)
         raise ValueError(f"the model has no task {name!r}; it has {listed}.{hint}")
+
+
+TO_START = "weights to start from"  # the summary of a model that predicts nothing useful
+
+
+def is_to_start(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a model with these metadata has only weights to start training from."""
+    return bool(metadata.get("summary") == TO_START)

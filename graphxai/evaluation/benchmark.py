@@ -9,10 +9,10 @@ from typing import Any, Unpack
 from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import KnownTarget, load
 from graphxai.contract.inputs import as_list, prepare_each
+from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
-from graphxai.explanation.compute.choices import mark_explained_for
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.keywords import with_keywords
 
@@ -37,7 +37,7 @@ from .targets import (
 def evaluate(
     model: "Model | str | Path",
     inputs: Iterable[Any] | Mapping[Key, Any],
-    methods: Sequence[Method] | str = ("lrp", "gradient_input"),
+    methods: Sequence[Method] | str = MEASURED_METHODS,
     *,
     labels: Labels | None = None,
     target: KnownTarget = None,
@@ -226,5 +226,6 @@ def _prepare(
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     items = [item for item in prepared if item[0] in targets]
     if not items:
-        raise ValueError("there is no graph to evaluate.")
+        reason = f": {rejected[0][1]}" if rejected else "."
+        raise ValueError(f"there is no graph to evaluate{reason}")
     return Graphs(items, targets, tuple(rejected + unlabelled))

@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 
 from graphxai.adapters.engine.pass_cache import cached_passes
 from graphxai.contract.inputs import prepare_all
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import NoAttentionError
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.registry import methods_for
@@ -92,7 +93,7 @@ class _PreparedBatches:
 def check_batching(
     model: Model,
     inputs: Sequence[Any],
-    method: str | Explainer = "lrp",
+    method: str | Explainer = DEFAULT_METHOD,
     *,
     tolerance: float = TOLERANCE,
 ) -> None:
@@ -118,7 +119,9 @@ def _check_batching(
         _assert_close(with_padding, alone, tolerance, f"{what}: padded and alone", size)
 
 
-def check_sign(model: Model, inputs: Sequence[Any], method: str | Explainer = "lrp") -> None:
+def check_sign(
+    model: Model, inputs: Sequence[Any], method: str | Explainer = DEFAULT_METHOD
+) -> None:
     """Check that a method without negative scores gives none."""
     explainer = get_explainer(method)
     if explainer.traits.large_score_means:
@@ -136,7 +139,7 @@ def _check_sign(explainer: Explainer, attribution: Attribution) -> None:
 def check_renumbering(
     model: Model,
     inputs: Sequence[Any],
-    method: str | Explainer = "lrp",
+    method: str | Explainer = DEFAULT_METHOD,
     *,
     seed: int = 0,
     tolerance: float = TOLERANCE,
@@ -170,7 +173,7 @@ def _check_renumbering(
 def check_ledger(
     model: Model,
     inputs: Sequence[Any],
-    method: str | Explainer = "lrp",
+    method: str | Explainer = DEFAULT_METHOD,
     *,
     tolerance: float = TOLERANCE,
 ) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.contract.shortest_paths import UNREACHABLE
+from graphxai.contract.structure import UNREACHABLE
 from graphxai.rules.conservative import record
 
 from .layers import joined

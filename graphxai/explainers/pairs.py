@@ -34,7 +34,7 @@ from torch import Tensor
 
 from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
-from graphxai.contract.shortest_paths import IntArray, shortest_paths
+from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.contract.target import Target
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import Rules, conservative, record

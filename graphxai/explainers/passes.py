@@ -2,15 +2,15 @@
 
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from graphxai.adapters.module_rules import computing_by_rules
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.model import ExplainableModel
-from graphxai.contract.output_without_nodes import wanted_empty_outputs
-from graphxai.models.graphormer import Graphormer, backward, original_encoder, without_nodes
+from graphxai.contract.model import ExplainableModel, wanted_empty_outputs
+from graphxai.models.graphormer import Graphormer, backward, original_encoder
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
 from graphxai.rules.relevance_shares import (
     PassWithGradient,
@@ -24,6 +24,7 @@ from graphxai.rules.remainders import (
     tensors_passed,
     through_softmax,
 )
+from graphxai.runtime.derived_values import DerivedValues
 
 from .variants import encode
 
@@ -53,7 +54,7 @@ def run_pass(
     if bias is None or prepared is None or not isinstance(model, Graphormer):
         return by_autograd(model, batch, tokens, bias, rules, structure)
     if (wanted := wanted_empty_outputs()) is not None:
-        wanted.note(model, batch, without_nodes.outputs_without_nodes(model, prepared))
+        wanted.note(model, batch, graphormer_without_nodes(model, prepared))
     return backward.run(model, prepared, tokens, bias, rules, structure)
 
 
@@ -155,3 +156,22 @@ def _at_logits(tape: Tape, gradients: Gradients, bias: Tensor) -> Tensor:
         to_logits, _ = through_softmax(attention.detach(), gradients[attention])
         arriving[:, :, : attention.shape[2]] += to_logits
     return arriving
+
+
+@torch.no_grad()
+def graphormer_without_nodes(model: Graphormer, prepared: DerivedValues | None) -> Tensor | None:
+    """Return the outputs (1, num_outputs) of a graph without nodes, the same for all batches.
+
+    They are computed once for the same weights, without calling the encoder. The result is None for
+    a model whose encoder was changed, which has no `prepared`, or which answers for nodes:
+    `Graphormer.outputs_without_nodes` asks the model.
+    """
+    if prepared is None or type(model) is not Graphormer:
+        return None
+    token = model.graph_token[None, None]  # (1, 1, D), which attends to itself alone
+    if model.embedding_norm is not None:
+        token = model.embedding_norm(token)  # a module that a user may have replaced
+    bias = token.new_zeros(1, model.config.num_heads, 1, 1)
+    run = partial(backward.run, model, prepared, token, bias, Rules())
+    of_token = "without nodes", token.cpu().numpy().tobytes()
+    return prepared.once(of_token, lambda: run().outputs)

@@ -21,6 +21,7 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 
 from graphxai.adapters import WrappedModel, wrap
 from graphxai.adapters.padding_check import PaddingCheck
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import evaluating
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
@@ -50,7 +51,7 @@ class Algorithm(ExplainerAlgorithm):
         options: the options of the explainer.
     """
 
-    method: ClassVar[str] = "lrp"
+    method: ClassVar[str] = DEFAULT_METHOD
 
     def __init__(
         self, method: str | Explainer | None = None, *, embedding: str | None = None, **options: Any

@@ -6,11 +6,11 @@ from copy import copy
 from inspect import signature
 from typing import Any, TypeVar
 
+from graphxai.contract.method_names import MethodName
 from graphxai.runtime.suggestions import did_you_mean
 
 from .base import Explainer
 from .custom import CustomMethod
-from .names import MethodName
 
 REGISTRY: dict[str, type[Explainer]] = {}
 BEST = "learned"  # highest AUAC for the passes it takes, see benchmarks/learned_explainer.md

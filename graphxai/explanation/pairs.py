@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.shortest_paths import UNREACHABLE
+from graphxai.contract.structure import UNREACHABLE
 
 from .explanation import Explanation
 from .prediction import NotFiniteError

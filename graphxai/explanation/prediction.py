@@ -84,16 +84,16 @@ class Prediction:
         Raises:
             ValueError: the level does not lie between 0 and 1.
         """
-        copy = object.__new__(Prediction)
-        vars(copy).update(vars(self), level=require_level(level))  # nearness stays unread
-        return copy
+        return self._with(level=require_level(level))
 
     def renamed(self, task: str) -> "Prediction":
         """Return a copy whose task has another name, or the prediction itself for the same name."""
-        if task == self.task:
-            return self
+        return self if task == self.task else self._with(task=task)
+
+    def _with(self, **changes: Any) -> "Prediction":
+        """Return a copy with other fields, whose nearness stays unread."""
         copy = object.__new__(Prediction)
-        vars(copy).update(vars(self), task=task)  # nearness stays unread
+        vars(copy).update(vars(self), **changes)
         return copy
 
     @property

@@ -1,13 +1,38 @@
-"""Settings for training a Graphormer."""
+"""The settings of training: what a user chooses for a run, and how a network is then fitted.
+
+Every run takes `RunSettings`. What only a table, only graphs or only digits have is in a class of
+its own that adds to them. Python and the command line share these classes. Importing them needs no
+PyTorch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
-from .run_settings import RunSettings
+from graphxai.runtime.options import documented, option
+
+__all__ = [
+    "DigitSettings",
+    "EnsembleSettings",
+    "GraphSettings",
+    "RunSettings",
+    "TableSettings",
+    "TrainingSettings",
+    "versions_for",
+]
 
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
+TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)
+EPOCHS, FEWEST_EPOCHS = 60, 8  # on graphs
+STEPS = 300  # for learning labels of nodes, of which one batch has many
+SEEN = 150_000  # training graphs in all epochs, above which there are fewer epochs
+BATCH = 32  # graphs
+PAIRS = 2_000_000  # pairs of nodes in a batch
+FEWEST_IMAGES = 20
+DIGIT_EPOCHS, VERSIONS = 4, 10  # of the recipe for digits
 
 
 @dataclass(frozen=True)
@@ -86,3 +111,223 @@ class TrainingSettings:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+
+
+@documented
+@dataclass(frozen=True)
+class RunSettings:
+    """How long to train, from which seed and on which hardware."""
+
+    seed: int = option(0, "Seed for weights, batches and random split.", applies_to=None)
+    epochs: int | None = option(
+        None,
+        "Epochs [default: the recipe's; for a table 10, from scratch 20, without a teacher twice as"
+        " many; for graphs up to 60].",
+        applies_to=None,
+        minimum=1,
+    )
+    resume: bool = option(False, "Continue after an interruption.", applies_to=None)
+    accelerator: str = option(
+        "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
+    )
+    devices: int | str = option(
+        1,
+        "Lightning's devices: a number or 'auto'.",
+        applies_to=None,
+        command_line_default="auto",
+    )
+    precision: str | None = option(
+        None,
+        "Lightning's precision, such as 32-true or bf16-mixed [default: the recipe's].",
+        applies_to=None,
+    )
+    progress: bool = field(
+        default=True,
+        metadata={"help": "Show no bar on a terminal, and elsewhere no line every 30 seconds."},
+    )
+
+
+@dataclass(frozen=True)
+class EnsembleSettings(RunSettings):
+    """The settings of runs that may train several networks as one model."""
+
+    ensemble: int = option(
+        1,
+        "Number of networks to average; relevance then has a spread over them.",
+        applies_to=("table", "graphs"),
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        if self.ensemble != 1:
+            from graphxai.models.graphormer.ensemble import MOST  # brings torch
+
+            if not 1 <= self.ensemble <= MOST:
+                raise ValueError(f"an ensemble has 1 to {MOST} networks, not {self.ensemble}.")
+
+
+@documented
+@dataclass(frozen=True)
+class TableSettings(EnsembleSettings):
+    """How to split a table of molecules, what to train on it, and on which hardware.
+
+    Raises:
+        ValueError: options that exclude each other, or an impossible number of networks.
+    """
+
+    split: Literal["scaffold", "random", "clusters"] | None = option(
+        None,
+        "How test molecules are chosen [default: scaffold; bace: random].",
+        applies_to=("table", "bace"),
+    )
+    split_column: str | None = option(
+        None,
+        "Column that says train, valid or test for each molecule.",
+        applies_to=TABLE,
+    )
+    time_column: str | None = option(
+        None,
+        "Column with dates or years; the newest molecules are tested.",
+        applies_to=TABLE,
+    )
+    init_weights: str | Path | None = option(
+        "molecules",
+        "Weights to start from: a model's name, a folder or 'none'.",
+        applies_to=TABLE,
+    )
+    teacher: bool = option(
+        True, "Do not learn from a teacher (a fifth of the time, usually worse).", applies_to=TABLE
+    )
+    keep_teacher: bool = option(
+        False,
+        "Store the teacher too; predictions then show the teacher's as well.",
+        applies_to=TABLE,
+    )
+    learning_curve: bool = option(
+        False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=TABLE
+    )
+    values_alone: bool = option(
+        False,
+        "Learn the values as they stand, even if a column beside them has relations or units.",
+        applies_to=TABLE,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ways = {
+            "--split": self.split,
+            "--split-column": self.split_column,
+            "--time-column": self.time_column,
+        }
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} cannot be combined: give one of them.")
+        if self.keep_teacher and not self.teacher:
+            raise ValueError("without a teacher (--no-teacher) there is no teacher to keep.")
+
+    @property
+    def split_kind(self) -> str:
+        """The way to split: "column", "time", "scaffold", "random" or "clusters"."""
+        if self.split_column is not None:
+            return "column"
+        return "time" if self.time_column is not None else self.split or "scaffold"
+
+    @property
+    def named_column(self) -> str | None:
+        """The column that the split reads, if there is one."""
+        return self.split_column if self.time_column is None else self.time_column
+
+
+@documented
+@dataclass(frozen=True)
+class GraphSettings(EnsembleSettings):
+    """How to split graphs, which network to train on them, and on which hardware."""
+
+    split: Any = field(
+        default=None,
+        metadata={
+            "help": "The split: 'random' for 80/10/10 with the seed, a `Split`, or three lists with"
+            " the positions of the training, validation and test graphs, or of nodes if a single"
+            " graph has labels of nodes. None takes the split of the data set (masks of nodes, or"
+            " the `split` of a folder), or else 'random'."
+        },
+    )
+    layers: int = option(4, "Layers of the network.", applies_to=GRAPHS, minimum=1)
+    width: int = option(64, "Width of the network, a multiple of 8.", applies_to=GRAPHS, minimum=8)
+    learning_rate: float = option(2e-3, "Highest learning rate.", applies_to=GRAPHS, minimum=0)
+    dropout: float = option(0.1, "Dropout, between layers and of attention.", applies_to=GRAPHS)
+    patience: int = option(
+        20,
+        "Stop after so many epochs without a lower validation loss.",
+        applies_to=GRAPHS,
+        minimum=1,
+    )
+    baselines: bool = option(
+        True, "Do not train a GIN and a forest for comparison.", applies_to=GRAPHS
+    )
+
+    def training(self, graphs: int, largest: int, *, of_nodes: bool = False) -> TrainingSettings:
+        """Return the settings for fitting a network.
+
+        Args:
+            graphs: number of training graphs; the more there are, the fewer times each is seen.
+            largest: nodes of the largest graph, on which the batch size depends.
+            of_nodes: whether nodes have the labels. If there are few graphs, there are more epochs,
+                and training is as much more patient.
+        """
+        epochs = min(EPOCHS, max(FEWEST_EPOCHS, SEEN // max(graphs, 1)))
+        batch = max(1, min(BATCH, PAIRS // max(largest, 1) ** 2))
+        patience = self.patience
+        if of_nodes and (more := STEPS // (epochs * -(-graphs // batch))) > 1:
+            epochs, patience = more * epochs, more * patience
+        return TrainingSettings(
+            epochs=epochs,
+            batch_size=batch,
+            learning_rate=self.learning_rate,
+            ema_decay=0.99,
+            monitor="loss",
+            patience=patience,
+        ).for_run(self)
+
+
+@documented
+@dataclass(frozen=True)
+class DigitSettings(RunSettings):
+    """How many digits to train on, how to train, and on which hardware.
+
+    Raises:
+        ValueError: there are too few images, or no versions of them.
+    """
+
+    num_train: int = option(
+        10_000,
+        "Training images, of which a tenth are for validation.",
+        applies_to=DIGITS,
+        minimum=FEWEST_IMAGES,
+    )
+    versions: int | None = option(
+        None,
+        f"Versions of each training image, all but one deformed [default: {VERSIONS}, and for fewer"
+        f" epochs than {DIGIT_EPOCHS} as many fewer].",
+        applies_to=DIGITS,
+        minimum=1,
+    )
+    num_test: int | None = field(
+        default=None, metadata={"help": "Number of test images; None takes all."}
+    )
+    batch_size: int = field(default=32, metadata={"help": "Graphs per step."})
+    learning_rate: float = field(default=2e-3, metadata={"help": "Highest learning rate."})
+
+    @property
+    def versions_used(self) -> int:
+        """The number of versions of each image, of which a short run prepares fewer."""
+        return versions_for(self.epochs) if self.versions is None else self.versions
+
+    def __post_init__(self) -> None:
+        if self.versions_used < 1 or self.num_train < FEWEST_IMAGES:
+            raise ValueError(f"versions must be at least 1 and num_train at least {FEWEST_IMAGES}.")
+
+
+def versions_for(epochs: int | None) -> int:
+    """Return the recipe's versions of an image for a number of epochs, None for the recipe's."""
+    return -(-VERSIONS * min(epochs or DIGIT_EPOCHS, DIGIT_EPOCHS) // DIGIT_EPOCHS)

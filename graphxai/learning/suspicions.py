@@ -138,8 +138,8 @@ def require_plain_values(table: CleanTable) -> None:
     needed = [way for check, way in ways.items() if any(f.check == check for f in unread)]
     raise ValueError(
         f"{table.path}: the values are learned as they stand, but {columns}. Please"
-        f" {' and '.join(needed)}, remove the column if it is about other values, or go on"
-        " without it (--values-alone; in Python train_table(..., values_alone=True))."
+        f" {' and '.join(needed)}, remove the column if it says nothing about these values, or"
+        " go on without it (--values-alone; in Python train_table(..., values_alone=True))."
     )
 
 

@@ -1,10 +1,11 @@
-"""Settings that Python and the command line share: a field declares its option."""
+"""Settings that Python and the command line share: a field declares its option and its keyword."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from inspect import cleandoc
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .suggestions import require_options
@@ -12,10 +13,19 @@ from .suggestions import require_options
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["SAME", "CommandLineOption", "documented", "option", "with_options"]
+__all__ = [
+    "SAME",
+    "CommandLineOption",
+    "accepts",
+    "as_in",
+    "documented",
+    "option",
+    "with_options",
+]
 
 SAME: Any = object()  # as the default of an option: that of Python
 Settings = TypeVar("Settings", bound="DataclassInstance")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -25,33 +35,29 @@ class CommandLineOption:
     Attributes:
         help: text of the help page.
         applies_to: kinds of source for which the option means something; None for all of them.
+        names_kind: whether the help page begins with the kind of source, if there is only one.
         minimum: smallest number allowed.
-        default: default of the command line, or SAME where it is that of Python.
+        maximum: largest number allowed.
+        command_line_default: default of the command line, or SAME where it is that of Python.
         name: name of the option, such as "--format", or None where it is that of the field.
         parse: makes the value from the text that the user wrote; raises ValueError.
         repeat: whether the option may be given several times; `parse` then takes a list.
+        complete: returns the values that begin with what was typed.
     """
 
     help: str
     applies_to: tuple[str, ...] | None
+    names_kind: bool = True
     minimum: float | None = None
-    default: Any = SAME
+    maximum: float | None = None
+    command_line_default: Any = SAME
     name: str | None = None
     parse: Callable[[Any], Any] | None = None
     repeat: bool = False
+    complete: Callable[[str], list[str]] | None = None
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    applies_to: tuple[str, ...] | None,
-    minimum: float | None = None,
-    command_line_default: Any = SAME,
-    name: str | None = None,
-    parse: Callable[[Any], Any] | None = None,
-    repeat: bool = False,
-) -> Any:
+def option(default: Any, help: str, applies_to: tuple[str, ...] | None, **details: Any) -> Any:
     """Declare a field of a settings class that is also an option of a command.
 
     The option is named after the field: `keep_teacher` becomes `--keep-teacher`. A flag whose
@@ -59,18 +65,28 @@ def option(
 
     Args:
         default: value of the field if nobody sets it.
-        help: text of the help page.
-        applies_to: kinds of source for which the option means something; None for all of them.
-        minimum: smallest number allowed.
-        command_line_default: default of the command line, where it differs from `default`.
-        name: name of the option, where it is not that of the field.
-        parse: makes the value from the text that the user wrote; raises ValueError.
-        repeat: whether the option may be given several times; `parse` then takes a list.
+        help, applies_to, details: the fields of `CommandLineOption`.
     """
-    declared = CommandLineOption(
-        help, applies_to, minimum, command_line_default, name, parse, repeat
+    return field(
+        default=default, metadata={"option": CommandLineOption(help, applies_to, **details)}
     )
-    return field(default=default, metadata={"option": declared})
+
+
+def as_in(settings_class: type, name: str, default: Any = MISSING, **changes: Any) -> Any:
+    """Declare a field as another settings class does.
+
+    Args:
+        settings_class: the class that declares the field.
+        name: the name of the field.
+        default: another default.
+        changes: what else is different on the command line, see `CommandLineOption`.
+    """
+    (declared,) = (other for other in fields(settings_class) if other.name == name)
+    chosen = declared.default if default is MISSING else default
+    metadata = dict(declared.metadata)
+    if changes:
+        metadata["option"] = replace(metadata["option"], **changes)
+    return field(default=chosen, metadata=metadata)
 
 
 def with_options(settings: Settings, options: Mapping[str, Any], function: str) -> Settings:
@@ -102,6 +118,57 @@ def documented(settings_class: type[Settings]) -> type[Settings]:
         if each.default is True:  # the help is that of the flag that makes it false
             text = f"if False: {text[0].lower()}{text[1:]}"
         lines.append(f"    {each.name}: {text} By default {each.default!r}.")
-    text = cleandoc(settings_class.__doc__ or "")
+    text = inspect.cleandoc(settings_class.__doc__ or "")
     settings_class.__doc__ = "\n".join([f"{text}\n\nAttributes:", *lines])
     return settings_class
+
+
+def accepts(settings_class: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Let a function that has an argument `settings` also take the fields of a class as keywords.
+
+    The keywords take precedence over the settings that were passed, or over the defaults. The
+    function raises TypeError for a keyword that is neither an argument of its own nor a field, and
+    its signature lists them all.
+    """
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def with_settings(*args: Any, **keywords: Any) -> Result:
+            options = {k: v for k, v in keywords.items() if k not in signature.parameters}
+            arguments = {k: v for k, v in keywords.items() if k in signature.parameters}
+            settings = arguments.pop("settings", None) or settings_class()
+            settings = with_options(settings, options, f"{function.__name__}()")
+            return function(*args, settings=settings, **arguments)
+
+        with_settings.__signature__ = _with_fields(  # type: ignore[attr-defined]
+            signature, settings_class
+        )
+        # else tools would look for the defaults of all these arguments in the function's source
+        del with_settings.__wrapped__
+        return with_settings
+
+    return decorate
+
+
+def _with_fields(signature: inspect.Signature, settings_class: type) -> inspect.Signature:
+    """Return a signature with a keyword for each field of the class, and `settings` optional."""
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    arguments = list(signature.parameters.values())
+    options = [
+        inspect.Parameter(
+            declaration.name,
+            keyword_only,
+            default=declaration.default,
+            annotation=declaration.type,
+        )
+        for declaration in fields(settings_class)
+    ]
+    before = [argument for argument in arguments if argument.kind is not keyword_only]
+    after = [
+        argument.replace(default=None) if argument.name == "settings" else argument
+        for argument in arguments
+        if argument.kind is keyword_only
+    ]
+    return signature.replace(parameters=[*before, *options, *after])

@@ -43,6 +43,7 @@ LIBRARIES = {
     "networkx",
     "numba",
     "numpy",
+    "ogb",
     "openpyxl",
     "pandas",
     "pyarrow",

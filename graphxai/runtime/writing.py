@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout  # torch brings it
 
 __all__ = [
     "Appended",

@@ -16,6 +16,7 @@ from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.batching import in_chunks
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.intervals import LEVEL
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
@@ -80,7 +81,7 @@ class ExplainBatch:
     """
 
     model: "Model | str | Path"
-    method: Method = "lrp"
+    method: Method = DEFAULT_METHOD
     target: Any = None
     pictures: Pictures | None = None
     sdf: bool = False

@@ -22,14 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.models import Model, load, standardisation_of
-from graphxai.explanation.provenance import provenance, versions
+from graphxai.explanation.compute.models import (
+    Model,
+    load,
+    provenance,
+    standardisation_of,
+    versions,
+)
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.interrupts import sigterm_handler_kept
+from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.settings import accepts
 from graphxai.runtime.writing import exclusive_lock, folder_at
 
 from .batches import ExplainBatch
@@ -51,7 +57,7 @@ BLOCKS = 10_000  # how many blocks of Ray Data there are at most, which more pie
 def explain_dataset(
     dataset: "Dataset",
     model: "Model | str | Path",
-    method: Method = "lrp",
+    method: Method = DEFAULT_METHOD,
     *,
     settings: DatasetSettings,
 ) -> "Dataset":
@@ -87,7 +93,7 @@ def explain_on_ray(
     model: "Model | str | Path",
     table: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    method: Method = "lrp",
+    method: Method = DEFAULT_METHOD,
     *,
     settings: RaySettings,
     progress: bool | None = None,

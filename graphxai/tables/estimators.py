@@ -19,11 +19,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from graphxai.api import explain, load, predict
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
 from graphxai.explainers.registry import Method
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.table import train_table
-from graphxai.learning.table_settings import TableSettings
+from graphxai.learning.run import train_table
+from graphxai.learning.settings import TableSettings
 
 __all__ = ["GraphormerClassifier", "GraphormerRegressor"]
 
@@ -67,7 +68,7 @@ class _GraphormerEstimator(BaseEstimator):
         tags.non_deterministic = False
         return tags
 
-    def explain(self, X: Any, method: Method = "lrp", **options: Any) -> Any:
+    def explain(self, X: Any, method: Method = DEFAULT_METHOD, **options: Any) -> Any:
         """Explain molecules as `graphxai.explain` does, with its options.
 
         Args:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from graphxai.contract.intervals import LEVEL
-from graphxai.runtime.options import documented, option
-from graphxai.runtime.settings import as_in
+from graphxai.contract.method_names import DEFAULT_METHOD
+from graphxai.runtime.options import as_in, documented, option
 
 FORMATS = ("csv", "parquet", "sdf")
-COMPARED = ("lrp", "gradient_input", "gae", "occlusion")  # a report shows them side by side
+# A report shows these methods side by side.
+COMPARED = (DEFAULT_METHOD, "gradient_input", "gae", "occlusion")
 SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
 LARGEST_TABLE = 50_000  # how many rows a page shows, be it that of a report or of the app
 SMOOTH = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
@@ -57,8 +58,8 @@ class Pictures:
 
 @documented
 @dataclass(frozen=True)
-class PredictionSettings:
-    """The options for predicting a table."""
+class TableRunSettings:
+    """What every run over a table uses. What one kind of run uses is in its own class."""
 
     smiles_column: str | None = option(
         None,
@@ -87,7 +88,13 @@ class PredictionSettings:
 
 @documented
 @dataclass(frozen=True)
-class ExplanationSettings(PredictionSettings):
+class PredictionSettings(TableRunSettings):
+    """The options for predicting a table."""
+
+
+@documented
+@dataclass(frozen=True)
+class ExplanationSettings(TableRunSettings):
     """The options for explaining a table."""
 
     target: Any = option(
@@ -114,10 +121,10 @@ class ExplanationSettings(PredictionSettings):
 class RowSettings:
     """The options for explaining the rows of a table one after another."""
 
-    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(TableRunSettings, "smiles_column")
     name_column: str | None = field(default=None, metadata={"help": "Column with compound names."})
     target: Any = as_in(ExplanationSettings, "target")
-    workers: int | None = as_in(PredictionSettings, "workers")
+    workers: int | None = as_in(TableRunSettings, "workers")
 
 
 @documented
@@ -125,8 +132,8 @@ class RowSettings:
 class ReportSettings:
     """The options for a report."""
 
-    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
-    name_column: str | None = as_in(PredictionSettings, "name_column")
+    smiles_column: str | None = as_in(TableRunSettings, "smiles_column")
+    name_column: str | None = as_in(TableRunSettings, "name_column")
     names: Sequence[str] | None = field(
         default=None, metadata={"help": "Names of the molecules of a list, one for each."}
     )
@@ -178,9 +185,9 @@ class ReportSettings:
         " cores.",
         applies_to=None,
     )
-    level: float = as_in(PredictionSettings, "level")
+    level: float = as_in(TableRunSettings, "level")
     title: str = option("", "Title of the report.", applies_to=None)
-    workers: int | None = as_in(PredictionSettings, "workers")
+    workers: int | None = as_in(TableRunSettings, "workers")
 
 
 @dataclass(frozen=True)
@@ -203,11 +210,11 @@ class ClusterSettings:
 class RaySettings(ClusterSettings):
     """The options for explaining a table with Ray."""
 
-    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
-    name_column: str | None = as_in(PredictionSettings, "name_column")
+    smiles_column: str | None = as_in(TableRunSettings, "smiles_column")
+    name_column: str | None = as_in(TableRunSettings, "name_column")
     target: Any = as_in(ExplanationSettings, "target")
     resume: bool = as_in(ExplanationSettings, "resume")
-    workers: int | None = as_in(PredictionSettings, "workers", None)
+    workers: int | None = as_in(TableRunSettings, "workers", None)
 
 
 @documented
@@ -215,7 +222,7 @@ class RaySettings(ClusterSettings):
 class DatasetSettings:
     """The options for explaining a Ray dataset."""
 
-    smiles_column: str | None = as_in(PredictionSettings, "smiles_column")
+    smiles_column: str | None = as_in(TableRunSettings, "smiles_column")
     row_column: str | None = field(
         default=None, metadata={"help": "Column with integers, which the result has as `row`."}
     )
@@ -223,5 +230,5 @@ class DatasetSettings:
         default=None, metadata={"help": "Column with names, which the result has as `name`."}
     )
     target: Any = as_in(ExplanationSettings, "target")
-    workers: int | None = as_in(PredictionSettings, "workers", None)
+    workers: int | None = as_in(TableRunSettings, "workers", None)
     batch_size: int = field(default=1024, metadata={"help": "Rows that a process takes at a time."})

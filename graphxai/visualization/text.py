@@ -69,7 +69,7 @@ def font_file(bold: bool = False) -> Path:
 
 @lru_cache(maxsize=2)
 def _font(bold: bool) -> tuple[dict[int, str], Any, int]:
-    from fontTools.ttLib import TTFont
+    from fontTools.ttLib import TTFont  # matplotlib brings it
 
     font = TTFont(font_file(bold))
     return font.getBestCmap(), font.getGlyphSet(), font["head"].unitsPerEm

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import document, frame, too_small
+from .frame import frame, relevance_of, too_small
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
@@ -52,15 +52,8 @@ def tokens_svg(
             raise too_small((picture.width, picture.height), least)
     top = (room[1] - lines * _LINE * size) / 2
     drawing = _drawn(texts, values, scale, size, room[0], top)
-    key = scale.key(picture.legend)
-    about = f"{len(texts)} tokens. {key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}."
-    return document(
-        picture.width,
-        picture.height,
-        surroundings.around(drawing, scale, values, picture.legend),
-        title=picture.title.strip() or "Tokens coloured by relevance",
-        description=" ".join(filter(None, (picture.subtitle.strip(), about, picture.note))),
-    )
+    about = relevance_of("tokens", values, scale)
+    return surroundings.svg(drawing, scale, values, "Tokens coloured by relevance", about)
 
 
 def _places(texts: Sequence[str], size: float, room: float) -> list[tuple[float, int, float]]:

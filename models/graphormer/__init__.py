@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the list of public names
     from .checkpoint import is_published as is_published
     from .checkpoint import load_checkpoint as load_checkpoint
     from .checkpoint import locate as locate
+    from .checkpoint import measure_mean_node as measure_mean_node
     from .checkpoint import only_starts as only_starts
     from .checkpoint import pretrained_names as pretrained_names
     from .checkpoint import read_weights as read_weights
@@ -28,13 +29,12 @@ if TYPE_CHECKING:  # the list of public names
     from .ensemble import checkpoint_digest as checkpoint_digest
     from .ensemble import is_ensemble as is_ensemble
     from .ensemble import load_ensemble as load_ensemble
+    from .ensemble import load_model as load_model
     from .ensemble import members_of as members_of
     from .ensemble import save_ensemble as save_ensemble
     from .ensemble import set_standardisation as set_standardisation
     from .inputs import prepare as prepare
     from .inputs import reading_of as reading_of
-    from .loading import load_model as load_model
-    from .mean_node import measure_mean_node as measure_mean_node
     from .model import Graphormer as Graphormer
     from .names import ModelName as ModelName
     from .names import TargetName as TargetName

@@ -5,19 +5,20 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from graphxai.contract.checkpoint_error import CheckpointError as CheckpointError
 from graphxai.contract.checkpoint_files import (
     CARD,
     CONFIG,
     CONFORMAL,
+    FLOAT_DTYPES,
     INVALID,
     WEIGHTS,
     as_numbers,
@@ -29,18 +30,22 @@ from graphxai.contract.checkpoint_files import (
     require_shapes,
     weights_digest,
 )
+from graphxai.contract.checkpoint_files import CheckpointError as CheckpointError
 from graphxai.contract.intervals import Conformal, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
-from graphxai.contract.purpose import TO_START as TO_START
+from graphxai.contract.tasks import TO_START as TO_START
 from graphxai.runtime.suggestions import did_you_mean
-from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
+from .encoding import collate
 from .model import Graphormer
 from .nodes import graphormer
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
@@ -243,3 +248,29 @@ def locate(name_or_folder: str | Path) -> Path:
         f"{text!r} is neither a folder nor the name of a bundled model (these are: {names})."
         f"{did_you_mean(text, pretrained_names())}"
     )
+
+
+BATCH = 64  # graphs at a time
+
+
+@torch.no_grad()
+def measure_mean_node(model: Graphormer, graphs: "Sequence[Data]") -> Tensor:
+    """Set `model.mean_node` to the mean over all nodes of encoded graphs, and return it, (F, D).
+
+    Row f is the mean embedding of feature f (`model.feature_names`), so the rows sum to the mean
+    token. With `embedding_layernorm` there is a single row, the mean token itself.
+    `save_checkpoint` stores the mean node.
+
+    Raises:
+        ValueError: there are no nodes.
+    """
+    total, nodes = None, 0
+    for start in range(0, len(graphs), BATCH):
+        batch = collate(list(graphs[start : start + BATCH]))
+        summed = model.sum_by_feature(batch.to(next(model.parameters()).device)).double()
+        total = summed if total is None else total + summed
+        nodes += int(batch.num_nodes.sum())
+    if total is None or not nodes:
+        raise ValueError("the mean node needs at least one graph with nodes.")
+    model.mean_node = (total / nodes).to(model.node_embedding.in_degree)
+    return model.mean_node

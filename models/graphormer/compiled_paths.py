@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from graphxai.contract.shortest_paths import FloatArray, IntArray
+from graphxai.contract.structure import FloatArray, IntArray
 
 from .paths import Bags, Codes
 

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.environments import environment_rows
 from graphxai.contract.inputs import EXPLAINED_NODE
-from graphxai.contract.shortest_paths import IntArray, shortest_paths
+from graphxai.contract.structure import IntArray, environment_rows, shortest_paths
 from graphxai.datasets.graph import Graph
 
 from .config import GraphormerConfig

@@ -22,15 +22,16 @@ from graphxai.contract.checkpoint_files import (
 )
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
-from graphxai.contract.model import Origin
-from graphxai.contract.shown_model import ShownModel
-from graphxai.datasets.as_given import Standardisation
+from graphxai.contract.model import Origin, ShownModel
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
     ENSEMBLE,
     CheckpointError,
+    is_published,
     load_checkpoint,
+    locate,
     save_checkpoint,
     save_conformal,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "checkpoint_digest",
     "is_ensemble",
     "load_ensemble",
+    "load_model",
     "members_of",
     "save_ensemble",
     "set_standardisation",
@@ -202,3 +204,34 @@ def load_ensemble(folder: str | Path) -> Ensemble:
 def _joined(digests: Iterable[str]) -> str:
     """Return one SHA-256 for those of all members."""
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def load_model(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedModel:
+    """Return a bundled model by name, or the model in a checkpoint folder.
+
+    A folder holds a Graphormer, an ensemble of several, or a published Graphormer, which is
+    converted.
+
+    Args:
+        name_or_folder: the model.
+        as_drawn: whether it reads molecules as they are drawn, and not their parents, whatever it
+            learned from.
+
+    Raises:
+        CheckpointError: the folder holds anything else; the message names the file and the key.
+    """
+    model = _load(locate(name_or_folder))
+    if as_drawn:
+        set_standardisation(model, AS_DRAWN)
+    return model
+
+
+def _load(folder: Path) -> LoadedModel:
+    with torch.inference_mode(False):  # weights made in inference mode could never be explained
+        if is_ensemble(folder):
+            return load_ensemble(folder)
+        if not is_published(folder):
+            return load_checkpoint(folder)
+        from .convert import load_huggingface  # needs the chemistry
+
+        return load_huggingface(folder)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
-from graphxai.contract.model import Origin
-from graphxai.contract.shown_model import ShownModel
+from graphxai.contract.model import Origin, ShownModel
 from graphxai.rules import conservative as rules
 
 from . import inputs

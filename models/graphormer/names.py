@@ -4,7 +4,7 @@ from typing import Literal
 
 __all__ = ["ModelName", "TargetName"]
 
-# A test compares these with the folders of the models.
+# `python docs/name_types.py` writes these from the folders of the models.
 ModelName = Literal[
     "bace",
     "blood-brain-barrier",
@@ -16,7 +16,7 @@ ModelName = Literal[
     "tox21",
 ]
 
-# The classes and tasks of these models. A test compares these with the models.
+# The classes and tasks of these models, written likewise.
 TargetName = Literal[
     "0",
     "1",

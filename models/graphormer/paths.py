@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.shortest_paths import UNREACHABLE, IntArray, shortest_paths
+from graphxai.contract.structure import UNREACHABLE, IntArray, shortest_paths
 
 BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
 

@@ -12,7 +12,7 @@ from PIL import Image
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.cli import completion
+from graphxai.cli import listing
 from graphxai.cli import main as cli
 from graphxai.cli.listing import listed_methods
 from graphxai.contract.intervals import Conformal
@@ -270,10 +270,10 @@ def test_methods_are_listed_as_their_classes_describe_them(run):
 
 
 def test_the_shell_completes_models_and_methods(run, monkeypatch):
-    assert completion.model_names("s") == ["solubility"]
-    assert completion.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
-    assert set(completion.model_names("")) == set(pretrained_names())
-    assert set(completion.method_names("")) == {*REGISTRY, "best"}
+    assert listing.model_names("s") == ["solubility"]
+    assert listing.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
+    assert set(listing.model_names("")) == set(pretrained_names())
+    assert set(listing.method_names("")) == {*REGISTRY, "best"}
     monkeypatch.setenv("_GRAPHXAI_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "graphxai explain CCO --method lrp_p")
     monkeypatch.setenv("COMP_CWORD", "4")
@@ -569,6 +569,16 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     hidden = len(read(out)) - 16
     assert hidden > 0
     assert f"{hidden} of {len(read(out))} fragments are left out here; all are in {out}" in text
+
+
+def test_the_fragments_of_one_molecule_have_the_relevance_of_the_target(run, tmp_path):
+    out = tmp_path / "f.csv"
+    code, text, _ = run("fragments", ROWS[0][1], "--target", "pIC50", "--out", out)
+    assert code == 0
+    assert "relevance for pIC50" in text
+    explanation = gx.explain("bace", ROWS[0][1], target="pIC50")
+    total = sum(float(row["mean"]) for row in read(out))
+    assert total == pytest.approx(float(explanation.relevance.sum()), rel=1e-4)
 
 
 def test_a_note_of_training_is_printed_once(run, tmp_path, small_networks):

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from graphxai.cli.options import (
     APPLIES_ALWAYS,
     applies_to,
-    options_from,
     refuse_inapplicable,
+    settings_as_options,
 )
 from graphxai.runtime.options import option
 
@@ -27,6 +27,8 @@ class BakingSettings:
     salted: bool = option(False, "Add salt.", applies_to=None)
     recipe: str | Path | None = option("plain", "Name, or 'none'.", applies_to=None)
     devices: int | str = option(1, "Devices.", applies_to=None, command_line_default="auto")
+    fan: bool = option(True, "Use the fan.", applies_to=None, name="--fan/--still")
+    heat: int = option(0, "Heat.", applies_to=None, maximum=3)
     quiet: bool = True  # of Python alone
 
 
@@ -37,7 +39,7 @@ def call():
     app = typer.Typer()
 
     @app.command()
-    @options_from(BakingSettings)
+    @settings_as_options
     def bake(
         context: typer.Context,
         source: Annotated[str, typer.Argument()],
@@ -68,6 +70,8 @@ def test_settings_of_the_command_line_are_those_of_python(call):
     )
     assert settings == expected
     assert type(settings.shape) is str
+    assert not call("table", "--still")[2].fan
+    assert call("table", "--fan")[2].fan
 
 
 def test_the_help_page_has_every_declared_option_and_no_other(call):
@@ -83,6 +87,7 @@ def test_the_help_page_has_every_declared_option_and_no_other(call):
 def test_values_are_checked_where_they_are_declared(call):
     assert call("table", "--count", 0)[0] == 2
     assert call("table", "--shape", "square")[0] == 2
+    assert call("table", "--heat", 4)[0] == 2
 
 
 @pytest.mark.parametrize(

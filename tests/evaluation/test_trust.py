@@ -25,13 +25,12 @@ from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.trust.confidence import confidence_of, confidence_sign
 from graphxai.evaluation.trust.distance import distance_sign
-from graphxai.evaluation.trust.perturbed_inputs import another_form
+from graphxai.evaluation.trust.other_forms import another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,
     residual_sign,
     score_sign,
 )
-from graphxai.evaluation.trust.tautomers import likely_tautomers
 from graphxai.evaluation.trust.trust import Trust, explained_with_trust
 from graphxai.explainers import get_explainer
 from graphxai.explanation.prediction import Prediction

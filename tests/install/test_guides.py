@@ -24,6 +24,9 @@ AFFECTED = [
     "tests/explainers/test_explainers.py::test_every_method_of_the_papers_is_registered",
     "tests/explainers/test_signs.py::"
     "test_every_method_has_the_key_of_its_scores[active-embedding_norm]",
+    "tests/cli/test_cli.py::test_methods_are_listed_as_their_classes_describe_them",
+    "tests/cli/test_cli.py::test_the_shell_completes_models_and_methods",
+    "tests/install/test_types.py::test_the_names_that_editors_complete_are_those_there_are",
     "tests/models/test_zoo.py::"
     "test_a_model_is_small_and_comes_with_card_scores_and_training_set[potency]",
     "tests/models/test_zoo.py::test_an_explanation_adds_up_to_the_prediction[potency]",
@@ -49,6 +52,7 @@ def changed(tmp_path_factory, blocks) -> Path:
     trained = copy / "runs" / "potency" / "model"  # where the guide has put what it trained
     shutil.copytree(copy / "models" / "graphormer" / "pretrained" / "solubility", trained)
     subprocess.run(shlex.split(installing()), cwd=copy, check=True)
+    run(["docs/name_types.py"], copy)
     return copy
 
 

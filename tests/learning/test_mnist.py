@@ -16,8 +16,8 @@ from graphxai.datasets.mnist import load_mnist, read_digit
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data, images_to_data
 from graphxai.learning.predicting import predict
-from graphxai.learning.recipes.digit_settings import DigitSettings
 from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, train_mnist
+from graphxai.learning.settings import DigitSettings
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 from graphxai.runtime.download import DownloadError
 
@@ -55,6 +55,22 @@ def test_the_recipe_trains_measures_and_writes_a_checkpoint(
     assert f"{command} --epochs 1`" in (folder / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="resume"):
         train_mnist(tmp_path / "run", **settings)  # type: ignore[arg-type]
+
+
+def test_the_card_of_unchanged_images_tells_of_no_deformation(
+    tmp_path: Path, mnist_digits: np.ndarray
+) -> None:
+    pytest.importorskip("lightning.pytorch")
+    write_mnist(tmp_path / "data" / "mnist", mnist_digits, np.arange(100, dtype=np.uint8) // 10)
+    small = mnist_config(num_layers=1, hidden_dim=16, ffn_dim=16, num_heads=4)
+    folder = train_mnist(
+        tmp_path / "run", root=tmp_path / "data", config=small, epochs=1, versions=1, num_test=20,
+        accelerator="cpu", progress=False,
+    )  # fmt: skip
+    card = (folder / "README.md").read_text("utf-8")
+    assert "90 were used unchanged." in card
+    assert "deformed" not in card
+    assert "1 pass over the images" in card
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import get_explainer
-from graphxai.explainers.passes import by_autograd, run_pass
+from graphxai.explainers.passes import by_autograd, graphormer_without_nodes, run_pass
 from graphxai.explainers.variants import structural_bias
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.original_encoder import prepared_encoder
-from graphxai.models.graphormer.without_nodes import outputs_without_nodes
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
@@ -103,11 +102,11 @@ def test_the_output_without_nodes_is_that_of_the_model(kind):
     batch = batch_of(model, ["CCO"])
     with torch.no_grad():
         expected = model.encode(model.embed(batch), batch, keep=torch.zeros_like(batch.mask))
-    outputs = outputs_without_nodes(model, prepared_encoder(model))
+    outputs = graphormer_without_nodes(model, prepared_encoder(model))
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)
     model.layers[0].attention.value.register_forward_hook(lambda part, x, y: 2 * y)
     # only the model itself knows what a hook does
-    assert outputs_without_nodes(model, prepared_encoder(model)) is None
+    assert graphormer_without_nodes(model, prepared_encoder(model)) is None
 
 
 def _in_place(model):

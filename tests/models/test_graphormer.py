@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load, save_file
 from torch_geometric.data import Data
 
-from graphxai.contract.shortest_paths import shortest_paths
+from graphxai.contract.structure import shortest_paths
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer

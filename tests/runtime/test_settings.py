@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from graphxai.runtime.options import documented, option
-from graphxai.runtime.settings import accepts, as_in
+from graphxai.runtime.options import accepts, as_in, documented, option
 
 
 @documented

@@ -65,7 +65,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, data_folder, monkeypatch, 
     if page.startswith("docs/api/"):  # which shows how data are downloaded
         monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
     for name in ("EPOCHS", "FEWEST_EPOCHS"):  # of training on graphs, which takes minutes
-        monkeypatch.setattr(f"graphxai.learning.graphs.settings.{name}", 1)
+        monkeypatch.setattr(f"graphxai.learning.settings.{name}", 1)
     granted = taken_for_granted() if page == "README.md" else {}
     names = {"__name__": "page"}
     into_files = {block.text for block in pasted_blocks(page)}  # see install/test_guides.py

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from graphxai.contract.checkpoint_error import CheckpointError
+from graphxai.contract.checkpoint_files import CheckpointError
 from graphxai.contract.model import Origin
 
 from .model import ChempropModel, ChempropOptions, chemprop_model

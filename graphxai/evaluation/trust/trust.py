@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, tautomer_signs
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
@@ -24,7 +26,6 @@ from graphxai.runtime.threads import one_thread
 
 from .confidence import confidence_of
 from .distance import distance_of
-from .perturbed_inputs import WRITINGS, another_form
 from .signs import (
     Level,
     Sign,
@@ -33,7 +34,6 @@ from .signs import (
     rewriting_sign,
     score_sign,
 )
-from .tautomers import tautomer_signs
 from .training_images import training_images_of
 
 ITEM = (0, -1)  # the key of an input beside those of its other forms
@@ -170,7 +170,7 @@ def trust(model: "Model | str | Path", explained: Any, *, target: Any = None) ->
     model = loaded(model)
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
-        return explained_with_trust(model, item, get_explainer("lrp"), target=target)[1]
+        return explained_with_trust(model, item, get_explainer(DEFAULT_METHOD), target=target)[1]
     if explained.provenance.get("sha256") != model.origin.sha256:
         raise ValueError("the explanation was made with another model than the one given.")
     item = _input_of(model, explained)

@@ -8,7 +8,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -17,20 +17,21 @@ from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated
 from graphxai.contract.inputs import Input
-from graphxai.contract.model import evaluating
-from graphxai.contract.output_without_nodes import noting_empty_outputs
+from graphxai.contract.model import evaluating, noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
+from graphxai.explainers.passes import graphormer_without_nodes
+from graphxai.explanation.compute.models import provenance
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
-from graphxai.explanation.provenance import provenance
-from graphxai.models.graphormer import Graphormer, original_encoder, without_nodes
+from graphxai.models.graphormer import Graphormer, original_encoder
 
 from .drawn import plain_graph
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
+from .predicting import or_not_finite, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -64,13 +65,11 @@ def explain_prepared(
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs, and raise an error if a result is not finite."""
-    computed = explanations_or_errors(
-        model, prepared, explainer, target=target, wrt=wrt, training=training
+    return without_errors(
+        explanations_or_errors(
+            model, prepared, explainer, target=target, wrt=wrt, training=training
+        )
     )
-    for key, explanation in computed:
-        if isinstance(explanation, Exception):
-            raise explanation
-        yield key, explanation
 
 
 def explanations_or_errors(
@@ -119,7 +118,8 @@ def explanations_or_errors(
             with_nodes="x" in wrt,
         )
         for row, (key, item) in enumerate(part):
-            yield key, explained.explanation_or_error(row, item, nearness_when_read(item, training))
+            near = nearness_when_read(item, training)
+            yield key, or_not_finite(explained.explanation, row, item, near)
 
 
 def _inputs_explained(model: Model, explainer: Explainer) -> Sequence[str]:
@@ -141,7 +141,7 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     with evaluating(model), torch.no_grad():
         if isinstance(model, Graphormer):
             prepared = original_encoder.prepared_encoder(model)
-            outputs = without_nodes.outputs_without_nodes(model, prepared)
+            outputs = graphormer_without_nodes(model, prepared)
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)
@@ -250,15 +250,6 @@ class _ExplainedBatch:
     without_nodes: list[float | None]
     with_nodes: bool
 
-    def explanation_or_error(
-        self, row: int, item: Input, nearness: NearnessWhenRead
-    ) -> Explanation | NotFiniteError:
-        """Return the explanation of one graph, or the error if its results are not finite."""
-        try:
-            return self.explanation(row, item, nearness)
-        except NotFiniteError as error:
-            return error
-
     def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
         """Cut the explanation of one graph out of the batch, without its padding."""
         numbers, model, explainer = self.numbers, self.model, self.explainer
@@ -314,7 +305,7 @@ class _ExplainedBatch:
         """
         relevance: dict[str, FloatArray] = {}
         split: dict[str, FloatArray] = {}
-        numbers_by_type = _nodes_by_type(item.graph)
+        numbers_by_type = _by_type(item.graph, "nodes")
         for kind, members in (numbers_by_type or {}).items():
             relevance[kind] = nodes[members].copy()
         if not self.inputs:
@@ -326,7 +317,7 @@ class _ExplainedBatch:
         for name, graphs in self.inputs.items():
             values = graphs[row].double().cpu().numpy()
             if name == "edge_attr":
-                for kind, edges in (_edges_by_type(item.graph) or {}).items():
+                for kind, edges in (_by_type(item.graph, "edges") or {}).items():
                     relevance[kind] = _summed_by_row(values[edges])
             relevance[name] = _summed_by_row(values)
             if values.ndim > 1:
@@ -359,22 +350,16 @@ def _is_sequence(item: Input) -> bool:
     return isinstance(tokens, Tensor) and not tokens.is_floating_point()
 
 
-def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the node numbers of each type in a heterogeneous graph, or None for other graphs."""
+def _by_type(
+    graph: Any, what: Literal["nodes", "edges"]
+) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the numbers of nodes or edges by type, or None unless a graph is heterogeneous."""
     if graph.get("schema") is None:
         return None
-    from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
+    from graphxai.adapters import heterogeneous  # needs PyG
 
-    return nodes_by_type(graph)
-
-
-def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the edge numbers of each type in a heterogeneous graph, or None for other graphs."""
-    if graph.get("schema") is None:
-        return None
-    from graphxai.adapters.heterogeneous import edges_by_type  # needs PyG
-
-    return edges_by_type(graph)
+    of_nodes = what == "nodes"
+    return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
 
 
 def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:

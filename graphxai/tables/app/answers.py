@@ -10,6 +10,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.goal import Goal
 from graphxai.chemistry.profile_text import joins_goals
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import standardisation_of
 
@@ -123,7 +124,7 @@ def _card(models: OfferedModels, body: Body) -> Any:
     return card(
         models[body.text("model")],
         body.text("smiles"),
-        body.text("method", "lrp"),
+        body.text("method", DEFAULT_METHOD),
         body.target(),
         like if isinstance(like, dict) else None,
     )
@@ -139,7 +140,7 @@ def _predicted(models: OfferedModels, body: Body) -> Any:
 
 
 def _trust(models: OfferedModels, body: Body) -> Any:
-    model, method = models[body.text("model")], body.text("method", "lrp")
+    model, method = models[body.text("model")], body.text("method", DEFAULT_METHOD)
     return trust_of_rows(model, body.texts("smiles"), method, body.target())
 
 
@@ -157,7 +158,8 @@ def _match(models: OfferedModels, body: Body) -> Any:
 
 def _contrast(models: OfferedModels, body: Body) -> Any:
     pair = body.text("a"), body.text("b")
-    return contrasted(models[body.text("model")], *pair, body.text("method", "lrp"), body.target())
+    method = body.text("method", DEFAULT_METHOD)
+    return contrasted(models[body.text("model")], *pair, method, body.target())
 
 
 def _read(models: OfferedModels, body: Body) -> Any:
@@ -174,7 +176,7 @@ def _export(models: OfferedModels, body: Body) -> Any:
     rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
     basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
     kind, model = body.text("kind"), models[body.text("model")]
-    method = body.text("method", "lrp")
+    method = body.text("method", DEFAULT_METHOD)
     text = exported(kind, model, method, body.target(), basket, *body.table())
     return {"text": text, "type": KINDS[kind]}
 

@@ -28,8 +28,8 @@ from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import Trust, explained_with_trust
 from graphxai.explainers import get_explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread

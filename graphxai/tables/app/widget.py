@@ -24,7 +24,7 @@ from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import image_html
 from graphxai.explanation.predictions import TaskPredictions
-from graphxai.runtime.notebook_progress import in_kernel
+from graphxai.runtime.progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels

@@ -14,14 +14,15 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.tasks import Task
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.learning.informativeness import uninformative
-from graphxai.runtime.settings import accepts
+from graphxai.learning.reliability import uninformative
+from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
 from graphxai.tables.batches import require_molecules
@@ -61,7 +62,7 @@ def report(
     model: OneOrMoreModels,
     inputs: Any,
     out: str | Path = "report.html",
-    method: Method = "lrp",
+    method: Method = DEFAULT_METHOD,
     *,
     settings: ReportSettings,
     progress: bool | None = None,

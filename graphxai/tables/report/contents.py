@@ -16,12 +16,11 @@ from graphxai.datasets.tables.dialect import Dialect
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, versions
 from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
-from graphxai.explanation.provenance import versions
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
 from graphxai.tables.cells import predicted_columns

@@ -1,0 +1,169 @@
+"""Other forms of an input: tautomers, other SMILES, renumbered nodes, and what they change."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rdkit import Chem, rdBase
+from rdkit.Chem.MolStandardize import rdMolStandardize
+
+from graphxai.contract.batching import Key
+from graphxai.contract.inputs import Input, prepare_each
+from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.predicting import predictions_or_errors
+from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction
+
+from .signs import Sign
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+    from torch_geometric.data import Data
+
+NAME = "tautomers"
+MOST = 3  # how many tautomers of a molecule are predicted
+MAX_TRANSFORMS = 30  # of one molecule, so that it takes milliseconds
+MAX_ATOMS = 100  # the time of a transformation grows with the size
+MARGIN = 2  # a carbonyl group raises RDKit's score by this, so both forms of a pyridone are likely
+
+# RDKit scores an imidic acid as it scores a hydroxypyridine, 2 below the form with the carbonyl
+# group, and the imine of an aminopyridine 1 below the amine. But there is hardly any imidic acid
+# beside an amide, and hardly any imine beside an aminopyridine, unless its nitrogen carries an
+# acceptor, as that of sulfapyridine does.
+_UNLIKELY = tuple(
+    Chem.MolFromSmarts(pattern)
+    for pattern in (
+        "[CX3](=N)[OX2H1,SX2H1]",
+        "c=[NX2;!$(NS(=O)=O);!$(NC#N);!$(N[N+]=O)]",
+    )
+)
+
+
+def likely_tautomers(mol: Chem.Mol) -> list[str]:
+    """Return the SMILES of up to `MOST` other tautomers, the likeliest first.
+
+    They have about the score of the molecule itself, or a better one, by RDKit's rules, and no
+    more imidic acids, or imines of aromatic rings, than the molecule.
+    """
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        return []
+    enumerator = _enumerator()
+    plain = Chem.Mol(mol)
+    with rdBase.BlockLogs():
+        forms = {Chem.MolToSmiles(form): form for form in enumerator.Enumerate(plain)}
+    forms.pop(Chem.MolToSmiles(plain), None)
+    scores = {
+        smiles: enumerator.ScoreTautomer(form)
+        for smiles, form in forms.items()
+        if all(_count(each, form) <= _count(each, plain) for each in _UNLIKELY)
+    }
+    least = enumerator.ScoreTautomer(plain) - MARGIN
+    likely = sorted((-score, smiles) for smiles, score in scores.items() if score >= least)
+    return [smiles for _, smiles in likely[:MOST]]
+
+
+def _count(pattern: Chem.Mol, mol: Chem.Mol) -> int:
+    return len(mol.GetSubstructMatches(pattern))
+
+
+def tautomer_signs(
+    model: Model, prepared: Sequence[tuple[Key, Input]], explanations: Mapping[Key, Explanation]
+) -> dict[Key, Sign]:
+    """Return a sign for each molecule that has likely tautomers, by key.
+
+    A model that reads canonical tautomers needs no such sign.
+
+    Args:
+        model: the explained model.
+        prepared: the inputs.
+        explanations: the explanations of the inputs.
+    """
+    if standardisation_of(model) == "tautomers":
+        return {}
+    forms: list[tuple[Key, str]] = []
+    for key, _ in prepared:
+        mol = explanations[key].molecule
+        if mol is not None:
+            forms += [(key, smiles) for smiles in likely_tautomers(mol)]
+    items = prepare_each(model, [smiles for _, smiles in forms], Exception)
+    readable = [(place, item) for place, item in enumerate(items) if isinstance(item, Input)]
+    predicted: dict[Key, list[tuple[str, Prediction]]] = {}
+    for place, predictions in predictions_or_errors(model, readable):
+        key, smiles = forms[int(place)]
+        if not isinstance(predictions, Exception):
+            task = explanations[key].prediction.task
+            (prediction,) = (p for p in predictions if p.task == task)
+            predicted.setdefault(key, []).append((smiles, prediction))
+    return {key: _sign(explanations[key].prediction, each) for key, each in predicted.items()}
+
+
+def _sign(prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]]) -> Sign:
+    """Compare the predictions of tautomers with that of the molecule."""
+    for smiles, other in tautomers:
+        if prediction.label is not None and other.label != prediction.label:
+            text = f"a likely tautomer gets another class, {other}"
+            return Sign(NAME, "caution", None, text, structures=(smiles,))
+        if _outside(prediction, other):
+            text = f"a likely tautomer gets a value outside the interval, {other}"
+            return Sign(NAME, "caution", None, text, structures=(smiles,))
+    tried = "a likely tautomer gets" if len(tautomers) == 1 else "likely tautomers get"
+    result = "the same class" if prediction.label is not None else "a value in the interval"
+    structures = tuple(smiles for smiles, _ in tautomers)
+    return Sign(NAME, "good", None, f"{tried} {result}", structures=structures)
+
+
+def _outside(prediction: Prediction, other: Prediction) -> bool:
+    """Return whether a value lies outside the interval of the molecule's own prediction."""
+    if prediction.interval is None or other.value is None:
+        return False
+    low, high = prediction.interval
+    return not low <= other.value <= high
+
+
+@cache
+def _enumerator() -> Any:
+    enumerator = rdMolStandardize.TautomerEnumerator()
+    enumerator.SetMaxTransforms(MAX_TRANSFORMS)
+    enumerator.SetRemoveSp3Stereo(False)
+    enumerator.SetRemoveBondStereo(False)
+    return enumerator
+
+
+WRITINGS = 2  # how many other forms of each input are explained
+
+
+def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] | None":
+    """Return another form of the input, with the original number of each of its nodes.
+
+    An RDKit molecule or a graph of the bundled models is renumbered. A SMILES is written from
+    another atom on, which may lose explicit hydrogens. Returns None for a graph of a wrapped model,
+    because its nodes may have any attributes.
+    """
+    from rdkit import Chem, rdBase
+
+    if item.molecule is not None:
+        size = item.molecule.GetNumAtoms()
+        order = np.random.default_rng(draw).permutation(size).tolist()
+        return Chem.RenumberAtoms(item.molecule, order), order
+    if item.smiles is None:
+        if "structure" not in item.data:  # the graph is one of a wrapped model
+            return None
+        order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
+        return _renumbered(item.data, order), order
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(item.smiles) if item.read is None else item.read
+        start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
+        text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
+    return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+
+
+def _renumbered(data: "Data", order: list[int]) -> "Data":
+    """Renumber the graph, so that new node k is old node `order[k]`."""
+    from torch_geometric.data import Data  # slow to import
+
+    number = np.argsort(order)  # the new number of each old node
+    edges = torch.as_tensor(number)[data.edge_index]
+    position = None if data.pos is None else data.pos[order]
+    return Data(x=data.x[order], edge_index=edges, edge_attr=data.edge_attr, pos=position)
