@@ -27,8 +27,8 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.models.graphormer import Graphormer, original_encoder
+from graphxai.visualization import PlainGraph
 
-from .drawn import plain_graph
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
 from .predicting import or_not_finite, without_errors
@@ -61,14 +61,11 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
-    wrt: Sequence[str] | None = None,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs, and raise an error if a result is not finite."""
     return without_errors(
-        explanations_or_errors(
-            model, prepared, explainer, target=target, wrt=wrt, training=training
-        )
+        explanations_or_errors(model, prepared, explainer, target=target, training=training)
     )
 
 
@@ -95,15 +92,20 @@ def explanations_or_errors(
             this is unknown.
     """
     wanted = Target.of(target)
-    wrt = _inputs_explained(model, explainer) if wrt is None else wrt
+    if wrt is None:
+        # The nodes' features, and whatever else a wrapped model offers if the method can explain
+        # it, such as the bonds of a chemprop network.
+        offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
+        wrt = offered if explainer.traits.explains_other_inputs else ("x",)
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
+    always_empty_alike = isinstance(model, Graphormer) and model.config.level == "graph"
     for part in batches_for(model, prepared):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
-        if empty_outputs is None or not _reads_a_graph_token(model):
+        if empty_outputs is None or not always_empty_alike:
             empty_outputs = noted.of(model, batch)
             if empty_outputs is None:
                 empty_outputs = outputs_without_nodes(model, batch)
@@ -122,16 +124,6 @@ def explanations_or_errors(
             yield key, or_not_finite(explained.explanation, row, item, near)
 
 
-def _inputs_explained(model: Model, explainer: Explainer) -> Sequence[str]:
-    """Return the inputs that get relevance unless the caller names some.
-
-    These are the nodes' features, and whatever else a wrapped model offers if the method can
-    explain it, such as the bonds of a chemprop network.
-    """
-    offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
-    return offered if explainer.traits.explains_other_inputs else ("x",)
-
-
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
     """Return the outputs (B, num_outputs) of graphs without nodes.
 
@@ -145,11 +137,6 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)
-
-
-def _reads_a_graph_token(model: Model) -> bool:
-    """Return whether the outputs of a graph without nodes are always the same."""
-    return isinstance(model, Graphormer) and model.config.level == "graph"
 
 
 def _explained_output(
@@ -373,3 +360,40 @@ def _as_numpy(value: Tensor) -> NDArray[Any]:
     """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
     value = value.float() if value.dtype == torch.bfloat16 else value
     return value.numpy(force=True).copy()
+
+
+# Attributes that may name the nodes. If there are none, any list of N words may.
+NAMES = ("name", "names", "label", "labels", "node_name", "node_names", "symbol", "symbols")
+
+
+def plain_graph(item: Input) -> PlainGraph | None:
+    """Return the graph to draw, or None for molecules, images and inputs without edges."""
+    if any(drawn is not None for drawn in (item.smiles, item.molecule, item.segments)):
+        return None
+    graph = item.data.to_dict()  # PyG takes several times as long for each attribute
+    edges = graph.get("edge_index")
+    if not isinstance(edges, torch.Tensor) or edges.dim() != 2:
+        return None
+    from graphxai.adapters.chosen import chosen_nodes  # needs PyG
+
+    explained = tuple(chosen_nodes(graph))
+    return PlainGraph(edges.cpu().numpy().astype(np.int64), _labels(graph, item), explained)
+
+
+def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
+    """Return what a graph with these attributes calls its nodes, or () if it has no names."""
+    schema = values.get("schema")
+    if schema is not None:
+        kinds = [kind for kind, _ in schema.nodes]
+        numbers = dict.fromkeys(kinds, 0)
+        labels = []
+        for code in values["node_type"].tolist():
+            labels.append(f"{kinds[code]} {numbers[kinds[code]]}")
+            numbers[kinds[code]] += 1
+        return tuple(labels)
+    for key in [*(name for name in NAMES if name in values), *values]:
+        value = values[key]
+        listed = isinstance(value, list | tuple | np.ndarray) and len(value) == item.num_nodes
+        if listed and all(isinstance(word, str) for word in value):
+            return tuple(map(str, value))
+    return ()

@@ -66,8 +66,8 @@ def predictions_or_errors(
     answers_for_nodes = getattr(model.config, "level", None) == "node"
     compute = _outputs_of_nodes if answers_for_nodes else _outputs
     for key, item, outputs in compute(model, prepared):
-        near, scores = nearness_when_read(item, training), conformal_of(model)
-        about = near, scores, item.note, item.parent
+        near = nearness_when_read(item, training)
+        about = near, conformal_of(model), item.note, item.parent
         yield key, or_not_finite(read_outputs, model.config, outputs, *about)
 
 

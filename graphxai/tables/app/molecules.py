@@ -41,7 +41,7 @@ from graphxai.tables.card import (
     rounded,
 )
 from graphxai.tables.drawing import UNIT
-from graphxai.visualization.contrast import aligned
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs

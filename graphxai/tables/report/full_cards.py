@@ -36,7 +36,7 @@ from graphxai.tables.card import (
 )
 from graphxai.tables.cells import prediction_cells
 from graphxai.tables.drawing import drawing, drawing_of
-from graphxai.visualization.contrast import aligned
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
 
