@@ -11,6 +11,7 @@ import typer
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettings
+from graphxai.runtime.ogb import is_ogb_name
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
@@ -37,8 +38,8 @@ def train(
     source: Annotated[
         str,
         typer.Argument(
-            help="'bace', 'mnist-superpixels', a table of molecules (CSV, .smi, .sdf, .xlsx,"
-            " Parquet), or a folder of graphs."
+            help="'bace', 'mnist-superpixels', a data set of OGB such as 'ogbg-molbace', a table of"
+            " molecules (CSV, .smi, .sdf, .xlsx, Parquet), or a folder of graphs."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
@@ -77,19 +78,19 @@ def train(
             help="Table: what is learned from, here and in predictions: each molecule's parent,"
             " without counter-ions and neutral, or its canonical tautomer too."
         ),
-        applies_to("table"),
+        applies_to("table", "ogb"),
     ] = Standardise.parent,
     as_drawn: Annotated[
         bool,
         typer.Option(
             "--as-drawn", help="Table: learn from molecules as they are drawn, and predict them so."
         ),
-        applies_to("table"),
+        applies_to("table", "ogb"),
     ] = False,
     replicates: Annotated[
         int,
         typer.Option(min=1, help="Models to train, from consecutive seeds; mean and spread."),
-        applies_to("table", "graphs"),
+        applies_to("table", "ogb", "graphs"),
     ] = 1,
     settings: TableSettings,
     task: Annotated[
@@ -105,7 +106,7 @@ def train(
     data: Annotated[
         Path | None,
         typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
-        applies_to(*NAMED),
+        applies_to(*NAMED, "ogb"),
     ] = None,
 ) -> None:
     """Train on a table or on graphs, or retrain a bundled model. This needs the extra `train`.
@@ -117,6 +118,9 @@ def train(
 
     A folder of graphs (`graphxai.datasets.graph_folders.save_graphs` writes one; OGB's layout also
     works) trains a model that is tested beside a GIN of the same size and a forest.
+
+    A data set of OGB, the Open Graph Benchmark, is learned in its official split, and the model is
+    also scored by OGB's evaluator.
 
     **Examples**
 
@@ -137,6 +141,8 @@ def train(
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
 
     `graphxai train bace --out runs/bace`
+
+    `graphxai train ogbg-molhiv --out runs/molhiv`
 
     `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
 
@@ -162,21 +168,29 @@ def train(
         refuse_inapplicable(context, "graphs")
         _train_graphs(Path(source), out, task, replicates, graph_settings)
         return
-    if not Path(source).exists():
+    is_official = is_ogb_name(source) and not Path(source).exists()
+    if not Path(source).exists() and not is_official:
         raise FileNotFoundError(
-            f"{source}: no such file; give a table, a folder of graphs or one of"
+            f"{source}: no such file; give a table, a folder of graphs, a data set of OGB or one of"
             f" {', '.join(NAMED)}."
         )
-    refuse_inapplicable(context, "table")
-    if not target_column:
+    refuse_inapplicable(context, "ogb" if is_official else "table")
+    if not target_column and not is_official:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
     from graphxai.learning.fit import require_hardware
 
     require_hardware(settings)
     way: Standardisation = AS_DRAWN if as_drawn else standardise.value
-    table = _read_table(
-        Path(source), smiles_column, target_column, kind or [], units or [], way, settings
-    )
+    if is_official:
+        from graphxai.learning.official import official_table
+
+        with naming_data_option():
+            table = official_table(source, out, root=data, standardise=way)
+    else:
+        columns = target_column or []
+        table = _read_table(
+            Path(source), smiles_column, columns, kind or [], units or [], way, settings
+        )
     _print_hygiene(table)
     _train_table(table, out, replicates, settings)
 

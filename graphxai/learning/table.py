@@ -11,6 +11,7 @@ from graphxai.learning.calibration import calibrate_table
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware
 from graphxai.learning.interruption import resumable_in
+from graphxai.learning.official import with_official_split
 from graphxai.learning.settings import TableSettings
 from graphxai.learning.splitting import SplitTable, split_table, with_share
 from graphxai.learning.suspicions import require_plain_values
@@ -63,6 +64,7 @@ def train_table(
             each other.
     """
     settings = with_options(settings or TableSettings(), options, "train_table")
+    settings = with_official_split(settings, table)
     if not settings.values_alone:
         require_plain_values(table)
     require_hardware(settings)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.calibration import Calibration
+from graphxai.learning.official import official_note, official_scores
 from graphxai.learning.scores import (
     bound_notes,
     dummy_predictions,
@@ -37,10 +38,12 @@ class TableScores:
     Attributes:
         by_target: scores on the test part, JSON values.
         notes: what a reader of the scores should know.
+        official: the score of OGB's evaluator, see `learning.official`; None for other tables.
     """
 
     by_target: dict[str, Any]
     notes: list[str]
+    official: dict[str, Any] | None = None
 
 
 def score_table(
@@ -62,8 +65,9 @@ def score_table(
         for k, task in enumerate(split.tasks)
     }
     ahead = teacher_ahead(scores, stored=settings.keep_teacher)
+    official = official_scores(taught.model, split.table)
     notes = [*_ensemble_note(settings), *bound_notes(scores), *verdicts(scores), *ahead]
-    return TableScores(scores, notes)
+    return TableScores(scores, [*official_note(official), *notes], official)
 
 
 def _test_predictions(

@@ -52,6 +52,7 @@ SCORES = (  # the parts of the metadata that go into `scores.json`
     "teacher",
     "temperature",
     "scores",
+    "official",
     "coverage",
     "learning_curve",
     "notes",
@@ -126,7 +127,9 @@ def write_run(
         "test.csv": _test_csv(split, trained.calibration.test_readings),
         "model/training.csv": _training_csv(split),
         f"model/{HELD_OUT}": _held_out_csv(split),
-        "model/scores.json": json_text({name: metadata[name] for name in SCORES}),
+        "model/scores.json": json_text(
+            {name: metadata[name] for name in SCORES if name in metadata}
+        ),
     }
     card = table_card(split.table, split.parts, metadata, command)
     if isinstance(model, Ensemble):
@@ -180,6 +183,7 @@ def _metadata(
         "learning_curve": learning_curve,
         "notes": [*split.warnings, *scores.notes, *uninformative(calibration.coverage, units)],
         "summary": summary(scores.by_target),
+        **({} if scores.official is None else {"official": scores.official}),
     }
 
 

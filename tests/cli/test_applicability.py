@@ -47,12 +47,14 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
     "benchmark": {
         "bace": ["bace"],
         "mnist-superpixels": ["mnist-superpixels"],
+        "ogb": ["ogbg-molbace", "--model", "runs/mine"],
         "rules": ["rules"],
         "checkpoint": ["runs/mine", "molecules.csv"],
     },
     "train": {
         "bace": ["bace", "--out", "run"],
         "mnist-superpixels": ["mnist-superpixels", "--out", "run"],
+        "ogb": ["ogbg-molbace", "--out", "run"],
         "table": ["molecules.csv", "--out", "run", "--target-column", "activity"],
     },
 }
