@@ -1,7 +1,9 @@
 """The layout keeps its floors, and methods are found where they lie."""
 
+import ast
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
 import graphxai as gx
@@ -43,6 +45,17 @@ def test_the_map_in_contributing_has_every_folder():
     on_map = text.partition("## The map")[2].partition("```\n\n")[0]
     folders = {path.parent.name for path in (ROOT / "graphxai").rglob("__init__.py")}
     assert [folder for folder in sorted(folders) if f"{folder}/" not in on_map] == []
+
+
+def test_the_name_of_a_class_means_one_thing():
+    files = [
+        path for root in ("graphxai", "models", "datasets") for path in (ROOT / root).rglob("*.py")
+    ]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in {p.resolve() for p in files}]
+    classes = [
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
 
 
 def test_every_public_name_is_listed_once_and_loads():

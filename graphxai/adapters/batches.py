@@ -134,6 +134,11 @@ class WrappedBatch:
                     f"the graphs have no input {name!r}; beside x they have"
                     f" {', '.join(named) or 'none'}.{shapley if name == 'edge_attr' else ''}"
                 )
+            if graphs[name].layout != torch.strided:
+                raise ValueError(
+                    f"{name} is a sparse tensor, whose entries get no relevance: give the edges"
+                    " their weights in an attribute with a row per edge, and explain that one."
+                )
             if not (codes or is_real(graphs[name])):
                 raise ValueError(
                     f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"

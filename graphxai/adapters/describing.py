@@ -35,7 +35,7 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
     others = {
         name: value
         for name, value in (() if batch.graphs is None else batch.graphs.items())
-        if isinstance(value, Tensor) and name not in no_inputs
+        if isinstance(value, Tensor) and value.layout == torch.strided and name not in no_inputs
     }
     request = PassRequest(
         module=model.running,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import EXPLAINED_NODE, InputError
+from graphxai.contract.inputs import EXPLAINED_NODE, InputError, check_one_graph
 
 from .chosen import PAIR, TYPE
 
@@ -41,6 +41,7 @@ class Schema:
                     f"the nodes of type {kind!r} need float features `x` (n, F); set"
                     f" graph[{kind!r}].x, for example to ones (n, 1)."
                 )
+            check_one_graph(graph[kind].get("batch"))
             nodes.append((kind, x.shape[1]))
         edges = []
         for edge in graph.edge_types:

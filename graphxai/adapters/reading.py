@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import Input, InputError, check_edges
+from graphxai.contract.inputs import Input, InputError, check_graph
 
 if TYPE_CHECKING:
     from graphxai.datasets.molecule_reading import ReadMolecule
@@ -41,7 +41,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not categorical and x.dim() != 2:
         raise InputError(f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node.")
     value = _with_entries(value)
-    check_edges(value)
+    check_graph(value)
     if not categorical and not x.is_floating_point():
         raise InputError(
             f"x has {x.dtype} values, which cannot carry gradients: name the embedding layer"

@@ -1,7 +1,7 @@
 """Make a user's PyTorch module explainable by `wrap`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
+from graphxai.runtime.keywords import with_keywords
 
 from .call_settings import CallSettings
 from .calling import Forward, module_named
@@ -22,6 +23,16 @@ from .wrapped_config import WrappedConfig
 MOST_CLASSES = 1 << 20  # limited because each class gets a name
 
 
+class ReadingOptions(TypedDict, total=False):
+    """How a wrapped model reads inputs other than its graphs. `wrap` says what each does."""
+
+    featurize: Callable[[Any], Any] | None
+    transform: Callable[[Data], Data] | None
+    features: Sequence[str]
+    molecule_features: Any
+
+
+@with_keywords
 def wrap(
     model: Any,
     tasks: Sequence[Task] | Task | None = None,
@@ -33,12 +44,9 @@ def wrap(
     forward: Forward | None = None,
     inputs: Literal["graphs", "molecules", "tokens"] = "graphs",
     graph_token: bool = False,
-    featurize: Callable[[Any], Any] | None = None,
-    transform: Callable[[Data], Data] | None = None,
-    features: Sequence[str] = (),
     rules: Mapping[Any, Compute | ComputeModule] | None = None,
-    molecule_features: Any = (),
     name: str | None = None,
+    **reading: Unpack[ReadingOptions],
 ) -> WrappedModel:
     """Make a PyTorch model explainable by every method of the toolkit.
 
@@ -98,33 +106,25 @@ def wrap(
         TypeError: a key of `rules` is neither an operation nor a class of modules.
     """
     own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
+    featurize, transform = reading.get("featurize"), reading.get("transform")
+    features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
+    only_for_networks = {
+        "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
+        "transform": transform, "features": features, "rules": rules,
+    }  # fmt: skip
     if is_chemprop(model):
-        unused = {
-            "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
-            "transform": transform, "features": features, "rules": rules,
-        }  # fmt: skip
-        _refuse(unused, "a chemprop model")
+        _refuse(only_for_networks, "a chemprop model")
         return wrap_chemprop(
             model, own_tasks, task, _class_names(classes), featurize, molecule_features, name
         )
     if is_estimator(model):
-        unused = {
-            "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
-            "transform": transform, "features": features, "rules": rules,
-            "molecule_features": molecule_features,
-        }  # fmt: skip
-        _refuse(unused, "an estimator")
+        _refuse(only_for_networks | {"molecule_features": molecule_features}, "an estimator")
         return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
     if molecule_features:
         raise ValueError("molecule_features are for models of chemprop: leave them out.")
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
-    if inputs not in ("graphs", "molecules", "tokens"):
-        raise ValueError(f"inputs must be 'graphs', 'molecules' or 'tokens', not {inputs!r}.")
-    if inputs == "molecules" and featurize is None:
-        raise ValueError("inputs='molecules' needs featurize=, which makes the graph of a SMILES.")
-    if graph_token and inputs != "tokens":
-        raise ValueError("graph_token=True needs inputs='tokens', where it is the first row.")
+    _check_inputs(inputs, featurize, graph_token)
     config = WrappedConfig(_tasks_from(tasks, kind, classes, task), reads=inputs)
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         raise ValueError(
@@ -140,6 +140,16 @@ def wrap(
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
+
+
+def _check_inputs(inputs: str, featurize: Any, graph_token: bool) -> None:
+    """Raise ValueError if a model cannot read such inputs."""
+    if inputs not in ("graphs", "molecules", "tokens"):
+        raise ValueError(f"inputs must be 'graphs', 'molecules' or 'tokens', not {inputs!r}.")
+    if inputs == "molecules" and featurize is None:
+        raise ValueError("inputs='molecules' needs featurize=, which makes the graph of a SMILES.")
+    if graph_token and inputs != "tokens":
+        raise ValueError("graph_token=True needs inputs='tokens', where it is the first row.")
 
 
 def _refuse(options: Mapping[str, Any], kind: str) -> None:

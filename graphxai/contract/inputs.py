@@ -193,8 +193,18 @@ def is_pillow(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "PIL"
 
 
-def check_edges(data: "Data") -> None:
-    """Raise an InputError for an edge list or edge features that do not fit the graph."""
+def check_one_graph(batch: Any) -> None:
+    """Raise an InputError if an attribute `batch` of nodes names more than one graph."""
+    if isinstance(batch, torch.Tensor) and len(graphs := batch.unique()) > 1:
+        raise InputError(
+            f"its attribute `batch` names {len(graphs)} graphs: pass them as a list of graphs, or"
+            " as PyG's Batch.from_data_list([...]), which knows where each begins."
+        )
+
+
+def check_graph(data: "Data") -> None:
+    """Raise an InputError for edges that do not fit the graph, or a `batch` of several graphs."""
+    check_one_graph(data.get("batch"))
     edges, features = data.edge_index, data.edge_attr
     if not isinstance(edges, torch.Tensor):
         return

@@ -227,5 +227,6 @@ def _prepare(
     targets, unlabelled = targets_by_graph(model, prepared, tracked, labels)
     items = [item for item in prepared if item[0] in targets]
     if not items:
-        raise ValueError("there is no graph to evaluate.")
+        reason = f": {rejected[0][1]}" if rejected else "."
+        raise ValueError(f"there is no graph to evaluate{reason}")
     return Graphs(items, targets, tuple(rejected + unlabelled))

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 
-from .soundness import noticing_random_numbers, warn_if_outputs_differ
+from .soundness import checked_outputs, noticing_random_numbers
 from .traits import Traits
 from .wrapped import (
     NODES_ONLY,
@@ -142,7 +142,8 @@ class Explainer(ABC):
                 joined = _side_by_side(attributions, batch.mask)
             warn_of_mixing(model, self.name)
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
-                warn_if_outputs_differ(model, batch, joined.outputs, self.name)
+                outputs = checked_outputs(model, batch, joined.outputs, self.name)
+                joined = replace(joined, outputs=outputs)
             return joined
 
     def _each(

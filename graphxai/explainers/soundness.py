@@ -14,9 +14,29 @@ from graphxai.adapters.engine.recording import recording
 from graphxai.runtime.randomness import current_draws
 
 FAR = 7e4  # in machine epsilons of the largest output, more than bfloat16 inside a pass causes
+HUGE = 1e9  # products of larger inputs may overflow
 SMALL = 1e-4  # smaller outputs are assumed to be differences of larger numbers
 
 _compared: "WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]]" = WeakKeyDictionary()
+
+
+def checked_outputs(model: Any, batch: Any, outputs: Tensor, method: str) -> Tensor:
+    """Return the outputs (B, C) of a method's pass, without numbers where the model has none.
+
+    A pass that is recorded and runs again need not overflow where the model does, as in a softmax
+    written as exp(x) / sum(exp(x)). Neither need PyTorch's attention for gradients with huge
+    inputs. Warns as `warn_if_outputs_differ` does.
+    """
+    memory = getattr(model, "memory", None)
+    noted = set() if memory is None else memory.noted_passes()
+    if noted != {True}:
+        warn_if_outputs_differ(model, batch, outputs, method)
+    may_differ = False in noted or (noted and bool((batch.x.abs() > HUGE).any()))
+    if not may_differ or _draws_random_numbers():
+        return outputs
+    with torch.no_grad():
+        of_model = model(batch).to(outputs)
+    return torch.where(of_model.isfinite(), outputs, of_model)
 
 
 def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str) -> None:
@@ -25,11 +45,8 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
     Rules should change gradients, but never values. The check runs once for each model, method and
     rules of `wrap`. Two graphs of a wrapped model's batch are enough for it.
     """
-    module, draws = getattr(model, "module", model), current_draws()
-    memory = getattr(model, "memory", None)
-    if memory is not None and memory.only_unchanged_passes():
-        return
-    if not isinstance(module, nn.Module) or (draws is not None and draws.seen):
+    module = getattr(model, "module", model)
+    if not isinstance(module, nn.Module) or _draws_random_numbers():
         return
     compared = _compared.setdefault(module, set())
     key = (method, *getattr(getattr(model, "settings", None), "rules", ()))
@@ -48,6 +65,11 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
             f" {far:.1e} of the largest output: the explanation is not of this model.",
             stacklevel=4,
         )
+
+
+def _draws_random_numbers() -> bool:
+    draws = current_draws()
+    return draws is not None and draws.seen
 
 
 def _floats(model: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from graphxai.contract.inputs import Input, InputError, check_edges, is_pillow, require_values
+from graphxai.contract.inputs import Input, InputError, check_graph, is_pillow, require_values
 from graphxai.datasets.graph import Graph, is_data
 
 from .config import GraphormerConfig
@@ -142,7 +142,7 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
             f"the graph's x has shape {tuple(data.x.shape)}; the model reads {width} features"
             " per node."
         )
-    check_edges(data)
+    check_graph(data)
     for name in ("x", "edge_attr", "pos", "y"):
         values = data.get(name)
         if isinstance(values, torch.Tensor) and values.is_complex():

@@ -11,8 +11,8 @@ import torch
 
 import graphxai as gx
 from graphxai.adapters.chemprop.paths import is_chemprop_path
-from graphxai.adapters.chemprop.records import Record, read_file
-from graphxai.adapters.chemprop.run_settings import RunSettings, run_settings
+from graphxai.adapters.chemprop.records import StoredObject, read_file
+from graphxai.adapters.chemprop.run_settings import ChempropRunSettings, run_settings
 from graphxai.models.graphormer.checkpoint import CheckpointError
 
 FILES = Path(__file__).parents[1] / "data" / "chemprop"
@@ -38,7 +38,7 @@ def test_a_file_names_the_classes_of_its_parts_as_records(path):
         block: file.hyperparameters[block]["cls"]
         for block in ("message_passing", "agg", "predictor")
     }
-    assert all(issubclass(kind, Record) for kind in classes.values())
+    assert all(issubclass(kind, StoredObject) for kind in classes.values())
     assert classes["message_passing"].name == "chemprop.nn.message_passing.base.BondMessagePassing"
     width = file.hyperparameters["message_passing"]["d_h"]
     assert file.state["message_passing.W_h.weight"].shape == (width, width)
@@ -63,7 +63,7 @@ def test_a_call_of_any_function_becomes_a_record_of_its_arguments(tmp_path):
     called = {"metrics": Runs(pickle.loads, b"anything")}
     torch.save({"hyper_parameters": called, "state_dict": {}}, path)
     record = read_file(path).hyperparameters["metrics"]
-    assert isinstance(record, Record)
+    assert isinstance(record, StoredObject)
     assert record.name.endswith("pickle.loads")
     assert record.args == (b"anything",)
 
@@ -123,7 +123,7 @@ def test_names_that_the_user_allowed_are_records_too_and_stay_allowed(tmp_path):
     torch.save({"hyper_parameters": {"x": Runs(len, "abc")}, "state_dict": {}}, path)
     with torch.serialization.safe_globals([Runs, len]):
         before = torch.serialization.get_safe_globals()
-        assert isinstance(read_file(path).hyperparameters["x"], Record)
+        assert isinstance(read_file(path).hyperparameters["x"], StoredObject)
         assert set(torch.serialization.get_safe_globals()) == set(before)
 
 
@@ -163,9 +163,9 @@ def test_a_run_is_told_from_a_checkpoint_by_its_files(tmp_path):
 
 
 def test_the_settings_of_a_run_are_read_beside_its_models():
-    expected = RunSettings(("charge",), ignore_stereo=True)
+    expected = ChempropRunSettings(("charge",), ignore_stereo=True)
     assert run_settings(RUN) == run_settings(RUN / "model_1" / "best.pt") == expected
-    assert run_settings(FILES / "2.1.2.pt") == RunSettings()
+    assert run_settings(FILES / "2.1.2.pt") == ChempropRunSettings()
 
 
 @pytest.mark.parametrize("option", ["add-h", "keep-h"])

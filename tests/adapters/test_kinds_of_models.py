@@ -280,7 +280,10 @@ def test_what_a_heterogeneous_graph_lacks_is_named():
         gx.explain(model, data)
     with pytest.raises(ValueError, match="is a type and a number"):
         gx.explain(model, data, node=3)
-    del data["paper"].x
+    data["paper"].batch = torch.tensor([0, 0, 0, 1])
+    with pytest.raises(ValueError, match="its attribute `batch` names 2 graphs"):
+        gx.explain(model, data, node=("author", 0))
+    del data["paper"].x, data["paper"].batch
     data["paper"].num_nodes = 4
     with pytest.raises(ValueError, match="nodes of type 'paper' need float features"):
         gx.explain(model, data, node=("author", 0))

@@ -4,12 +4,14 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import global_max_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
+from graphxai.explainers import REGISTRY
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -170,3 +172,39 @@ def test_what_a_sum_overwrites_has_no_relevance(before, method):
     )
     plain = gx.explain(gx.wrap(Overwritten("zeros").eval(), kind="regression"), GRAPHS[1], method)
     assert explanation.relevance == pytest.approx(plain.relevance, abs=1e-6)
+
+
+class Exponentials(PairMask):
+    """Attention whose softmax is written out, so that large scores overflow."""
+
+    def forward(self, x, batch):
+        weights = (self.query(x) @ self.query(x).T).exp() * (batch[:, None] == batch)
+        h = x + weights / weights.sum(-1, keepdim=True) @ self.value(x)
+        return self.out(h.new_zeros(int(batch.max()) + 1, DIM).index_add(0, batch, h))
+
+
+class Fused(PairMask):
+    """Attention of PyTorch, which multiplies queries and keys before it scales their products."""
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x, batch)
+        query, keys = self.query(padded)[:, None], mask[:, None, None]
+        h = F.scaled_dot_product_attention(query, query, self.value(padded)[:, None], keys)
+        return self.out((h[:, 0] * mask[..., None]).sum(1) * 1e-20)
+
+
+OTHERS = ("learned", "gnn_explainer", "att_cat")  # these train, or need layers
+
+
+@pytest.mark.parametrize(("kind", "size"), [(Exponentials, 30.0), (Fused, 1.5e19)])
+@pytest.mark.parametrize("method", [name for name in REGISTRY if name not in OTHERS])
+def test_a_graph_whose_output_is_no_number_is_refused_by_every_method(method, kind, size):
+    module, overflowing = kind().eval(), graph(4)
+    overflowing.x = overflowing.x * size
+    assert module(overflowing.x, torch.zeros(4, dtype=torch.long)).isnan().all()
+    model = gx.wrap(module, kind="regression")
+    assert gx.explain(model, GRAPHS[0], method).ledger.output  # is a number
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match="not a finite number"):
+            gx.explain(model, overflowing, method)

@@ -43,6 +43,10 @@ BAD = {
     "more nodes": (lambda: Data(x=torch.ones(5, 8), edge_index=EDGES, num_nodes=7), "5 rows for"),
     "fewer nodes": (lambda: Data(x=torch.ones(5, 8), edge_index=EDGES, num_nodes=3), "5 rows for"),
     "infinite": (infinite, "not finite"),
+    "a batch of its own": (
+        lambda: Data(x=torch.ones(5, 8), edge_index=EDGES, batch=torch.tensor([0, 0, 1, 1, 1])),
+        "its attribute `batch` names 2 graphs",
+    ),
     "sparse": (lambda: Data(x=torch.ones(5, 8).to_sparse(), edge_index=EDGES), "to_dense"),
 }
 CALLS = {
@@ -80,6 +84,17 @@ def test_a_list_that_must_be_whole_raises_the_error(call):
     graphs = [good(4), Data(x=torch.ones(5, 6), edge_index=EDGES)]
     with pytest.raises((RuntimeError, ValueError), match="shapes"):
         CALLS[call](model, graphs, on_error="raise")
+
+
+def test_a_graph_with_a_batch_of_its_own_is_not_taken_for_one_by_any_door():
+    model = gx.wrap(Pooled().eval(), kind="regression")
+    several, _ = BAD["a batch of its own"]
+    for call in (*CALLS.values(), gx.evaluate):
+        with pytest.raises(ValueError, match="its attribute `batch` names 2 graphs"):
+            call(model, several() if call is not gx.evaluate else [several()])
+    one = good(5)
+    one.batch = torch.ones(5, dtype=torch.long)
+    assert gx.predict(model, one) == gx.predict(model, good(5))
 
 
 def test_an_error_of_every_graph_is_raised():

@@ -571,6 +571,16 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     assert f"{hidden} of {len(read(out))} fragments are left out here; all are in {out}" in text
 
 
+def test_the_fragments_of_one_molecule_have_the_relevance_of_the_target(run, tmp_path):
+    out = tmp_path / "f.csv"
+    code, text, _ = run("fragments", ROWS[0][1], "--target", "pIC50", "--out", out)
+    assert code == 0
+    assert "relevance for pIC50" in text
+    explanation = gx.explain("bace", ROWS[0][1], target="pIC50")
+    total = sum(float(row["mean"]) for row in read(out))
+    assert total == pytest.approx(float(explanation.relevance.sum()), rel=1e-4)
+
+
 def test_a_note_of_training_is_printed_once(run, tmp_path, small_networks):
     table, out = tmp_path / "t.csv", tmp_path / "run"
     parts = ["train"] * 30 + ["valid"] * 5 + ["test"] * 5

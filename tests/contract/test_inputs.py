@@ -35,6 +35,7 @@ def model():
         ({"edge_attr": torch.zeros(3, 3, dtype=torch.long)}, "3 rows for the 4 edges"),
         ({"edge_attr": torch.zeros(0, 3, dtype=torch.long)}, "0 rows for the 4 edges"),
         ({"edge_attr": torch.full((4, 3), torch.nan)}, "edge_attr must hold integers"),
+        ({"batch": torch.tensor([0, 0, 1])}, "`batch` names 2 graphs: pass them as a list"),
         ({"edge_index": torch.tensor([0, 1, 1, 2])}, r"in the shape \(2, E\).*shape \(4,\)"),
         ({"edge_index": torch.zeros(3, 4, dtype=torch.long)}, r"in the shape \(2, E\)"),
         ({"edge_index": torch.zeros(2, 4)}, "edge_index must hold whole numbers"),

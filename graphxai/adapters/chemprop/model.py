@@ -18,8 +18,8 @@ from graphxai.contract.tasks import Task
 from .heads import HEADS
 from .molecules import (
     MOLECULE_FEATURES,
+    ChempropFeaturizer,
     MoleculeFeaturizer,
-    ReadMolecule,
     as_featurizers,
     feature_set_of,
 )
@@ -175,7 +175,7 @@ def _tasks_of(network: ChempropNetwork, options: ChempropOptions) -> tuple[Task,
 
 def _reader(
     network: ChempropNetwork, options: ChempropOptions
-) -> tuple[ReadMolecule, Sequence[tuple[str, int]]]:
+) -> tuple[ChempropFeaturizer, Sequence[tuple[str, int]]]:
     """Return how molecules become graphs, and the blocks of an atom's features, if known."""
     chosen = as_featurizers(options.molecule_features)
     hyperparameters: Any = getattr(network.message_passing, "hparams", {})
@@ -188,15 +188,15 @@ def _reader(
     blocks: Sequence[tuple[str, int]] = ()
     if options.featurize is None:
         feature_set = feature_set_of(*_widths(network))
-        read = ReadMolecule(feature_set.mode, chosen, options.ignore_stereo)
+        read = ChempropFeaturizer(feature_set.mode, chosen, options.ignore_stereo)
         blocks = feature_set.blocks
     else:
-        read = ReadMolecule(options.featurize, chosen, options.ignore_stereo)
+        read = ChempropFeaturizer(options.featurize, chosen, options.ignore_stereo)
     _require_features(network, read)
     return read, blocks
 
 
-def _require_features(network: ChempropNetwork, read: ReadMolecule) -> None:
+def _require_features(network: ChempropNetwork, read: ChempropFeaturizer) -> None:
     """Raise ValueError if a molecule does not have the features that a network reads."""
     given = read(Chem.MolFromSmiles("CC")).get(MOLECULE_FEATURES)
     computed, needed = 0 if given is None else given.shape[1], network.num_molecule_features

@@ -77,7 +77,7 @@ def feature_set_of(atoms: int, bonds: int) -> FeatureSet:
 
 
 @dataclass(frozen=True)
-class ReadMolecule:
+class ChempropFeaturizer:
     """Make the graph of a SMILES or RDKit molecule.
 
     Args:

@@ -17,7 +17,7 @@ from graphxai.contract.checkpoint_files import CheckpointError
 from .heads import HEADS, unknown_head
 from .installed import chemprop_nn
 from .network import ChempropNetwork
-from .records import ChempropFile, Record
+from .records import ChempropFile, StoredObject
 
 BLOCKS = ("message_passing", "agg", "predictor")
 MESSAGE_PASSING = {"BondMessagePassing", "AtomMessagePassing"}
@@ -104,7 +104,7 @@ def _class_name(file: ChempropFile, block: str) -> str:
     """Return the name of the class of a block, which must be one that is rebuilt."""
     hyperparameters = file.hyperparameters.get(block)
     kind = hyperparameters.get("cls") if isinstance(hyperparameters, Mapping) else None
-    if not (isinstance(kind, type) and issubclass(kind, Record)):
+    if not (isinstance(kind, type) and issubclass(kind, StoredObject)):
         raise CheckpointError(f"{file.path}: 'hyper_parameters' lack the class of {block!r}.")
     package, _, name = kind.name.rpartition(".")
     rebuilt = {"message_passing": MESSAGE_PASSING, "agg": AGGREGATIONS}.get(block)
@@ -154,7 +154,7 @@ def _activation(file: ChempropFile, value: Any) -> Any:
     """Return the name of one of chemprop's activations, or one of PyTorch's as a module."""
     if isinstance(value, str):
         return value
-    if not isinstance(value, Record):
+    if not isinstance(value, StoredObject):
         raise CheckpointError(f"{file.path}: activation is {value!r:.100}.")
     if value.name == "chemprop.nn.utils.Activation" and value.args:
         return str(value.args[0])

@@ -37,7 +37,7 @@ HYPERPARAMETERS_BEFORE = "pytorch_lightning.utilities.parsing.AttributeDict"
 _lock = threading.Lock()  # PyTorch has one list of allowed names for all threads
 
 
-class Record:
+class StoredObject:
     """What a pickle says about an object: the name of its class, its arguments and its state.
 
     The class itself, where the pickle mentions it as a value, is a subclass of this one.
@@ -47,7 +47,7 @@ class Record:
     args: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> "Record":
+    def __new__(cls, *args: Any) -> "StoredObject":
         """Keep the arguments of the call."""
         record = super().__new__(cls)
         record.args, record.state = args, None
@@ -169,7 +169,7 @@ def _stand_in(name: str) -> Any:
     """Return the value that a name in a pickle stands for."""
     if name in (HYPERPARAMETERS, HYPERPARAMETERS_BEFORE):
         return OrderedDict  # Lightning's dictionary
-    return type("Record", (Record,), {"name": name})
+    return type("StoredObject", (StoredObject,), {"name": name})
 
 
 def _column_names(content: Mapping[str, Any]) -> tuple[str, ...] | None:

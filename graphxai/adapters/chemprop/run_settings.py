@@ -16,7 +16,7 @@ LONGEST = 1_000_000  # characters; a usual file has a thousand
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class ChempropRunSettings:
     """How molecules became graphs in a run.
 
     Args:
@@ -28,7 +28,7 @@ class RunSettings:
     ignore_stereo: bool = False
 
 
-def run_settings(path: Path) -> RunSettings:
+def run_settings(path: Path) -> ChempropRunSettings:
     """Return the settings of the run that a file or folder belongs to, or the usual ones.
 
     Raises:
@@ -37,7 +37,7 @@ def run_settings(path: Path) -> RunSettings:
     folders = (path, *path.parents[:2]) if path.is_dir() else path.parents[:3]
     file = next((folder / FILE for folder in folders if (folder / FILE).is_file()), None)
     if file is None:
-        return RunSettings()
+        return ChempropRunSettings()
     lines = file.read_text(encoding="utf-8", errors="replace")[:LONGEST].splitlines()
     pairs = (line.partition("=") for line in lines)
     values = {name.strip(): value.strip() for name, _, value in pairs}
@@ -48,7 +48,7 @@ def run_settings(path: Path) -> RunSettings:
                 " graphs. Relevance of the atoms of a SMILES needs a model without them."
             )
     names = values.get("molecule-featurizers", "").strip("[]").split(",")
-    return RunSettings(
+    return ChempropRunSettings(
         tuple(name.strip(" '\"") for name in names if name.strip()),
         values.get("ignore-stereo") == "true",
     )

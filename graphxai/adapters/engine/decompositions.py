@@ -83,14 +83,43 @@ def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
 def sparse_addmm(
     x: Tensor, matrix: Tensor, rows: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute `beta x + alpha (matrix @ rows)` of a sparse matrix (N, M) and rows (M, D)."""
+    """Compute `beta x + alpha (matrix @ rows)` of a sparse matrix (N, M) and rows (M, D).
+
+    `torch.sparse.mm` of a dense matrix passes both factors transposed, in reverse order.
+    """
+    if matrix.layout == torch.strided:
+        product = (rows.T @ matrix.T).T
+    else:
+        target, source, entries = _entries(matrix)
+        terms = entries[:, None] * rows.index_select(0, source)
+        product = rows.new_zeros(matrix.shape[0], rows.shape[1]).index_add(0, target, terms)
+    product = product if alpha == 1 else alpha * product
+    return x * beta + product if beta else product
+
+
+def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows, the columns and the values of the entries of a sparse matrix."""
     if matrix.layout != torch.sparse_coo:
         matrix = matrix.to_sparse_coo()
-    target, source = matrix._indices()
-    terms = matrix._values()[:, None] * rows.index_select(0, source)
-    summed = rows.new_zeros(matrix.shape[0], rows.shape[1]).index_add(0, target, terms)
-    summed = summed if alpha == 1 else alpha * summed
-    return x * beta + summed if beta else summed
+    rows, columns = matrix._indices()
+    return rows, columns, matrix._values()
+
+
+def sparse_mm_reduce(matrix: Tensor, rows: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Combine the products of a row of a sparse matrix (N, M) and rows (M, D) other than by a sum.
+
+    A row without entries gives zero.
+    """
+    target, source, entries = _entries(matrix)
+    terms = entries[:, None] * rows.index_select(0, source)
+    out = rows.new_zeros(matrix.shape[0], rows.shape[1])
+    if reduce in ("sum", "mean"):
+        out = out.index_add(0, target, terms)
+        counts = target.bincount(minlength=len(out)).clamp(min=1)[:, None]
+        out = out / counts if reduce == "mean" else out
+    else:
+        out = out.index_reduce(0, target, terms, reduce, include_self=False)
+    return out, target.new_zeros(out.shape)
 
 
 def attention(
@@ -202,6 +231,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_.default: rrelu_,
     aten._trilinear.default: trilinear,
     aten._sparse_addmm.default: sparse_addmm,
+    aten._sparse_mm_reduce_impl.default: sparse_mm_reduce,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _cpu_attention,
     aten.scaled_dot_product_attention.default: attention,
     aten.mkldnn_rnn_layer.default: lstm_layer,

@@ -57,10 +57,10 @@ class PassMemory:
         self.tier = tier
         self._unchanged.add(unchanged)
 
-    def only_unchanged_passes(self) -> bool:
-        """Whether all passes since this was last asked were of the model as it is, if any."""
+    def noted_passes(self) -> set[bool]:
+        """Return for the passes since this was last asked if they were of the model as it is."""
         unchanged, self._unchanged = self._unchanged, set()
-        return unchanged == {True}
+        return unchanged
 
     def allows_hooks(self, rules: Rules) -> bool:
         """Whether a pass by hooks under these rules is worth a try."""

@@ -24,7 +24,7 @@ from .replay import replay
 from .replay_plan import ReplayPlan, make_plan
 from .roles import Roles
 from .rule_table import positive_rule
-from .trace import Op, Trace, pair_refs
+from .trace import Op, Trace, kind_of, not_followed, pair_refs
 
 ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
 
@@ -41,6 +41,11 @@ def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str
     if not inputs or not any(context.plan.signal[ref.value] for ref in op.makes):
         return op.func(*args, **kwargs)
     unstable, slot = context.trace.memory.unstable, op.makes[0].slot
+    kinds = {*map(kind_of, (*reads.values(), context.trace.memory.tensors[slot]))} - {""}
+    signals = [*map(kind_of, inputs.values())]
+    rotates = op.name == "mul" and signals == ["complex"]  # as positions in rotary embeddings do
+    if kinds and not (rotates and kinds == {"complex"}):
+        raise not_followed(f"a {min(kinds)} tensor ({op.name})", op.path)
     tensors = {value: t.detach() for value, t in reads.items()}
     tensors |= {ref.value: tensors[ref.value].clone() for ref in op.reads if ref.slot in unstable}
     result = None if slot in unstable else context.trace.memory.tensors[slot].detach()

@@ -19,7 +19,17 @@ from .live_values import find_live
 from .operation_kind import OperationKind, operation_kind
 from .recording_mode import under_mode
 from .role_finder import find_roles
-from .trace import NESTED, WEIGHTS, WITH_TENSORS, Op, Ref, RunningModule, Trace, is_real
+from .trace import (
+    NESTED,
+    WEIGHTS,
+    WITH_TENSORS,
+    Op,
+    Ref,
+    RunningModule,
+    Trace,
+    is_real,
+    not_followed,
+)
 
 
 class RecordedTrace(Trace):
@@ -117,6 +127,10 @@ class Recording(TorchDispatchMode):
             and trace.first_exit is None
         ):
             trace.first_exit = len(trace.ops)
+
+    def refuse_nested(self) -> None:
+        """Raise ValueError before PyTorch ends the process at an error within a nested tensor."""
+        raise not_followed("a nested tensor", self._within.path)
 
     def draws(self, name: str) -> None:
         """Note that the running module draws random numbers."""

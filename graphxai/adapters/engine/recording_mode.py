@@ -28,6 +28,8 @@ class _PythonCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = name_of(func), kwargs or {}
+        if any(kind.__name__ == "NestedTensor" for kind in types):
+            self._mode.refuse_nested()
         if getattr(func, "__name__", "") in EXITS:
             self._mode.leaves(args[0])
         if name in DRAWING and draws_numbers(name, args, kwargs):

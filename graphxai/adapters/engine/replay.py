@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from graphxai.rules import conservative as rules_of
 
 from .built_in_rules import Function
 from .operation_kind import out_of_place
 from .replay_plan import ReplayPlan, ValueReplacement
-from .rules_in_force import rule_for
-from .trace import WEIGHTS, Op, Ref, fill_refs, pair_refs
+from .rules_in_force import custom_rule, rule_for
+from .trace import WEIGHTS, Op, Ref, fill_refs, not_followed, pair_refs
 from .vocabulary import PLUS_PRODUCT, PRODUCTS
 
 TensorOf = Callable[[Ref], Tensor]
@@ -105,7 +106,10 @@ class Replay:
             first = int(op.name in PLUS_PRODUCT)
             for place in (first, first + 1):
                 args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
-        return (self.run_op or self._by_rule)(op, args, kwargs)
+        out = (self.run_op or self._by_rule)(op, args, kwargs)
+        if self._loses_gradient(op, args, out):
+            raise not_followed(f"{op.name}, which passes no gradient on,", op.path)
+        return out
 
     def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of an operation, without those that it holds constant.
@@ -122,6 +126,13 @@ class Replay:
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return by_rule(op, args, kwargs, rule_for(self.plan, op))
+
+    def _loses_gradient(self, op: Op, args: Sequence[Any], out: Any) -> bool:
+        """Return whether an operation cuts a gradient that autograd had in the recorded pass."""
+        if not torch.is_grad_enabled() or _requires_grad(out) or not _requires_grad(args):
+            return False
+        passes = any(self.plan.signal[ref.value] for ref in op.makes)
+        return passes and custom_rule(self.plan, op) is None
 
     def _holding(self, op: Op) -> TensorOf:
         """Return a function like `value` that detaches what an operation holds constant."""
@@ -144,6 +155,11 @@ def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function 
     if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
         out = (out, *[None] * (len(op.result) - 1))
     return args[0].copy_(out) if op.in_place else out
+
+
+def _requires_grad(values: Any) -> bool:
+    """Return whether a gradient flows to any of the tensors."""
+    return any(isinstance(v, Tensor) and v.requires_grad for v in tree_leaves(values))
 
 
 def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:
