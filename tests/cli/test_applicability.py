@@ -212,6 +212,7 @@ LINES = {
     "benchmark": {
         "bace": ["bace --refit roar"],
         "mnist-superpixels": ["mnist-superpixels --refit roar"],
+        "ogb": ["ogbg-molbace --model trained --refit roar"],
         "rules": ["rules two.csv", "rules two.csv --out squares --resume"],
         "checkpoint": ["trained two.csv --refit roar --training two.csv --label-column y"],
     },
