@@ -193,7 +193,10 @@ def _read(name: str, about: dict[str, str], folder: Path) -> OgbMolecules:
         labels = pd.read_csv(folder / LABELS, header=None, dtype=np.float64).to_numpy()
         split = ogb_split(folder, about["split"])
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{folder} cannot be read as {name}: {error}.") from error
+        raise ValueError(
+            f"{folder} cannot be read as {name} ({error}): put OGB's files there, or delete the folder"
+            " to download them."
+        ) from error
     tasks = tuple(column for column in table.columns if column not in (SMILES, IDENTIFIER))
     expected = (len(table), int(about["num tasks"]))
     if SMILES not in table.columns or labels.shape != expected or len(tasks) != expected[1]:

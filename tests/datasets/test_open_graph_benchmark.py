@@ -194,5 +194,5 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path):
         load_ogb("ogbg-molbace", tmp_path)
     (folder / "RELEASE_v2.txt").unlink()
     (folder / "mapping/mol.csv.gz").unlink()
-    with pytest.raises(ValueError, match=r"cannot be read as ogbg-molbace: .*mol\.csv\.gz"):
+    with pytest.raises(ValueError, match=r"cannot be read as ogbg-molbace \(.*mol\.csv\.gz"):
         load_ogb("ogbg-molbace", tmp_path)

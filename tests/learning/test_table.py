@@ -669,8 +669,8 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         (("bace", "--smiles-column", "s"), "--smiles-column is for a table"),
         (
             ("bace", "--no-teacher", "--ensemble", "2"),
-            "--ensemble is for a table, a data set of OGB or a folder of graphs; --no-teacher is for a"
-            " table",
+            "--ensemble is for a table, a data set of OGB or a folder of graphs; --no-teacher is"
+            " for a table",
         ),
         (
             (None, "--target-column", "size", "--data", "d"),
