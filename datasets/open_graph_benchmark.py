@@ -194,8 +194,8 @@ def _read(name: str, about: dict[str, str], folder: Path) -> OgbMolecules:
         split = ogb_split(folder, about["split"])
     except (OSError, EOFError, ValueError) as error:
         raise ValueError(
-            f"{folder} cannot be read as {name} ({error}): put OGB's files there, or delete the folder"
-            " to download them."
+            f"{folder} cannot be read as {name} ({error}): put OGB's files there, or delete the"
+            " folder to download them."
         ) from error
     tasks = tuple(column for column in table.columns if column not in (SMILES, IDENTIFIER))
     expected = (len(table), int(about["num tasks"]))
