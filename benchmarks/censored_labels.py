@@ -21,7 +21,7 @@ import graphxai as gx
 from graphxai.datasets.tables.table import iter_records
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.settings import TableSettings
-from graphxai.learning.splitting import split_table
+from graphxai.learning.table import split_table
 from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.stacking import MoleculeFeatures
 from graphxai.models.graphormer import locate

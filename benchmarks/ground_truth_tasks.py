@@ -15,8 +15,7 @@ from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure,
 from graphxai.explainers.registry import Method
 from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import predict
-from graphxai.learning.recipes.rules import train_rules
-from graphxai.learning.recipes.shapes import train_shapes
+from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.models.graphormer import CONFIG, Graphormer, load_checkpoint
 
 

@@ -34,7 +34,7 @@ import graphxai as gx
 from graphxai.evaluation.trust.distance import distance_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.table import train_table
+from graphxai.learning.run import train_table
 from graphxai.learning.teachers.saved_teacher import saved_teacher
 from graphxai.models.graphormer import checkpoint_digest
 

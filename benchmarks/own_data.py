@@ -31,8 +31,8 @@ from zoo import MODELS, PublicTable, write_table
 
 from graphxai.datasets.labels import is_missing
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.run import train_table
 from graphxai.learning.scores import measure
-from graphxai.learning.table import train_table
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float, float]  # value, low, high

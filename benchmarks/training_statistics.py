@@ -26,6 +26,7 @@ from graphxai.learning.conformal import calibrate
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes import bace, mnist
 from graphxai.learning.settings import DigitSettings
+from graphxai.learning.source import Source
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
 from graphxai.models.graphormer.checkpoint import save_conformal, save_mean_node
 from graphxai.runtime.writing import write_whole
@@ -78,7 +79,7 @@ def store_coverage(name: str, encoded: list[Any], y: Any, parts: Split, paragrap
         paragraph: a function that makes the card's paragraph on the coverage.
     """
     model, folder = graphxai.load(name), locate(name)
-    coverage = calibrate(model, encoded, y, parts)
+    coverage = calibrate(model, Source(encoded, y, parts, model.config))
     print(save_conformal(model.conformal, folder, weights_digest(folder)))
     content = read_config(folder)
     content["metadata"]["coverage"] = coverage

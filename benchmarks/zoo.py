@@ -23,7 +23,7 @@ from one_compound import rows_unseen
 from graphxai.contract.checkpoint_files import CARD
 from graphxai.datasets.labels import is_missing
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.table import train_table
+from graphxai.learning.run import train_table
 from graphxai.models.graphormer import CONFIG, PRETRAINED
 from graphxai.runtime.writing import json_text
 

@@ -183,13 +183,14 @@ class TrainingSet:
 
         It is "" if the molecule is in none of them.
         """
-        from rdkit import Chem
+        from rdkit import Chem, rdBase
 
         from .standardise import parent_of
 
         smiles = Chem.MolToSmiles(mol)
         if smiles not in self._canonical_smiles and smiles not in self.held_out:
-            with suppress(ValueError, RuntimeError):  # what cannot be standardised stays as it is
+            # what cannot be standardised stays as it is
+            with suppress(ValueError, RuntimeError), rdBase.BlockLogs():
                 parent = parent_of(mol, "parent")
                 smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")

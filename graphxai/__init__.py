@@ -9,8 +9,7 @@ A public name is loaded when it is first used, so that `import graphxai` is quic
 
 from typing import TYPE_CHECKING
 
-from graphxai.runtime.lazy import lazily
-from graphxai.runtime.source_tree import folders_beside
+from graphxai.runtime.lazy import folders_beside, lazily
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
 from graphxai.runtime.whole_imports import import_in_one_piece, is_interactive
 
@@ -72,12 +71,12 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
-    from graphxai.learning.graphs.train import train as train
+    from graphxai.learning.run import train as train
+    from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
-    from graphxai.learning.table import train_table as train_table
     from graphxai.rules.conservative import record as record
-    from graphxai.tables.app.notebook import explore as explore
+    from graphxai.tables.app import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
     from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor

@@ -4,7 +4,9 @@ They do their work through `explanation.compute`.
 """
 
 from collections.abc import Callable, Sequence
+from inspect import cleandoc
 from pathlib import Path
+from textwrap import fill
 from typing import (
     Any,
     Concatenate,
@@ -28,19 +30,18 @@ from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.compute import models
-from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import ExplanationComputation
 from graphxai.explanation.compute.lists import OnError, map_inputs
-from graphxai.explanation.compute.models import Model, loaded
+from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.explanation.compute.nearness import set_nearness
 from graphxai.explanation.compute.pairing import PairsComputation
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import PredictionComputation
-from graphxai.explanation.drawings import Drawings
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.grid import side_by_side
-from graphxai.explanation.method_table import MethodTable
+from graphxai.explanation.html import table_html
+from graphxai.explanation.labelled import Drawings
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.predictions import Predictions
@@ -355,3 +356,18 @@ def compare(
         explainers = map(get_explainer, each_of(methods))
         explanations = [explain(model, value, each, target=target) for each in explainers]
     return side_by_side(explanations, columns=columns, **options)
+
+
+class MethodTable(dict[MethodName, type[Explainer]]):
+    """Explainers by name, with the first sentence of what each says about itself."""
+
+    def __repr__(self) -> str:
+        return fill(f"{len(self)} methods: {', '.join(self)}", 100)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, _first_sentence(explainer)) for name, explainer in self.items()]
+        return table_html(("method", "relevance"), rows)
+
+
+def _first_sentence(explainer: type[Explainer]) -> str:
+    return " ".join(cleandoc(explainer.__doc__ or "").split("\n\n")[0].split())

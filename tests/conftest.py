@@ -196,11 +196,11 @@ def small_networks(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None
     """
     from functools import partial
 
-    from graphxai.learning import finetuning, splitting
+    from graphxai.learning import finetuning, table
     from toy import SMALL
 
     config, locate = finetuning.molecule_config, finetuning.locate
-    for module in (finetuning, splitting):
+    for module in (finetuning, table):
         monkeypatch.setattr(module, "molecule_config", partial(config, **SMALL))
         monkeypatch.setattr(
             module,

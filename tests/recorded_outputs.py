@@ -154,9 +154,10 @@ def digits(folder: Path) -> None:
 
 def wrapped(folder: Path) -> None:
     """Record a wrapped network with float features and attention."""
-    from small_graphs import graph, started, wrapped
     from torch import nn
-    from torch_geometric.nn import GPSConv, GINConv, global_mean_pool
+    from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
+
+    from small_graphs import graph, started, wrapped
 
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -176,9 +177,10 @@ def wrapped(folder: Path) -> None:
 def wrapped_codes(folder: Path) -> None:
     """Record a wrapped network whose nodes are codes of an embedding."""
     import torch
-    from small_graphs import graph, started, wrapped
     from torch import nn
     from torch_geometric.nn import GCNConv, global_add_pool
+
+    from small_graphs import graph, started, wrapped
 
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -308,7 +310,7 @@ def _difference(before: list[str], after: list[str]) -> str:
         if one != other:
             place = next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
             start = max(0, place - 40)
-            return f"line {number}: {one[start:start + 120]!r} -> {other[start:start + 120]!r}"
+            return f"line {number}: {one[start : start + 120]!r} -> {other[start : start + 120]!r}"
     return f"{len(before)} lines -> {len(after)}"
 
 

@@ -20,7 +20,7 @@ from graphxai.contract.batching import in_batches
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
-from graphxai.explanation.glossary import about_output
+from graphxai.explanation.explained_graph import about_output
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import backward
 from toy import random_graphormer

@@ -196,7 +196,7 @@ class Contrast(Result):
             options: as for `contrast_svg`.
         """
         from graphxai.visualization import Scale
-        from graphxai.visualization.contrast import Panel, contrast_svg
+        from graphxai.visualization.grid import Panel, contrast_svg
 
         shown = [averaged(e.relevance, e.equivalent) for e in (self.a, self.b)]
         if difference:

@@ -281,7 +281,7 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             options: as for `molecule_svg`.
         """
         from graphxai.visualization import Scale, grid_svg, molecule_svg
-        from graphxai.visualization.contrast import aligned
+        from graphxai.visualization.grid import aligned
         from graphxai.visualization.layout import laid_out
 
         shown = self.explanations

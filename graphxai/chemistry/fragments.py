@@ -159,8 +159,11 @@ class Fragments(Result, Sequence[Fragment]):
             options: title, subtitle, legend, width and height (pixels).
         """
         from graphxai.visualization import Scale
-        from graphxai.visualization.fragments import checked_interactions, fragments_svg
-        from graphxai.visualization.graph_parts import graph_parts_svg
+        from graphxai.visualization.fragments import (
+            checked_interactions,
+            fragments_svg,
+            graph_parts_svg,
+        )
 
         explanation = self.explanation
         options.setdefault("title", explanation.headline)

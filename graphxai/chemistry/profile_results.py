@@ -172,7 +172,7 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
             options: as for `molecule_svg`.
         """
         from graphxai.visualization import grid_svg, molecule_svg
-        from graphxai.visualization.contrast import aligned
+        from graphxai.visualization.grid import aligned
         from graphxai.visualization.layout import laid_out
 
         first = laid_out(Chem.MolFromSmiles(self.smiles))

@@ -106,8 +106,7 @@ def load_with_warning(
 ) -> "Model":
     """Load a model to a device, and say on standard error if its scores or intervals are no use."""
     from graphxai.api import load
-    from graphxai.learning.informativeness import uninformative
-    from graphxai.learning.scores import useless_tasks
+    from graphxai.learning.reliability import uninformative, useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 

@@ -8,18 +8,16 @@ from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
 from .benchmark import benchmark
-from .changes import changes
 from .counterfactuals import counterfactuals
-from .examples import examples
 from .explain import explain
 from .fit import fit_explainer, fit_masked_atoms
-from .fragments import fragments
-from .help import HelpfulCommand, HelpfulGroup
+from .fragments import changes, fragments
 from .pages import app as open_app
 from .pages import report
 from .predict import predict
@@ -35,6 +33,31 @@ from .terminal import echo, printable
 from .train import train
 
 _FORMAT = warnings.formatwarning
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Leave out the types of flags on a help page, which typer would show as `<bool>`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose help shows flags, `--help` among them, without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the command's parameters, where flags have no type."""
+        return _without_types(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """A group of commands whose help shows flags without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the group's parameters, where flags have no type."""
+        return _without_types(super().get_params(ctx))
+
 
 app = typer.Typer(
     name="graphxai",
@@ -67,21 +90,39 @@ def _options(
     pass
 
 
-app.command(cls=HelpfulCommand)(explain)
-app.command(cls=HelpfulCommand)(predict)
-app.command(cls=HelpfulCommand)(benchmark)
-app.command(cls=HelpfulCommand)(report)
-app.command(cls=HelpfulCommand)(fragments)
-app.command(cls=HelpfulCommand)(counterfactuals)
-app.command(cls=HelpfulCommand)(changes)
-app.command("app", cls=HelpfulCommand)(open_app)
-app.command(cls=HelpfulCommand)(train)
-app.command(cls=HelpfulCommand)(examples)
-app.command("fit-explainer", cls=HelpfulCommand)(fit_explainer)
-app.command("fit-masked-atoms", cls=HelpfulCommand)(fit_masked_atoms)
+def examples(
+    folder: Annotated[Path, typer.Argument(help="Where to write them.")] = Path("examples"),
+) -> None:
+    """Write example tables and a picture of a digit into a folder, to try the other commands.
+
+    The pages of the documentation use these files. A file of yours is never overwritten.
+
+    **Examples**
+
+    `graphxai examples`
+
+    `graphxai report examples/molecules.csv --name-column name --out report.html`
+    """
+    from graphxai.datasets.samples import example_files
+    from graphxai.runtime.writing import write_whole
+
+    contents = {name: path.read_bytes() for name, path in example_files().items()}
+    different = [
+        str(folder / name)
+        for name, content in contents.items()
+        if (folder / name).exists() and (folder / name).read_bytes() != content
+    ]
+    if different:
+        raise ValueError(
+            f"{', '.join(different)}: there is another file of this name. Choose another folder:"
+            " graphxai examples FOLDER"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+        echo(f"written: {folder / name}")
 
 
-@app.command(cls=HelpfulCommand)
 def models() -> None:
     """List the bundled models."""
     from .listing import print_models
@@ -89,7 +130,6 @@ def models() -> None:
     print_models()
 
 
-@app.command(cls=HelpfulCommand)
 def methods() -> None:
     """List the explanation methods."""
     from .listing import print_methods
@@ -97,7 +137,6 @@ def methods() -> None:
     print_methods()
 
 
-@app.command(cls=HelpfulCommand)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
@@ -114,6 +153,27 @@ def demo(
     for path in written:
         if path.stem in FIRST:
             echo(f"  {path.resolve()}")
+
+
+COMMANDS = (
+    explain,
+    predict,
+    benchmark,
+    report,
+    fragments,
+    counterfactuals,
+    changes,
+    open_app,
+    train,
+    examples,
+    fit_explainer,
+    fit_masked_atoms,
+    models,
+    methods,
+    demo,
+)
+for _command in COMMANDS:  # in the order of the help page
+    app.command(cls=HelpfulCommand)(_command)
 
 
 def program() -> None:

@@ -137,6 +137,7 @@ def _predict_properties(models: "list[Model]", value: str | Path, goal: str, lev
 
 def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
     from graphxai.api import predict as predict_one
+    from graphxai.explanation.compute.panel import ModelPanel
     from graphxai.tables.cells import teacher_cells
 
     from .printing import print_nearness, print_note
@@ -145,7 +146,7 @@ def _predict_one(model: "Model", source: str, kind: str, level: float, used: str
     for prediction in predictions.values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
     if kind == "smiles":
-        for cells in teacher_cells(model, [model.prepare(source)]):
+        for cells in teacher_cells(ModelPanel.of(model), 0, [model.prepare(source).smiles or ""]):
             for name, text in cells.items():
                 echo(f"{name}: {text}")
     echo(used)

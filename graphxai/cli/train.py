@@ -272,7 +272,7 @@ def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
 
 def _train_table(table: "CleanTable", out: Path, replicates: int, settings: TableSettings) -> None:
     """Train, and print the test scores and the notes that were not logged yet."""
-    from graphxai.learning.replicates import train_replicates
+    from graphxai.learning.run import train_replicates
 
     logged: set[str] = set()
 
@@ -291,11 +291,11 @@ def _train_graphs(
     source: Path, out: Path, task: str | None, replicates: int, settings: GraphSettings
 ) -> None:
     """Train on a folder of graphs, and print the test scores."""
-    from graphxai.learning.replicates import train_graph_replicates
+    from graphxai.learning.run import train_replicates
 
     with _exclusive(out):
         command = typed_command()
-        folder = train_graph_replicates(
+        folder = train_replicates(
             source, out, replicates, settings, task=task, command=command, log=echo
         )
     _print_scores(folder, set())
@@ -329,9 +329,9 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     import json
 
     from graphxai.learning.card import score_tables
-    from graphxai.learning.replicates import replicate_rows
+    from graphxai.learning.run import replicate_rows
 
-    from .score_table import print_scores
+    from .printing import print_scores
 
     stored = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]

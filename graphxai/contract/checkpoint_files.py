@@ -14,13 +14,14 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from graphxai.runtime.reading import regular_file, small_file
-from graphxai.runtime.weight_types import FLOAT_DTYPES
 
 from .intervals import Conformal, from_json
 from .tasks import TaskSet
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 CONFORMAL = "conformal.json"
+# The types of tensors that a file of weights may hold.
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip

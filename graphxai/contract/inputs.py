@@ -66,6 +66,12 @@ class Input:
         """What was done to the molecule that was given, in words; empty if nothing was."""
         return "" if self.as_given is None else self.as_given.sentence
 
+    @property
+    def parent(self) -> str:
+        """The SMILES of the parent that stands for the molecule given, or "" for that itself."""
+        is_other = self.as_given is not None and self.as_given.smiles != self.smiles
+        return self.smiles or "" if is_other else ""
+
     @cached_property
     def num_nodes(self) -> int:
         """The number of nodes."""

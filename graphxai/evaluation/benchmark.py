@@ -12,8 +12,7 @@ from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
-from graphxai.explanation.compute.choices import mark_explained_for
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.keywords import with_keywords
 

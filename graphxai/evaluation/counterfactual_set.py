@@ -24,13 +24,12 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.choices import mark_explained_for
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.lists import OnError
-from graphxai.explanation.compute.models import Model, conformal_of, loaded
+from graphxai.explanation.compute.models import Model, conformal_of, loaded, mark_explained_for
 from graphxai.explanation.compute.predicting import predict_prepared
-from graphxai.explanation.drawings import Drawings
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.labelled import Drawings
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default

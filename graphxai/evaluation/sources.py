@@ -134,8 +134,7 @@ def graph_part(model: Model, part: str, folder: str | Path) -> Source:
         folder: see `graphxai.datasets.graph_folders`.
     """
     from graphxai.datasets.graph_folders import load_graphs
-    from graphxai.learning.graphs.features import plain
-    from graphxai.learning.graphs.splitting import digest_of
+    from graphxai.learning.graphs.reading import digest_of, plain
 
     graphs = [plain(graph) for graph in load_graphs(folder).graphs]
     metadata = model.origin.metadata
@@ -166,7 +165,7 @@ def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title:
         title: the title of the source.
     """
     from graphxai.adapters.chosen import mark_explained
-    from graphxai.learning.graphs.parts import starts_of
+    from graphxai.learning.source import starts_of
 
     starts = starts_of(graphs)
     numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)

@@ -1,13 +1,12 @@
 """A list of explanations that can be shown in a notebook and saved to one file."""
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import files
 from .explanation import Explanation
 from .grid import grid
-from .html import image_html, page_html, table_html
+from .html import image_html, page_html
 from .labelled import LabelledResults
 from .prediction import table_cells
 from .result import Picture, shown_as_png
@@ -130,9 +129,7 @@ class Explanations(LabelledResults[Explanation]):
         if drawable and not self.from_table:
             return None
         head = ("", "prediction", "training set", "explanation")
-        rows = [_shown_cells(label, e, drawable) for _, label, e in shown]
-        table = table_html(head, rows) if rows else ""
-        return f"{table}<p>{escape(self._counts(SHOWN))}</p>"
+        return self._table(head, [_shown_cells(label, e, drawable) for _, label, e in shown], SHOWN)
 
 
 def _drawable(shown: list[tuple[int, Any, Explanation]]) -> bool:

@@ -73,14 +73,9 @@ def require_pyarrow(path: Path) -> None:
 
 def write_pictures(svgs: Sequence[str], path: Path) -> Path:
     """Write pictures as the pages of a .pdf, or a single picture as .svg or .png."""
-    if path.suffix.lower() == ".pdf":
-        from graphxai.visualization.pdf import pictures_to_pdf
+    from graphxai.visualization import save_picture
 
-        return write_whole(path, pictures_to_pdf(list(svgs)))
-    from graphxai.visualization import svg_to_png
-
-    (svg,) = svgs
-    return write_whole(path, svg_to_png(svg, 2.0) if path.suffix.lower() == ".png" else svg)
+    return save_picture(svgs, path)
 
 
 def write_json(content: Any, path: Path) -> Path:

@@ -1,10 +1,13 @@
 """A list of results with the labels of their inputs, such as the index of a data frame."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from graphxai.datasets.graph import is_from
+from graphxai.explanation.html import image_html, table_html
+from graphxai.explanation.result import Drawing, shown_as_png
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +100,11 @@ class LabelledResults(list[Item | None], Generic[Item]):
         counts += [f"{left_out} left out (None)"] if left_out else []
         return ", ".join(counts)
 
+    def _table(self, head: Sequence[object], rows: Sequence[Sequence[object]], shown: int) -> str:
+        """Return the HTML of a table of results, with the counts of those it leaves out."""
+        table = table_html(head, rows) if rows else ""
+        return f"{table}<p>{escape(self._counts(shown))}</p>"
+
     def _frame(
         self, rows: Sequence[dict[str, Any]], smiles: Sequence[str | None] | None
     ) -> "pd.DataFrame":
@@ -115,3 +123,28 @@ class LabelledResults(list[Item | None], Generic[Item]):
         if smiles is not None and not self.from_table:
             frame.insert(0, "smiles", list(smiles))
         return frame
+
+
+SHOWN = 12  # how many results of a list a notebook shows
+SMALL = 0.5  # PNG pixels per SVG unit
+
+
+class Drawings(LabelledResults[Any]):
+    """The results of several inputs, such as `Pairs`, with None where an input was left out.
+
+    Args:
+        results: results with pictures, see `Drawing`.
+        labels: as for `Explanations`.
+    """
+
+    def _line(self, result: Drawing) -> str:
+        return repr(result)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the first results, with small pictures."""
+        rows = []
+        for _, label, result in self._some(SHOWN):
+            picture = shown_as_png(result._repr_svg_(), SMALL)
+            image = "" if picture is None else image_html(picture, repr(result))
+            rows.append((label, repr(result), image))
+        return self._table(("", "result", "picture"), rows, SHOWN)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from graphxai.datasets.training_set import Nearness
 
 
+NEARNESS = ("nearest_similarity", "training_set")  # the columns of a molecule's nearness
+
+
 class NotFiniteError(ValueError):
     """A model or a method gave a value that is not finite. The message says which and for what."""
 
@@ -53,6 +56,7 @@ class Prediction:
         level: the share of cases in which `interval` or `classes` should be right, see `at`.
         note: what was done to the molecule before it was predicted, such as "salt removed:
             besylate". It is empty if nothing was.
+        parent: the SMILES of the molecule that was predicted instead, or "" if it is the one given.
     """
 
     task: str
@@ -64,6 +68,7 @@ class Prediction:
     conformal: Conformal | None = field(default=None, repr=False, compare=False)
     level: float = LEVEL
     note: str = ""
+    parent: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a copy or another process, which may lack the training set."""
@@ -79,16 +84,16 @@ class Prediction:
         Raises:
             ValueError: the level does not lie between 0 and 1.
         """
-        copy = object.__new__(Prediction)
-        vars(copy).update(vars(self), level=require_level(level))  # nearness stays unread
-        return copy
+        return self._with(level=require_level(level))
 
     def renamed(self, task: str) -> "Prediction":
         """Return a copy whose task has another name, or the prediction itself for the same name."""
-        if task == self.task:
-            return self
+        return self if task == self.task else self._with(task=task)
+
+    def _with(self, **changes: Any) -> "Prediction":
+        """Return a copy with other fields, whose nearness stays unread."""
         copy = object.__new__(Prediction)
-        vars(copy).update(vars(self), task=task)  # nearness stays unread
+        vars(copy).update(vars(self), **changes)
         return copy
 
     @property
@@ -143,6 +148,10 @@ class Prediction:
         )
 
     @property
+    def _standardised(self) -> tuple[tuple[str, str], ...]:
+        return ("parent", self.parent), ("note", self.note)
+
+    @property
     def _similarity(self) -> float | None:
         return None if self.nearness is None else self.nearness.similarity
 
@@ -175,13 +184,14 @@ class Prediction:
         These are the value or the class, the probability of each class, and the ends of `interval`
         or the set of `classes`.
         """
-        cells: dict[str, Any] = {self.heading: self.value if self.label is None else self.label}
-        cells |= {f"{self.task}: {name}": share for name, share in self.probabilities.items()}
-        names = range_columns(self.task, self.unit, has_classes=self.label is not None)
-        within = self.interval or ()
-        if (classes := self.classes) is not None:
-            return cells | {names[0]: " or ".join(classes)}
-        return cells | dict(zip(names, within, strict=False))  # models may have no intervals
+        classes = self.classes
+        within = self.interval or () if classes is None else (" or ".join(classes),)
+        names = property_columns(
+            self.task, self.unit, tuple(self.probabilities), has_range=bool(within)
+        )
+        predicted = self.value if self.label is None else self.label
+        values = (predicted, *self.probabilities.values(), *within)
+        return dict(zip(names, values, strict=True))
 
     @property
     def probability(self) -> float | None:
@@ -198,8 +208,7 @@ class Prediction:
         """Return all fields but the nearness as JSON values, with None for an infinite end."""
         names = ("task", "label", "probabilities", "value", "unit")
         content = {name: getattr(self, name) for name in names}
-        if self.note:
-            content["note"] = self.note
+        content |= {name: said for name, said in self._standardised if said}
         if self.conformal is None:
             return content
         ends = [end if math.isfinite(end) else None for end in self.interval or ()]
@@ -233,22 +242,50 @@ def table_cells(
 ) -> dict[str, Any]:
     """Return the cells of one graph's row in a table, by column, and none without predictions.
 
-    They are those of each prediction, and for a molecule how near it is to the training set and
-    what was done to it before it was predicted. Where `several_models` made the predictions, each
-    has its own nearness.
+    They are those of each prediction, and for a molecule how near it is to the training set, its
+    parent, and what was done to it before it was predicted. Where `several_models` made the
+    predictions, each has its own nearness. `property_columns` has the columns of a prediction.
     """
     cells: dict[str, Any] = {}
     for prediction in predictions:
         cells |= prediction.columns
-        if several_models and (near := prediction.nearness) is not None:
-            values = near.similarity, near.word
-            cells |= dict(zip(nearness_columns(prediction.task), values, strict=True))
-    near = predictions[0].nearness if predictions and not several_models else None
-    if near is not None:
-        cells |= {"nearest_similarity": near.similarity, "training_set": near.word}
-    if notes := joined_notes(predictions):
-        cells["note"] = notes
-    return cells
+        if several_models:
+            cells |= _nearness_cells(prediction, nearness_columns(prediction.task))
+    if predictions and not several_models:
+        cells |= _nearness_cells(predictions[0], NEARNESS)
+    return cells | {name: said for name, said in parent_cells(predictions).items() if said}
+
+
+def parent_cells(predictions: Sequence[Prediction]) -> dict[str, str]:
+    """Return the parent that was predicted for a molecule, and what was done, or "" for each."""
+    parent = next((p.parent for p in predictions if p.parent), "")
+    return {"parent": parent, "note": joined_notes(predictions)}
+
+
+def property_columns(
+    name: str, unit: str, classes: Sequence[str], *, has_range: bool
+) -> dict[str, type]:
+    """Return the columns of a property's predictions with their types (see `Prediction.columns`).
+
+    Args:
+        name: what the table calls the property.
+        unit: the unit of a value, or "".
+        classes: the classes, or none for a value.
+        has_range: whether predictions have an interval or a set of classes.
+    """
+    columns: dict[str, type] = {with_unit(name, unit): str if classes else float}
+    columns |= {f"{name}: {label}": float for label in classes}
+    if has_range and classes:
+        columns[f"{name}_set"] = str
+    elif has_range:
+        columns |= {with_unit(f"{name}_{end}", unit): float for end in ("low", "high")}
+    return columns
+
+
+def _nearness_cells(prediction: Prediction, columns: tuple[str, str]) -> dict[str, Any]:
+    """Return how near a molecule is to a training set, or nothing for other graphs."""
+    near = prediction.nearness
+    return {} if near is None else dict(zip(columns, (near.similarity, near.word), strict=True))
 
 
 def nearness_columns(task: str) -> tuple[str, str]:
@@ -261,19 +298,13 @@ def joined_notes(predictions: Sequence[Prediction]) -> str:
     return "; ".join(dict.fromkeys(p.note for p in predictions if p.note))
 
 
-def range_columns(task: str, unit: str, *, has_classes: bool) -> tuple[str, ...]:
-    """Return the columns of a task's interval, or of its set of classes."""
-    if has_classes:
-        return (f"{task}_set",)
-    return tuple(with_unit(f"{task}_{end}", unit) for end in ("low", "high"))
-
-
 def read_outputs(
     config: TaskSet,
     outputs: Sequence[float],
     nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
     conformal: Mapping[str, Conformal] | None = None,
     note: str = "",
+    parent: str = "",
 ) -> tuple[Prediction, ...]:
     """Read the predictions of every task from one graph's outputs (num_outputs,).
 
@@ -283,6 +314,7 @@ def read_outputs(
         nearness: how near the graph is to the training set, or a function that returns this.
         conformal: the model's conformal scores by task.
         note: what was done to the molecule before it was predicted.
+        parent: the SMILES of the molecule that was predicted instead of the one given, or "".
 
     Raises:
         NotFiniteError: an output, or a value computed from it, is not a finite number.
@@ -294,6 +326,7 @@ def read_outputs(
             "nearness": nearness,
             "conformal": (conformal or {}).get(task.name),
             "note": note,
+            "parent": parent,
         }
         predictions.append(_read_task(task, values, about))
         start += task.num_outputs

@@ -98,7 +98,7 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
             cells += ["" if near is None else near.sentence] if domain else []
             note = joined_notes([*by_task.values()])
             rows.append([label, *([smiles[position]] if smiles else []), *cells, note])
-        return f"{table_html(head, rows) if rows else ''}<p>{escape(self._counts(ROWS))}</p>"
+        return self._table(head, rows, ROWS)
 
     def _cell(self, prediction: Prediction) -> str:
         """Return a prediction in full, with its nearness where each model has its own."""

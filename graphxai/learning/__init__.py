@@ -1,1 +1,1 @@
-"""A table of molecules in, a model out: cleaning, training, teachers, calibration, scores."""
+"""A table of molecules or graphs in, a model out: one run of stages for both."""

@@ -16,26 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.conformal import (
-    Unseen,
-    calibrate_readings,
-    nearest_of_other_folds,
-    unseen_by_task,
-)
+from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
 from graphxai.learning.predicting import encode_all, task_readings
-from graphxai.learning.splitting import SplitTable
-from graphxai.learning.training import TaughtModel
-from graphxai.models.graphormer import (
-    Graphormer,
-    LoadedModel,
-    measure_mean_node,
-    members_of,
-    set_standardisation,
-)
+from graphxai.learning.source import Source
+from graphxai.learning.training import LearnedModel
+from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 
 __all__ = [
     "Calibration",
-    "calibrate_table",
+    "calibrate",
     "fit_temperature",
     "fit_temperatures",
     "scale_logits",
@@ -63,62 +52,58 @@ class Calibration:
     test_readings: list[FloatArray]
 
 
-def calibrate_table(taught: TaughtModel, split: SplitTable) -> Calibration:
+def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     """Calibrate a model in place, and measure its intervals on the test part.
 
     A model that had a teacher is calibrated on the whole training part, by what was predicted for
     each fold without having learned from it. A validation part counts as well, if there is one.
     Without a teacher there is nothing else. The model also stores the mean node of the training
-    part, and how the molecules that it learned from were standardised.
+    part.
     """
-    model, train, test = taught.model, split.train, split.test
-    unseen = _unseen_in_training(taught, split)
-    held_out = unseen or _unseen_in_validation(model, split)
+    model, train, test = learned.model, source.train, source.test
+    unseen = _unseen_in_training(learned, source)
+    held_out = unseen or _unseen_in_validation(model, source)
     temperatures = fit_temperatures(model, held_out)
     unseen = [
         replace(each, readings=tempered(task, each.readings, temperatures[task.name]))
-        for task, each in zip(model.config.tasks, unseen, strict=False)
+        for task, each in zip(source.tasks, unseen, strict=False)
     ]
-    of_valid = _unseen_in_validation(model, split)  # with the temperatures
+    of_valid = _unseen_in_validation(model, source)  # with the temperatures
     test_readings = task_readings(model, test.graphs)
     coverage = {}
     if held_out:
-        tested = unseen_by_task(test_readings, test.y, test.smiles, train.smiles)
-        names = [task.name for task in model.config.tasks]
+        tested = unseen_by_task(test_readings, test, train)
+        names = [task.name for task in source.tasks]
         more = dict(zip(names, of_valid, strict=False)) if unseen else {}
         coverage = calibrate_readings(model, unseen or of_valid, tested, more)
-    set_standardisation(model, split.table.standardise)
     for member in members_of(model):
         measure_mean_node(member, encode_all(train.graphs, member.config))
     return Calibration(temperatures, coverage, test_readings)
 
 
-def _unseen_in_training(taught: TaughtModel, split: SplitTable) -> list[Unseen]:
+def _unseen_in_training(learned: LearnedModel, source: Source) -> list[Unseen]:
     """Return, by task, the predictions for each fold of the training part by what never saw it.
 
     They are what the network would have been taught. What it makes of that differs as on recombined
     molecules that were kept back, so these differences are dealt to the predictions.
     """
-    if not taught.unseen:
-        return []
-    similarity = nearest_of_other_folds(split.train.smiles, split.folds)
     unseen = []
-    for task, readings, labels in zip(split.tasks, taught.unseen, split.train.y.T, strict=True):
-        if task.name in taught.learned:
-            learned, aim = (_logits(task, values) for values in taught.learned[task.name])
-            dealt = torch.arange(len(readings)) % len(learned)
-            readings = _readings(task, _logits(task, readings) + (learned - aim)[dealt])
-        unseen.append(Unseen(readings, labels, similarity))
+    for task, each in zip(source.tasks, learned.unseen, strict=False):
+        if task.name in learned.kept_back:
+            predicted, aim = (_logits(task, values) for values in learned.kept_back[task.name])
+            dealt = torch.arange(len(each.readings)) % len(predicted)
+            logits = _logits(task, each.readings) + (predicted - aim)[dealt]
+            each = replace(each, readings=_readings(task, logits))
+        unseen.append(each)
     return unseen
 
 
-def _unseen_in_validation(model: LoadedModel, split: SplitTable) -> list[Unseen]:
+def _unseen_in_validation(model: LoadedModel, source: Source) -> list[Unseen]:
     """Return, by task, the model's predictions for the validation part, which may be empty."""
-    valid = split.valid
-    if not valid.smiles:
+    if not source.parts.valid:
         return []
-    readings = task_readings(model, valid.graphs)
-    return unseen_by_task(readings, valid.y, valid.smiles, split.train.smiles)
+    readings = task_readings(model, source.valid.graphs)
+    return unseen_by_task(readings, source.valid, source.train)
 
 
 def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, float | None]:

@@ -6,24 +6,68 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphxai.datasets.labels import with_unit
-from graphxai.datasets.splits import Split
-from graphxai.learning.cleaned_table import CleanTable, TargetColumn
+from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
+from graphxai.learning.training import LearnedModel, RunSource
+from graphxai.models.graphormer import members_of
 
 __all__ = [
+    "MOLECULES",
     "PREDICTORS",
+    "counted",
     "coverage_text",
+    "curve_text",
     "markdown_table",
     "mean_scores",
     "overview_rows",
+    "run_card",
     "score_rows",
     "score_tables",
     "summary",
-    "table_card",
+    "teacher_text",
+    "teaching_text",
+    "trees_text",
 ]
 
+# The card of a run. A paragraph is one line, and it is left out if it is empty.
+TEMPLATE = """
+# {title}
+
+{networks} ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}
+heads{parameters}) trained with graphxai on {kind}.
+
+**Data.** {data}
+
+{targets}
+
+{checks}
+
+**Split.** {sizes} {labelled} to {uses}, {split}. {where}
+
+{molecules}
+
+**Training.** {training} The test {labelled} were not used for any choice.{temperatures}
+
+{command}
+
+{teacher}
+
+{notes}
+
+**Test scores.** In brackets: 95 % bootstrap intervals over {labelled}.{rivals} Dummy: predicts the
+training mean, or the class frequencies. Minus: this model minus the other; if the interval includes
+0, this test part shows no clear difference.{further_scores}
+
+{tables}
+
+{uncertainty}
+
+{learning_curve}
+
+**Limits.** The scores apply to {labelled} like those tested.{confidential}
+"""
 PREDICTORS = {
     "graphormer": "this model",
     "teacher": "its teacher",
@@ -39,7 +83,7 @@ _PARENT = (
     " and solvents are removed, and charges are neutralised where a proton can do it. A mixture of"
     " compounds is refused. `--as-drawn` turns this off."
 )
-STANDARDISED = {
+MOLECULES = {
     "as drawn": "**Molecules.** They are read as they are drawn, in training and in predictions."
     " So a salt, or a protonated form, is another molecule than the free base.",
     "parent": f"{_PARENT} Tautomers are read as they are drawn.",
@@ -48,62 +92,63 @@ STANDARDISED = {
 MANY = 3  # targets; more are listed in one table
 
 
-def table_card(table: CleanTable, parts: Split, metadata: dict[str, Any], command: str) -> str:
+class _Words(dict[str, Any]):
+    """The words for a template, in which those that nobody gave are empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def run_card(
+    source: RunSource, learned: LearnedModel, facts: dict[str, Any], command: str = ""
+) -> str:
     """Return the model card.
 
     Args:
-        table: the table that was learned.
-        parts: how it was split.
-        metadata: what is stored with the model, see `writing.write_run`.
+        source: what was learned from. Its `words` say what is true of its kind alone.
+        learned: the model.
+        facts: what is stored with the model, see `RunSource.facts`.
         command: how the run was started; "" if that is not known.
     """
-    names = ", ".join(target.heading for target in table.targets)
-    kinds = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
-    uses = "train, calibrate and test" if parts.valid else "train and test"
-    sizes = " / ".join(f"{len(part):,}" for part in kinds)
-    checks = [
-        f"* {finding.check}{f' ({finding.target})' if finding.target else ''}:"
-        f" {finding.count:,} ({finding.done})"
-        for finding in table.findings
-    ]
-    init_weights = metadata["init_weights"]
-    text = [
-        f"# {names}",
-        "A Graphormer (4 layers, width 128, 8 heads) trained with graphxai on a table.",
-        f"**Data.** `{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
-        f" {len(table.graphs):,} different molecules with labels.",
-        "\n".join(f"* {target}" for target in table.targets),
-        "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
-        f"**Split.** {sizes} molecules to {uses}, {_split_text(parts)}. The row"
-        " numbers are in `config.json`.",
-        STANDARDISED[table.standardise],
-        f"**Training.** {metadata['epochs']} epochs "
-        + (f"from the weights `{init_weights}`" if init_weights else "from scratch")
-        + f", seed {metadata['seed']}. {_teaching_text(metadata)}The weights of the last epoch were"
-        " kept. The test molecules were not used for any choice."
-        f" {_temperature_text(metadata['temperature'])}",
-        f"    {command}" if command else "",
-        _teacher_text(metadata["teacher"]),
-        *(f"**Note.** {note[0].upper()}{note[1:]}." for note in metadata["notes"]),
-        "**Test scores.** In brackets: 95 % bootstrap intervals over molecules. Forest:"
-        f" {_trees_text(table)} trees on 2,048-bit ECFP4, and"
-        " on these with 313 RDKit descriptors. Dummy: predicts the training"
-        " mean, or the class frequencies. Minus: this model minus the other; if the interval"
-        " includes 0, this test part shows no clear difference. `scores.json` has all of them.",
-        *(markdown_table(rows) for rows in score_tables(metadata["scores"])),
-        _uncertainty_text(metadata["coverage"], table.targets, metadata["teacher"] is not None),
-        _curve_text(metadata["learning_curve"]),
-        "**Limits.** The scores apply to molecules like those tested. `training.csv` contains the"
-        " training structures, and `held_out.csv` the others: if they are confidential, delete"
-        " both before you share the model (how near a molecule is to them is then unknown).",
-    ]
-    return "\n\n".join(part for part in text if part) + "\n"
+    parts, networks = source.parts, len(members_of(learned.model))
+    used = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
+    words = _Words(source.words(learned, facts))
+    words |= {
+        "networks": "A Graphormer" if networks == 1 else f"The mean of {networks} Graphormers",
+        "config": learned.model.config,
+        "labelled": source.labelled,
+        "sizes": " / ".join(f"{len(part):,}" for part in used),
+        "uses": f"train, {words['held_out_to']} and test" if parts.valid else "train and test",
+        "command": command and f"    {command}",
+        "notes": "\n\n".join(f"**Note.** {n[0].upper()}{n[1:]}." for n in facts["notes"]),
+        "tables": "\n\n".join(markdown_table(rows) for rows in score_tables(facts["scores"])),
+    }
+    fitted = [f"{name} {t:.2f}" for name, t in facts["temperature"].items() if t is not None]
+    if fitted:
+        words["temperatures"] = (
+            f" Class logits are divided by a temperature fitted on {words['fitted_on']}:"
+            f" {', '.join(fitted)}."
+        )
+    if facts["coverage"]:
+        units = {task.name: task.unit for task in source.tasks}
+        words["uncertainty"] = (
+            f"**Uncertainty.** Conformal intervals and sets of classes{words['made_from']}. On the"
+            f" test {source.labelled}:\n\n{coverage_text(facts['coverage'], units)}"
+        )
+    paragraphs = (part.replace("\n", " ") for part in TEMPLATE.strip().split("\n\n"))
+    filled = (paragraph.format_map(words) for paragraph in paragraphs)
+    return "\n\n".join(paragraph for paragraph in filled if paragraph) + "\n"
 
 
-def _trees_text(table: CleanTable) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number of things as text, such as "1 epoch" or "10 epochs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def trees_text(targets: Sequence[TargetColumn]) -> str:
     """Say how many trees the forests have, which depends on the kind of the target."""
-    count = len(table.targets)
-    kinds = dict.fromkeys(target.kind for target in table.targets)
+    count = len(targets)
+    kinds = dict.fromkeys(target.kind for target in targets)
     each = [
         (trees_for("regression" if kind == "regression" else "binary", count), kind)
         for kind in kinds
@@ -111,37 +156,23 @@ def _trees_text(table: CleanTable) -> str:
     return " or ".join(f"{n}" + (f" ({kind})" if len(each) > 1 else "") for n, kind in each)
 
 
-def _split_text(parts: Split) -> str:
-    """Say how the test molecules were chosen."""
-    return {
-        "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
-        "clusters": "by clusters of similar molecules: those of test molecules were never trained"
-        " on",
-        "time": "by time: test molecules are the newest",
-        "column": "as the table says",
-    }.get(
-        parts.kind,
-        f"at random with seed {parts.seed}: test molecules may resemble training molecules",
-    )
-
-
-def _teaching_text(metadata: dict[str, Any]) -> str:
+def teaching_text(facts: dict[str, Any]) -> str:
     """Say what was learned from a teacher, or return "" if there was none."""
-    shares = metadata["teacher_share"]
+    shares = facts["teacher_share"]
     if not shares:
         return ""
     return (
         f"So {FOLDS} networks were fitted, each without one fold of the training molecules. The"
         " network then learned from the weighted mean of a teacher and these. Its labels were"
         " the measured ones, moved towards the teacher's predictions, and that mean for"
-        f" {metadata['recombined']:,} molecules recombined from the training molecules. The"
+        f" {facts['recombined']:,} molecules recombined from the training molecules. The"
         " teacher's share was chosen by what was predicted for each fold without having learned"
         f" from it: {shares_text(shares)}. The teacher and the new molecules are based only on the"
         " training molecules. "
     )
 
 
-def _teacher_text(teacher: dict[str, Any] | None) -> str:
+def teacher_text(teacher: dict[str, Any] | None) -> str:
     """Say what the teacher is made of and what its sources scored, or return "" without one."""
     if teacher is None:
         return ""
@@ -170,39 +201,7 @@ def _teacher_text(teacher: dict[str, Any] | None) -> str:
     )
 
 
-def _temperature_text(temperatures: dict[str, float | None]) -> str:
-    """Say by which temperatures logits are divided."""
-    fitted = [f"{name} {value:.2f}" for name, value in temperatures.items() if value is not None]
-    if not fitted:
-        return "Nothing was calibrated."
-    return (
-        "Class logits are divided by a temperature fitted on molecules that were not learned from:"
-        f" {', '.join(fitted)}."
-    )
-
-
-def _uncertainty_text(
-    coverage: dict[str, Any], targets: Sequence[TargetColumn], cross_fitted: bool
-) -> str:
-    """Say how often intervals and sets of classes held, or return "" if there are none.
-
-    If the model is cross-fitted, they were made from the training molecules.
-    """
-    if not coverage:
-        return ""
-    made_from = "the calibration molecules"
-    if cross_fitted:
-        made_from = "the training molecules, as they were predicted without their fold"
-        if any(len(task_coverage["made_from"]) > 1 for task_coverage in coverage.values()):
-            made_from += ", and the calibration molecules"
-    return (
-        "**Uncertainty.** Conformal intervals and sets of classes, wider far from the training set,"
-        f" made from {made_from}. On the test molecules:\n\n"
-        + coverage_text(coverage, {target.name: target.unit for target in targets})
-    )
-
-
-def _curve_text(points: Sequence[dict[str, Any]]) -> str:
+def curve_text(points: Sequence[dict[str, Any]]) -> str:
     """Return the learning curve of every target, or "" if there is none."""
     if not points:
         return ""
@@ -285,7 +284,7 @@ def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
 
 
 def summary(scores: dict[str, Any]) -> str:
-    """Return the leading score in words, for a list of models.
+    """Return the leading score as text, for a list of models.
 
     With several targets, it is the mean over the targets of each kind.
     """

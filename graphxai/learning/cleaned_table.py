@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from graphxai.datasets.open_graph_benchmark import OgbMolecules
 
-__all__ = ["CleanTable", "Finding", "Findings", "TargetColumn"]
+__all__ = ["CleanTable", "Finding", "Findings", "TargetColumn", "unbounded"]
 
 FloatArray = NDArray[np.float64]
 CHECKS = ("check", "target", "count", "done")
@@ -123,6 +123,11 @@ class TargetColumn:
         return f"{self.name}: {self.kind} ({self.note}): {content}"
 
 
+def unbounded(*shape: int) -> FloatArray:
+    """Return bounds (*shape, 2) that say nothing."""
+    return np.stack([np.full(shape, -np.inf), np.full(shape, np.inf)], axis=-1)
+
+
 @dataclass(frozen=True, eq=False)
 class CleanTable:
     """The distinct molecules of a table with their labels.
@@ -180,9 +185,11 @@ class CleanTable:
 
         They are infinite everywhere else.
         """
-        none = [[-np.inf, np.inf]] * len(self.targets)
-        rows = [graph.get("bounds") for graph in self.graphs]
-        return np.array([none if row is None else row[0].tolist() for row in rows])
+        bounds = unbounded(len(self.graphs), len(self.targets))
+        for row, graph in zip(bounds, self.graphs, strict=True):
+            if graph.get("bounds") is not None:
+                row[:] = graph.bounds[0]
+        return bounds
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
-from torch_geometric.data import Data
 
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
-from graphxai.datasets.splits import Split
 from graphxai.datasets.training_set import EDGE, FAR
-from graphxai.learning.informativeness import guess_width
 from graphxai.learning.predicting import task_readings
+from graphxai.learning.source import Part, Source
 from graphxai.models.graphormer import LoadedModel
 
 __all__ = [
@@ -29,6 +27,7 @@ __all__ = [
     "coverage",
     "errors_by_nearness",
     "errors_by_probability",
+    "guess_width",
     "nearest_of_other_folds",
     "nearest_similarities",
     "pooled",
@@ -58,33 +57,17 @@ class Unseen:
     similarity: FloatArray | None
 
 
-def calibrate(
-    model: LoadedModel, graphs: Sequence[Data], y: FloatArray, parts: Split
-) -> dict[str, Any]:
+def calibrate(model: LoadedModel, source: Source) -> dict[str, Any]:
     """Set `model.conformal` from the validation part, and measure its coverage on the test part.
 
-    Args:
-        model: the model.
-        graphs: encoded graphs. Molecules have their `smiles`, which say how near they are to the
-            training part.
-        y: labels (n, tasks), NaN where one is missing.
-        parts: split of the graphs.
-
     Returns:
-        What `calibrate_readings` returns.
+        What `calibrate_readings` returns, or {} without a validation part.
     """
-    if not parts.valid:
+    if not source.parts.valid:
         return {}
-    molecules = parts.train and getattr(graphs[parts.train[0]], "smiles", None) is not None
-    training = [graphs[k].smiles for k in parts.train] if molecules else []
     valid, test = (
-        unseen_by_task(
-            task_readings(model, [graphs[k] for k in part]),
-            y[list(part)],
-            [graphs[k].smiles for k in part] if molecules else None,
-            training,
-        )
-        for part in (parts.valid, parts.test)
+        unseen_by_task(task_readings(model, part.graphs), part, source.train)
+        for part in (source.valid, source.test)
     )
     return calibrate_readings(model, valid, test)
 
@@ -130,23 +113,15 @@ def calibrate_readings(
     return report
 
 
-def unseen_by_task(
-    readings: Sequence[FloatArray],
-    y: FloatArray,
-    smiles: Sequence[str] | None,
-    training: Sequence[str],
-) -> list[Unseen]:
-    """Join what a model predicts for a part with its labels, for each task.
+def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> list[Unseen]:
+    """Join what a model predicts for a part, by task as from `task_readings`, with its labels.
 
-    Args:
-        readings: by task, as from `predicting.readings`.
-        y: labels of the part (n, tasks), NaN where one is missing.
-        smiles: the molecules of the part (n,); None for other graphs.
-        training: the training molecules.
+    Molecules are compared with those of the training part.
     """
-    similarity = None if smiles is None else nearest_similarities(smiles, training)
+    similarity = nearest_similarities(part.smiles, train.smiles) if train.smiles else None
     return [
-        Unseen(values, labels, similarity) for values, labels in zip(readings, y.T, strict=True)
+        Unseen(values, labels, similarity)
+        for values, labels in zip(readings, part.y.T, strict=True)
     ]
 
 
@@ -316,6 +291,17 @@ def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
         for key in scored[0].scores
     }
     return Conformal(scores, scored[0].slope)
+
+
+def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None:
+    """Return the width of the interval around the median that holds a share `level` of labels y.
+
+    A guess without any model would need it. It is None for classes, and without labels.
+    """
+    labels = y[~np.isnan(y)]
+    if task.kind != "regression" or not len(labels):
+        return None
+    return float(2 * np.quantile(np.abs(labels - np.median(labels)), level))
 
 
 def coverage(

@@ -1,27 +1,29 @@
-"""Fine-tune a Graphormer on molecules with labels, measured or taught."""
+"""Train a Graphormer on a source: on molecules or graphs with labels, measured or taught."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
-from graphxai.datasets.splits import Split
-from graphxai.learning.fit import fit, initialise
+from graphxai.learning.fit import FitResult, fit, initialise
 from graphxai.learning.settings import TrainingSettings
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, load_checkpoint, locate
+from graphxai.learning.source import Source
+from graphxai.models.graphormer import (
+    Graphormer,
+    GraphormerConfig,
+    graphormer,
+    load_checkpoint,
+    locate,
+)
 
 __all__ = [
     "finetune",
-    "labelled",
     "molecule_config",
     "start_at_frequencies",
 ]
@@ -54,9 +56,7 @@ def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
 
 
 def finetune(
-    graphs: Sequence[Data],
-    tasks: Sequence[Task],
-    split: Split,
+    source: Source,
     out: str | Path,
     *,
     init_weights: Graphormer | str | Path | None = PRETRAINED,
@@ -64,14 +64,11 @@ def finetune(
     resume: bool = False,
     extra: Sequence[Data] = (),
     at_frequencies: bool = False,
-    environments: int = 0,
-) -> Graphormer:
-    """Train on graphs with labels, from given weights.
+) -> FitResult:
+    """Train on the training part of a source, from given weights.
 
     Args:
-        graphs: encoded graphs with labels `y` (1, tasks), NaN where one is missing.
-        tasks: the tasks.
-        split: split of the graphs.
+        source: encoded graphs with labels, and the configuration of the network.
         out: folder of the run.
         init_weights: weights to start from. From a model with the same tasks, the head is copied
             too; from a checkpoint, by name or folder, it is not. None trains from scratch.
@@ -80,21 +77,17 @@ def finetune(
         extra: further training graphs, such as those with a teacher's labels.
         at_frequencies: let a new head start from the frequencies of the classes, so that the first
             epochs are not spent on learning that a class is rare.
-        environments: number of rows of a table of atom environments that the network reads, which
-            starts at zero; 0 for none.
     """
     torch.manual_seed(settings.seed)
-    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0, environments=environments)
-    model = Graphormer(config)
+    model = graphormer(source.config)
     if at_frequencies:  # weights that bring their own head replace it
-        start_at_frequencies(model, torch.cat([graphs[k].y for k in split.train]))
+        start_at_frequencies(model, torch.from_numpy(source.train.y))
     if isinstance(init_weights, Graphormer):
         initialise(model, init_weights, head=True)
     elif init_weights is not None:
         initialise(model, load_checkpoint(locate(init_weights)))
-    train = [*(graphs[k] for k in split.train), *extra]
-    valid = [graphs[k] for k in split.valid]
-    return fit(model, train, valid, settings, out, resume=resume).model
+    train = [*source.train.graphs, *extra]
+    return fit(model, train, source.valid.graphs, settings, out, resume=resume)
 
 
 @torch.no_grad()
@@ -114,11 +107,3 @@ def start_at_frequencies(model: Graphormer, y: torch.Tensor) -> None:
         counts = torch.bincount(labels, minlength=len(task.classes)) + 1.0
         bias = (counts / counts.sum()).log()
         model.head.bias[columns] = bias[1:] - bias[:1] if task.kind == "binary" else bias
-
-
-def labelled(graphs: Sequence[Data], y: NDArray[np.float64]) -> list[Data]:
-    """Return copies of the graphs with labels y (n, tasks)."""
-    copies = [copy.copy(graph) for graph in graphs]
-    for graph, labels in zip(copies, y, strict=True):
-        graph.y = torch.from_numpy(labels).float()[None]
-    return copies

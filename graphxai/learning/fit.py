@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphxai.learning.interruption import resumable_in
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
@@ -32,6 +34,7 @@ __all__ = [
     "initialise",
     "require_hardware",
     "require_lightning",
+    "resumable_in",
 ]
 
 
@@ -96,6 +99,30 @@ def fit(
         fill(model, read_weights(kept.weights)[0], kept.weights)
     model.eval()
     return FitResult(model, kept.epoch, kept.scores, kept.loss)
+
+
+@contextmanager
+def resumable_in(out: str | Path) -> Iterator[None]:
+    """Let an interrupt of the block say how to continue the run in the folder `out`.
+
+    Lightning ends the whole process on Ctrl-C, and ignores every further one. In a notebook the
+    first would be an exit with status 1, so it becomes KeyboardInterrupt again, and the next
+    Ctrl-C acts as before.
+    """
+    words = f"training was interrupted: call it again with resume=True to continue in {out}"
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.args = stop.args or (words,)
+        raise
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt(words) from None
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def require_lightning() -> None:

@@ -25,11 +25,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.checkpoint_files import FLOAT_DTYPES
 from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import GraphormerConfig
 from graphxai.models.graphormer.layers import EncoderLayer, LayerNorm, StructuralBias
 from graphxai.runtime.reading import small_file
-from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 if TYPE_CHECKING:

@@ -24,30 +24,21 @@ from graphxai.learning.metrics import (
     rmse,
     roc_auc,
 )
+from graphxai.learning.source import Source
 
 __all__ = [
     "METRICS",
     "ClassifierReport",
-    "bound_notes",
     "dummy_predictions",
     "kept_bounds",
     "measure",
     "report_classifier",
-    "teacher_ahead",
-    "useless_tasks",
-    "verdicts",
+    "score_test_part",
 ]
 
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval
-RIVALS = {  # simple models that a network should not be worse than
-    "forest": "a random forest",
-    "descriptor_forest": "a random forest with descriptors",
-    "gin": "a GIN of the same budget",
-    "feature_forest": "a random forest on mean features",
-    "neighbour_forest": "a random forest on the features of a node and its neighbours",
-}
 
 
 METRICS: dict[TaskKind, dict[str, Metric]] = {
@@ -116,6 +107,37 @@ def measure(
         for name in others
     }
     return report
+
+
+def score_test_part(
+    source: Source, predictions: Mapping[str, Mapping[int, FloatArray]]
+) -> dict[str, Any]:
+    """Score predictions for the test part of a source, and those of a dummy, by task.
+
+    Args:
+        source: the labels of the training part and the test part.
+        predictions: probabilities or values, as from `predicting.task_readings`, by name of the
+            predictor and position of the task. The first predictor is the model.
+
+    Returns:
+        JSON values. There are scores only if both parts have labels of the task, see `measure`.
+    """
+    scores = {}
+    nothing: dict[str, Any] = {"n": 0, "scores": {}}
+    for k, task in enumerate(source.tasks):
+        each = {name: of_task[k] for name, of_task in predictions.items() if k in of_task}
+        y, learned = source.test.y[:, k], source.train.y[:, k]
+        learned, tested = learned[~np.isnan(learned)], ~np.isnan(y)
+        report: dict[str, Any] = {"kind": task.kind, "unit": task.unit, "trained": len(learned)}
+        report |= nothing if source.labelled == "molecules" else {"tested": source.labelled}
+        if len(learned) and (kept := kept_bounds(each, source.test.bounds[:, k])) is not None:
+            report["bounds"] = kept
+        if len(learned) and tested.any():
+            measured = {name: readings[tested] for name, readings in each.items()}
+            measured["dummy"] = dummy_predictions(task, learned, int(tested.sum()))
+            report |= measure(task.kind, measured, y[tested])
+        scores[task.name] = report if "n" in report else report | nothing
+    return scores
 
 
 @dataclass(frozen=True)
@@ -200,93 +222,6 @@ def kept_bounds(predictions: Mapping[str, FloatArray], bounds: FloatArray) -> di
         for name, values in predictions.items()
     }
     return {"n": int(bounded.sum()), "kept": kept}
-
-
-def bound_notes(scores: Mapping[str, Any]) -> list[str]:
-    """Say how many test molecules with a bound are predicted within it, from `kept_bounds`."""
-    return [
-        f"of {kept['n']:,} test molecules of which only a bound is known, this model predicts"
-        f" {kept['kept']['graphormer']:.0%} within it for {name}"
-        for name, target_scores in scores.items()
-        if (kept := target_scores.get("bounds"))
-    ]
-
-
-def verdicts(scores: Mapping[str, Any]) -> list[str]:
-    """Warn of targets that a dummy, or else the best rival, predicts better on the test part.
-
-    Args:
-        scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
-    """
-    warnings = [f"this model is {text}: do not use it" for text in useless_tasks(scores)]
-    for name, target_scores in scores.items():
-        model, dummy = (_leading(target_scores, key) for key in ("graphormer", "dummy"))
-        best = max(RIVALS, key=lambda key: np.nan_to_num(_leading(target_scores, key), nan=-np.inf))
-        rival = _leading(target_scores, best)
-        if model < dummy or not model < rival:
-            continue
-        metric, difference = next(iter(target_scores["differences"][best].items()))
-        high = difference[2]
-        tested = target_scores.get("tested", "molecules")
-        chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
-        warnings.append(
-            f"this model is worse than {RIVALS[best]} for {name}"
-            f" ({metric} {model:z.2f} against {rival:z.2f} on test {tested}{chance})"
-        )
-    return warnings
-
-
-def teacher_ahead(scores: Mapping[str, Any], *, stored: bool) -> list[str]:
-    """Name the targets that the teacher predicts better than the model, by more than the error.
-
-    Args:
-        scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
-        stored: whether the teacher's predictions will be shown beside the model's.
-    """
-    notes = []
-    for name, target_scores in scores.items():
-        difference = target_scores.get("differences", {}).get("teacher")
-        if not difference:
-            continue
-        metric, (_, _, high) = next(iter(difference.items()))
-        if high is not None and high < 0:
-            teacher, network = (_leading(target_scores, key) for key in ("teacher", "graphormer"))
-            notes.append(
-                f"the teacher predicts {name} better than this model on the test molecules"
-                f" ({metric} {teacher:.3f} against {network:.3f}): "
-                + (
-                    "its predictions are shown beside the model's"
-                    if stored
-                    else "--resume --keep-teacher stores its predictions beside the model's"
-                )
-            )
-    return notes
-
-
-def useless_tasks(scores: Any) -> list[str]:
-    """Name the tasks for which a model is worse than a dummy, from the scores in its metadata.
-
-    The list is empty if the scores do not have the form that `measure` returns.
-    """
-    useless = []
-    for name, target_scores in scores.items() if isinstance(scores, Mapping) else ():
-        model, dummy = (_leading(target_scores, key) for key in ("graphormer", "dummy"))
-        if model < dummy:
-            regression = target_scores.get("kind") == "regression"
-            metric = "R2" if regression else "ROC-AUC"
-            dummy_name = "the training mean" if regression else "the class frequencies"
-            figures = f"{metric} {model:z.2f} against {dummy:z.2f} on test molecules"
-            useless.append(f"worse than predicting {dummy_name} of {name} ({figures})")
-    return useless
-
-
-def _leading(target_scores: Any, predictor: str) -> float:
-    """Return a predictor's first score for a target, or NaN, which fails every comparison."""
-    try:
-        value = next(iter(target_scores["scores"][predictor].values()))[0]
-    except (AttributeError, IndexError, KeyError, StopIteration, TypeError):
-        return math.nan
-    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _interval(values: FloatArray) -> list[float | None]:

@@ -1,170 +1,49 @@
-"""The first stage of a table's training: split its molecules, and say what looks suspicious."""
+"""Split what is learned from into a training, a validation and a test part, and make the tasks.
+
+The molecules of a table are split by their structure, by a column or at random. Graphs are split at
+random or as the user says, and so are their nodes, which are counted over all graphs, in order.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.contract.tasks import Task
+from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.splits import (
     Split,
     cluster_split,
     given_split,
     random_split,
-    scaffold_folds,
     scaffold_split,
     time_split,
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
-from graphxai.learning.finetuning import molecule_config
-from graphxai.learning.leaks import leak_warnings
-from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.settings import TableSettings
-from graphxai.models.graphormer import load_checkpoint, locate
+from graphxai.learning.settings import GraphSettings
+from graphxai.learning.source import starts_of
 
-__all__ = ["SplitTable", "TablePart", "split_table", "table_split", "table_tasks", "with_share"]
+__all__ = [
+    "FEWEST",
+    "MASKS",
+    "graph_parts",
+    "node_parts",
+    "share_of",
+    "standardised",
+    "table_split",
+    "table_tasks",
+]
 
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
-FOLDS = 4  # of the training part, each predicted by models that learned from the others
-CHECKED_FOR_LEAKS = 1000  # molecules, at most
-RARE = 0.1  # share of the training molecules below which a class is called rare
-
-
-@dataclass(frozen=True, eq=False)
-class TablePart:
-    """The training, validation or test part of a table.
-
-    Attributes:
-        positions: positions of its molecules in the table (m,).
-        graphs: the encoded molecules (m,).
-        smiles: their SMILES (m,).
-        y: their labels (m, tasks), NaN where one is missing.
-        bounds: the lowest and highest possible values (m, tasks, 2), see `learning.bounds`.
-    """
-
-    positions: tuple[int, ...]
-    graphs: list[Data]
-    smiles: tuple[str, ...]
-    y: FloatArray
-    bounds: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class SplitTable:
-    """A table that is ready to train on.
-
-    Attributes:
-        table: molecules and labels.
-        parts: positions of the training, validation and test molecules.
-        tasks: one task per target; values are standardised on the training labels.
-        graphs: the encoded molecules (n,).
-        y: their labels (n, tasks), NaN where one is missing.
-        warnings: what a user should know before training.
-        share: the share of the training part that is used, below 1 on a learning curve.
-    """
-
-    table: CleanTable
-    parts: Split
-    tasks: tuple[Task, ...]
-    graphs: list[Data]
-    y: FloatArray
-    warnings: tuple[str, ...] = ()
-    share: float = 1.0
-
-    @cached_property
-    def train(self) -> TablePart:
-        """The molecules to learn from."""
-        return self._part(self.parts.train)
-
-    @cached_property
-    def valid(self) -> TablePart:
-        """The molecules held out for calibration."""
-        return self._part(self.parts.valid)
-
-    @cached_property
-    def test(self) -> TablePart:
-        """The molecules held out for the scores."""
-        return self._part(self.parts.test)
-
-    def _part(self, positions: Sequence[int]) -> TablePart:
-        """Return the molecules at some positions."""
-        graphs = [self.graphs[k] for k in positions]
-        smiles = tuple(graph.smiles for graph in graphs)
-        places = list(positions)
-        return TablePart(tuple(positions), graphs, smiles, self.y[places], self.bounds[places])
-
-    @cached_property
-    def folds(self) -> list[NDArray[np.intp]]:
-        """Positions in the training part that are predicted without being learned from, by fold.
-
-        Folds are of scaffolds, as new molecules usually are. The test part of a random split
-        resembles the training part, and so do the folds.
-        """
-        smiles = self.train.smiles
-        if self.parts.kind != "random":
-            return [fold for fold in scaffold_folds(smiles, FOLDS) if len(fold)]
-        order = np.random.default_rng(self.parts.seed or 0).permutation(len(smiles))
-        return [np.sort(order[first::FOLDS]) for first in range(min(FOLDS, len(smiles)))]
-
-    @cached_property
-    def bounds(self) -> FloatArray:
-        """The bounds of the labels (n, tasks, 2), see `learning.bounds`."""
-        return self.table.bounds
-
-    def __str__(self) -> str:
-        sizes = [len(part) for part in (self.parts.train, self.parts.valid, self.parts.test)]
-        train, valid, test = (f"{size:,}" for size in sizes)
-        calibrate = f", calibrate {valid}" if self.parts.valid else ""
-        return f"{self.parts.kind} split: train {train}{calibrate}, test {test}"
-
-
-def split_table(table: CleanTable, settings: TableSettings) -> SplitTable:
-    """Split a table, make its tasks, encode its molecules, and look for reasons to warn.
-
-    Raises:
-        ValueError: the split leaves too little to train on, see `table_split`.
-    """
-    parts = table_split(
-        table,
-        settings.split_kind,
-        settings.seed,
-        settings.named_column,
-        set_aside=not settings.teacher,
-    )
-    y = table.y
-    training_labels = y[list(parts.train)]
-    tasks = table_tasks(table.targets, training_labels)
-    rare = _rare_classes(table.targets, training_labels)
-    config = molecule_config(tasks)
-    graphs = encode_all(table.graphs, config)
-    leaks = []
-    if settings.init_weights is not None:
-        start = load_checkpoint(locate(settings.init_weights))
-        checked = np.linspace(0, len(y) - 1, min(len(y), CHECKED_FOR_LEAKS)).astype(int)
-        outputs = predict(start, [graphs[k] for k in checked]).double().numpy()
-        name = str(settings.init_weights)
-        leaks = leak_warnings(table.targets, y[checked], start.config.tasks, outputs, name)
-    return SplitTable(table, parts, tasks, graphs, y, (*leaks, *rare))
-
-
-def with_share(split: SplitTable, share: float, seed: int) -> SplitTable:
-    """Return the same table with a share of its training part, for a learning curve.
-
-    Smaller shares are subsets of larger ones. The tasks are standardised anew.
-    """
-    order = list(split.parts.train)
-    random.Random(seed).shuffle(order)
-    train = tuple(sorted(order[: max(2, round(share * len(order)))]))
-    tasks = table_tasks(split.table.targets, split.y[list(train)])
-    parts = replace(split.parts, train=train)
-    return replace(split, parts=parts, tasks=tasks, warnings=(), share=share)
+MASKS = ("train_mask", "val_mask", "test_mask")  # of nodes, by PyG's convention
+FEWEST = 10  # graphs to learn from, or to split as a whole
 
 
 def table_split(
@@ -240,41 +119,108 @@ def _require_labels(targets: Sequence[TargetColumn], y: FloatArray, kind: str) -
             )
 
 
+def share_of(parts: Split, share: float, seed: int) -> Split:
+    """Return a split with a share of its training part; larger shares contain smaller ones."""
+    order = list(parts.train)
+    random.Random(seed).shuffle(order)
+    return replace(parts, train=tuple(sorted(order[: max(2, round(share * len(order)))])))
+
+
+def graph_parts(settings: GraphSettings, n: int) -> Split:
+    """Return the split that is wanted, whose parts must be positions in the data set."""
+    wanted: Any = settings.split
+    if wanted is None or wanted == "random":
+        return random_split(n, settings.seed)
+    if not isinstance(wanted, Split):
+        try:
+            train, valid, test = (tuple(int(k) for k in part) for part in wanted)
+            wanted = Split(train, valid, test)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                "split must be 'random', a Split, or three lists with the positions of the"
+                f" training, validation and test graphs: {error}"
+            ) from error
+    positions = [*wanted.train, *wanted.valid, *wanted.test]
+    if not wanted.train or not all(0 <= k < n for k in positions):
+        raise ValueError(f"the split needs training graphs, and positions from 0 to {n - 1}.")
+    return wanted
+
+
+def node_parts(graphs: Sequence[Data], y: FloatArray, settings: GraphSettings) -> Split:
+    """Return the split of the nodes that have a label, counted over all graphs.
+
+    The masks of the graphs say it, unless the settings do. At random, the nodes of less than ten
+    graphs are split, and otherwise the graphs with all their nodes.
+
+    Args:
+        graphs: the graphs.
+        y: labels (n, tasks) of all nodes.
+        settings: with the split that is wanted: None, "random", or positions of nodes, if there is
+            a single graph, or of graphs.
+
+    Raises:
+        ValueError: the masks or the positions do not fit.
+    """
+    labelled = np.logical_not(np.isnan(y).all(axis=1)).reshape(-1)
+    at_random = settings.split is None or settings.split == "random"
+    if settings.split is None and any(graph.get(MASKS[0]) is not None for graph in graphs):
+        parts = (_masked(graphs, name) & labelled for name in MASKS)
+        train, valid, test = (tuple(np.flatnonzero(part).tolist()) for part in parts)
+        return Split(train, valid, test, "masks")
+    if at_random and len(graphs) < FEWEST:
+        nodes = np.flatnonzero(labelled)
+        return _sorted(random_split(len(nodes), settings.seed), lambda k: [int(nodes[k])])
+    if len(graphs) == 1:
+        return _sorted(graph_parts(settings, len(y)), lambda k: [k] if labelled[k] else [])
+    starts = starts_of(graphs)
+
+    def nodes_of(graph: int) -> list[int]:
+        first = int(starts[graph])
+        return [first + k for k in np.flatnonzero(labelled[first : starts[graph + 1]]).tolist()]
+
+    return _sorted(graph_parts(settings, len(graphs)), nodes_of)
+
+
+def _sorted(split: Split, nodes_of: Callable[[int], list[int]]) -> Split:
+    """Return a split with each position replaced by nodes, in ascending order."""
+    train, valid, test = (
+        tuple(sorted(node for position in part for node in nodes_of(position)))
+        for part in (split.train, split.valid, split.test)
+    )
+    return replace(split, train=train, valid=valid, test=test)
+
+
+def _masked(graphs: Sequence[Data], name: str) -> NDArray[np.bool_]:
+    """Return which nodes (n,) of all graphs a mask has; ValueError names a graph without it."""
+    parts = []
+    for k, graph in enumerate(graphs):
+        mask = graph.get(name)
+        if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != (graph.num_nodes,):
+            shape = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+            raise ValueError(
+                f"graph {k}: {name} must be true or false for each of {graph.num_nodes} nodes, not"
+                f" {shape}. Of several masks choose one, such as {name}[:, 0]."
+            )
+        parts.append(mask.bool().numpy())
+    return np.concatenate(parts)
+
+
 def table_tasks(targets: Sequence[TargetColumn], y: FloatArray) -> tuple[Task, ...]:
     """Return the model's tasks, with values standardised on training labels y (n, targets)."""
-    tasks = []
-    for target, column in zip(targets, y.T, strict=True):
-        if target.kind == "classification":
-            kind = "binary" if len(target.classes) == 2 else "multiclass"
-            tasks.append(Task(target.name, kind, target.classes))  # type: ignore[arg-type]
-        else:
-            measured = column[~np.isnan(column)]
-            mean = float(measured.mean()) if len(measured) else 0.0
-            deviation = float(measured.std()) if len(measured) > 1 else 0.0
-            scale = deviation or 1.0
-            tasks.append(Task(target.name, "regression", (), target.unit, mean, scale))
-    return tuple(tasks)
+    kinds: dict[int, TaskKind] = {0: "regression", 2: "binary"}
+    tasks = [
+        Task(t.name, kinds.get(len(t.classes), "multiclass"), t.classes, t.unit) for t in targets
+    ]
+    return standardised(tasks, y)
 
 
-def _rare_classes(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
-    """Say which classes are rare in training labels y (n, targets), and what is done about it."""
-    warnings = []
-    for target, column in zip(targets, y.T, strict=True):
+def standardised(tasks: Sequence[Task], y: FloatArray) -> tuple[Task, ...]:
+    """Return the tasks, with values standardised on training labels y (n, tasks)."""
+    fitted = []
+    for task, column in zip(tasks, y.T, strict=True):
         measured = column[~np.isnan(column)]
-        if target.kind != "classification" or not len(measured):
-            continue
-        counts = np.bincount(measured.astype(int), minlength=len(target.classes))
-        rarest = int(counts.argmin())
-        if counts[rarest] < RARE * len(measured):
-            share = counts[rarest] / len(measured)
-            warnings.append(
-                f"{target.name}: only {share:.1%} of the training molecules"
-                f" ({counts[rarest]:,}) are {target.classes[rarest]!r}; the model starts from the"
-                " frequencies of the classes"
-                + (
-                    f", and PR-AUC, {share:.2f} for a guess, says more than ROC-AUC"
-                    if rarest == 1 and len(counts) == 2
-                    else ""
-                )
-            )
-    return warnings
+        if task.kind == "regression" and len(measured):
+            scale = float(measured.std()) or 1.0
+            task = replace(task, offset=float(measured.mean()), scale=scale)
+        fitted.append(task)
+    return tuple(fitted)

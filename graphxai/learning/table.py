@@ -1,120 +1,346 @@
-"""Train a model on your own table: split, fit, teach, calibrate, score, write."""
+"""A table of molecules as the source of a run: how it is split, taught, scored and described."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from graphxai.learning.calibration import calibrate_table
-from graphxai.learning.cleaned_table import CleanTable
-from graphxai.learning.fit import require_hardware
-from graphxai.learning.interruption import resumable_in
-from graphxai.learning.official import with_official_split
-from graphxai.learning.settings import TableSettings
-from graphxai.learning.splitting import SplitTable, split_table, with_share
+import numpy as np
+from numpy.typing import NDArray
+
+from graphxai.datasets.splits import scaffold_folds
+from graphxai.datasets.training_set import HELD_OUT
+from graphxai.learning.card import (
+    MOLECULES,
+    counted,
+    curve_text,
+    summary,
+    teacher_text,
+    teaching_text,
+    trees_text,
+)
+from graphxai.learning.cleaned_table import CleanTable, TargetColumn
+from graphxai.learning.finetuning import FINETUNING, molecule_config
+from graphxai.learning.fit import FitResult
+from graphxai.learning.official import official_note, official_scores, with_official_split
+from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.reliability import (
+    bound_notes,
+    leak_warnings,
+    teacher_ahead,
+    uninformative,
+    verdicts,
+)
+from graphxai.learning.settings import TableSettings, TrainingSettings
+from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.suspicions import require_plain_values
-from graphxai.learning.table_scores import score_table
-from graphxai.learning.trained_table import TrainedTable
-from graphxai.learning.training import fit_networks, teach_networks
-from graphxai.learning.writing import begin_run, write_run
-from graphxai.runtime.options import with_options
+from graphxai.learning.teachers.gaussian_process import Positions
+from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
+from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
+from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
+from graphxai.learning.writing import csv_text, held_out_csv, label_text
+from graphxai.models.graphormer import (
+    checkpoint_digest,
+    load_checkpoint,
+    locate,
+    set_standardisation,
+)
 
-__all__ = ["train_table"]
+__all__ = ["TableSource", "split_table"]
 
-LEARNING_CURVE = (0.125, 0.25, 0.5)  # fractions of the training part; the run itself uses all
+FloatArray = NDArray[np.float64]
+FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+CHECKED_FOR_LEAKS = 1000  # molecules, at most
+RARE = 0.1  # share of the training molecules below which a class is called rare
+SMALLER = (0.125, 0.25, 0.5)  # shares of the training part on a learning curve, before the whole
+SPLIT_TEXTS = {
+    "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
+    "clusters": "by clusters of similar molecules: those of test molecules were never trained on",
+    "time": "by time: test molecules are the newest",
+    "column": "as the table says",
+}
 
 
-def train_table(
-    table: CleanTable,
-    out: str | Path,
-    settings: TableSettings | None = None,
-    *,
-    command: str = "",
-    log: Callable[[str], None] = lambda line: None,
-    **options: Any,
-) -> Path:
-    """Train a Graphormer on a table and score it on its test molecules.
+@dataclass(frozen=True, eq=False)
+class TableSource(RunSource):
+    """The molecules of a table in their parts.
 
-    The network is fitted to the labels of the training part. Then it also learns from a teacher, a
-    weighted mean of forests and Gaussian processes. It is calibrated on the validation part and
-    scored on the test part, beside its teacher, two forests and a dummy.
-
-    Args:
+    Attributes:
         table: molecules and labels.
-        out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
-            the checkpoint is its sub-folder `model`, with `scores.json`, `training.csv` and
-            `held_out.csv`.
-        settings: settings of the run, by default `TableSettings()`.
-        command: how the run was started, for the model card.
-        log: called with a line of text at each stage.
-        options: fields of `TableSettings` to change, such as `seed=1` or `ensemble=3`.
+        settings: settings of the run.
+        warnings: what a user should know before training.
+        share: the share of the training part that is used, below 1 on a learning curve.
+    """
 
-    Returns:
-        The checkpoint folder.
+    table: CleanTable
+    settings: TableSettings
+    warnings: tuple[str, ...] = ()
+    share: float = 1.0
+    stored = (
+        "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
+        "official", "coverage", "learning_curve", "notes",
+    )  # fmt: skip
+
+    @property
+    def labelled(self) -> str:
+        """What has the labels, as a noun."""
+        return "molecules"
+
+    @property
+    def init_weights(self) -> str | Path | None:
+        """Weights to start from; None for none."""
+        return self.settings.init_weights
+
+    @cached_property
+    def bounds(self) -> FloatArray:
+        """The bounds of labels that were not measured (n, tasks, 2)."""
+        return self.table.bounds
+
+    @cached_property
+    def folds(self) -> Sequence[Positions]:
+        """The folds of the training part, as positions in it, if networks are to teach others.
+
+        Folds are of scaffolds, as new molecules usually are. The test part of a random split
+        resembles the training part, and so do the folds.
+        """
+        smiles = self.train.smiles
+        if not self.settings.teacher:
+            return []
+        if self.parts.kind != "random":
+            return [fold for fold in scaffold_folds(smiles, FOLDS) if len(fold)]
+        order = np.random.default_rng(self.parts.seed or 0).permutation(len(smiles))
+        return [np.sort(order[first::FOLDS]) for first in range(min(FOLDS, len(smiles)))]
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return (
+            text.replace("validate", "calibrate")
+            if self.parts.valid
+            else text.replace(", validate 0", "")
+        )
+
+    def smaller(self) -> list[TableSource]:
+        """Return the table with an eighth, a quarter and half of its training part, if wanted."""
+        if not self.settings.learning_curve:
+            return []
+        return [self._with_share(share) for share in SMALLER]
+
+    def _with_share(self, share: float) -> TableSource:
+        """Return the same table with a share of its training part. Its tasks are made anew."""
+        parts = share_of(self.parts, share, self.settings.seed)
+        config = replace(
+            self.config, tasks=table_tasks(self.table.targets, self.y[list(parts.train)])
+        )
+        settings = replace(self.settings, ensemble=1)
+        return replace(
+            self, parts=parts, config=config, settings=settings, warnings=(), share=share
+        )
+
+    def training(self, network: int = 0) -> TrainingSettings:
+        """Return the settings for fitting one of the networks, which have consecutive seeds.
+
+        Networks that only help to teach another one take half of the epochs.
+        """
+        recipe = FROM_SCRATCH if self.init_weights is None else FINETUNING
+        if self.settings.teacher:
+            recipe = replace(recipe, epochs=recipe.epochs // 2)
+        return recipe.for_run(replace(self.settings, seed=self.settings.seed + network))
+
+    def identity(self) -> dict[str, Any]:
+        """Return the table, its columns and the settings that decide about the model."""
+        table, settings, weights = self.table, self.settings, self.init_weights
+        return {
+            "file": table.path.name,
+            "sha256": table.sha256,
+            "smiles_column": table.smiles_column,
+            "targets": [asdict(target) for target in table.targets],
+            "split": settings.split_kind,
+            "split_column": settings.named_column,
+            "standardise": table.standardise,
+            "seed": settings.seed,
+            "epochs": self.training().epochs,
+            "teacher": settings.teacher,
+            "ensemble": settings.ensemble,
+            "init_weights": None if weights is None else str(weights),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `hygiene.json` and `hygiene.csv`, see `CleanTable.save`."""
+        self.table.save(folder)
+
+    def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
+        """Let the networks and a teacher teach the model, see `teach_networks`."""
+        learned = teach_networks([fit.model for fit in fits], self, out, log)
+        set_standardisation(learned.model, self.table.standardise)
+        return learned
+
+    def rivals(self, learned: LearnedModel, log: Log) -> dict[str, Mapping[int, FloatArray]]:
+        """Return what the teacher and two forests predict, by name and position of the task."""
+        features = MoleculeFeatures(self.test.smiles)
+        by_teacher = learned.teacher.predict(features) if learned.teacher else []
+        known = {k: r for k, r in enumerate(by_teacher) if r is not None}
+        forests = {n: learned.forests[n].predict(features) for n in ("forest", "descriptor_forest")}
+        return {"teacher": known, **forests}
+
+    def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
+        """Return all that is stored with the model, as JSON values."""
+        table, settings, scores = self.table, self.settings, results["scores"]
+        official = official_scores(learned.model, table)
+        rows, teacher = table.rows, learned.teacher
+        of_parts = {
+            f"{name}_rows": [rows[k] for k in getattr(self.parts, name)]  # to tell from positions
+            for name in ("train", "valid", "test")
+        }
+        notes = [*self.warnings, *official_note(official)]
+        if settings.ensemble > 1:
+            last = settings.seed + settings.ensemble - 1
+            notes.append(
+                f"the mean of {settings.ensemble} networks, trained with the seeds {settings.seed}"
+                f" to {last}"
+            )
+        notes += [*bound_notes(scores), *verdicts(scores)]
+        notes += teacher_ahead(scores, stored=settings.keep_teacher)
+        notes += uninformative(results["coverage"], {t.name: t.unit for t in table.targets})
+        return self.identity() | {
+            "data": table.path.name,
+            "split": {"kind": self.parts.kind, "seed": self.parts.seed, **of_parts},
+            "rows": table.read,
+            "molecules": len(table.graphs),
+            "teacher_share": learned.shares,
+            "teacher": None if teacher is None else teacher.to_dict(),
+            "recombined": learned.recombined,
+            **{
+                name: results[name]
+                for name in ("temperature", "scores", "coverage", "learning_curve")
+            },
+            "notes": notes,
+            "summary": summary(scores),
+            **({} if official is None else {"official": official}),
+        }
+
+    @property
+    def columns(self) -> list[str]:
+        """Number, SMILES and labels."""
+        return ["row", "smiles", *(target.heading for target in self.table.targets)]
+
+    def cells(self, position: int) -> list[Any]:
+        """Return number, SMILES and labels of a molecule."""
+        return self._row(position, self.table.graphs[position].smiles)
+
+    def _row(self, position: int, smiles: str) -> list[Any]:
+        """Return number, SMILES and labels of a molecule."""
+        labels = zip(self.tasks, self.y[position], self.bounds[position], strict=True)
+        return [self.table.rows[position], smiles, *(label_text(*each) for each in labels)]
+
+    def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
+        """Return the training molecules, those held out, and the teacher if it is to be kept."""
+        canonical, parts, teacher = self.table.canonical, self.parts, learned.teacher
+        rows = [self._row(k, canonical[k]) for k in parts.train]
+        held_out = {"validation": parts.valid, "test": parts.test}
+        files: dict[str, str | bytes] = {
+            "training.csv": csv_text(self.columns, rows),
+            HELD_OUT: held_out_csv({n: [canonical[k] for k in p] for n, p in held_out.items()}),
+        }
+        if self.settings.keep_teacher and teacher is not None and any(teacher.weights):
+            files[TEACHER] = teacher_file(teacher, checkpoint_digest(folder))
+        return files
+
+    def words(self, learned: LearnedModel, facts: dict[str, Any]) -> dict[str, str]:
+        """Return what the card says of a table alone."""
+        table, weights = self.table, facts["init_weights"]
+        checks = [
+            f"* {finding.check}{f' ({finding.target})' if finding.target else ''}:"
+            f" {finding.count:,} ({finding.done})"
+            for finding in table.findings
+        ]
+        made_from = ", wider far from the training set, made from "
+        if facts["teacher"] is None:
+            made_from += "the calibration molecules"
+        else:
+            made_from += "the training molecules, as they were predicted without their fold"
+            if any(len(each["made_from"]) > 1 for each in facts["coverage"].values()):
+                made_from += ", and the calibration molecules"
+        at_random = (
+            f"at random with seed {self.parts.seed}: test molecules may resemble training molecules"
+        )
+        return {
+            "title": ", ".join(target.heading for target in table.targets),
+            "kind": "a table",
+            "data": f"`{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
+            f" {len(table.graphs):,} different molecules with labels.",
+            "targets": "\n".join(f"* {target}" for target in table.targets),
+            "checks": "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
+            "held_out_to": "calibrate",
+            "split": SPLIT_TEXTS.get(self.parts.kind, at_random),
+            "where": "The row numbers are in `config.json`.",
+            "molecules": MOLECULES[table.standardise],
+            "training": f"{counted(facts['epochs'], 'epoch')} "
+            + (f"from the weights `{weights}`" if weights else "from scratch")
+            + f", seed {facts['seed']}. {teaching_text(facts)}The weights of the last epoch were"
+            " kept.",
+            "fitted_on": "molecules that were not learned from",
+            "teacher": teacher_text(facts["teacher"]),
+            "rivals": f" Forest: {trees_text(table.targets)} trees on 2,048-bit ECFP4, and on these"
+            " with 313 RDKit descriptors.",
+            "further_scores": " `scores.json` has all of them.",
+            "made_from": made_from,
+            "learning_curve": curve_text(facts["learning_curve"]),
+            "confidential": " `training.csv` contains the training structures, and `held_out.csv`"
+            " the others: if they are confidential, delete both before you share the model (how"
+            " near a molecule is to them is then unknown).",
+        }
+
+
+def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
+    """Split a table, make its tasks, encode its molecules, and look for reasons to warn.
 
     Raises:
-        ImportError: the extra `train` is not installed.
-        KeyboardInterrupt: the run was interrupted; the message says how to continue it.
-        TypeError: there is no such option.
-        ValueError: a column beside the values has relations or several units and `values_alone` is
-            False; `out` already contains a run and `resume` is False, or the run has another table
-            or other settings; the split leaves too little to train on; or the settings contradict
-            each other.
+        ValueError: the split leaves too little to train on, see `table_split`, or a column beside
+            the values has relations or several units, and `values_alone` is False.
     """
-    settings = with_options(settings or TableSettings(), options, "train_table")
-    settings = with_official_split(settings, table)
     if not settings.values_alone:
         require_plain_values(table)
-    require_hardware(settings)
-    out = Path(out)
-    split = split_table(table, settings)
-    shares = LEARNING_CURVE if settings.learning_curve else ()
-    smaller = [with_share(split, share, settings.seed) for share in shares]
-    for warning in split.warnings:
-        log(warning)
-    begin_run(out, split, settings)
-    with resumable_in(out):
-        log(str(split))
-        trained = _train(split, settings, out, log)
-        curve = _learning_curve(smaller, trained, settings, out, log) if smaller else []
-        return write_run(out, trained, curve, settings, command)
+    settings = with_official_split(settings, table)
+    set_aside, column = not settings.teacher, settings.named_column
+    parts = table_split(table, settings.split_kind, settings.seed, column, set_aside=set_aside)
+    y = table.y
+    training_labels = y[list(parts.train)]
+    tasks = table_tasks(table.targets, training_labels)
+    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
+    graphs = encode_all(table.graphs, config)
+    warnings = []
+    if settings.init_weights is not None:
+        start = load_checkpoint(locate(settings.init_weights))
+        checked = np.linspace(0, len(y) - 1, min(len(y), CHECKED_FOR_LEAKS)).astype(int)
+        outputs = predict(start, [graphs[k] for k in checked]).double().numpy()
+        name = str(settings.init_weights)
+        warnings = leak_warnings(table.targets, y[checked], start.config.tasks, outputs, name)
+    warnings += _rare_classes(table.targets, training_labels)
+    return TableSource(graphs, y, parts, config, table, settings, tuple(warnings))
 
 
-def _train(
-    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
-) -> TrainedTable:
-    """Run the stages in which a model learns and is judged."""
-    networks = fit_networks(split, settings, out, log)
-    taught = teach_networks(networks, split, settings, out, log)
-    calibration = calibrate_table(taught, split)
-    scores = score_table(taught, calibration, split, settings)
-    return TrainedTable(split, taught, calibration, scores)
-
-
-def _learning_curve(
-    smaller: Sequence[SplitTable],
-    whole: TrainedTable,
-    settings: TableSettings,
-    out: Path,
-    log: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """Train a single network on each share of the training part, and score it.
-
-    Args:
-        smaller: the table with smaller training parts.
-        whole: the result of training on the whole part.
-        settings: settings of the run.
-        out: folder of the run, in which each share has its own.
-        log: called with a line of text at each stage.
-
-    Returns:
-        The points of the curve as JSON values. The last one is the whole part.
-    """
-    points = []
-    for split in smaller:
-        log(f"learning curve: {split.share:.1%} of the training part")
-        folder = out / "learning-curve" / f"{split.share:g}"
-        points.append(_train(split, replace(settings, ensemble=1), folder, log).point)
-    return [*points, whole.point]
+def _rare_classes(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:
+    """Say which classes are rare in training labels y (n, targets), and what is done about it."""
+    warnings = []
+    for target, column in zip(targets, y.T, strict=True):
+        measured = column[~np.isnan(column)]
+        if target.kind != "classification" or not len(measured):
+            continue
+        counts = np.bincount(measured.astype(int), minlength=len(target.classes))
+        rarest = int(counts.argmin())
+        if counts[rarest] < RARE * len(measured):
+            share = counts[rarest] / len(measured)
+            warnings.append(
+                f"{target.name}: only {share:.1%} of the training molecules"
+                f" ({counts[rarest]:,}) are {target.classes[rarest]!r}; the model starts from the"
+                " frequencies of the classes"
+                + (
+                    f", and PR-AUC, {share:.2f} for a guess, says more than ROC-AUC"
+                    if rarest == 1 and len(counts) == 2
+                    else ""
+                )
+            )
+    return warnings

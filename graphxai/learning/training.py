@@ -1,25 +1,29 @@
-"""The stages of a table's training in which networks learn: from labels, then from a teacher.
+"""The stages in which networks learn: from labels, and those of a table then from a teacher too.
 
 The second stage is distillation (Hinton 2015).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.datasets.recombine import recombine, substitute
-from graphxai.learning.finetuning import FINETUNING, finetune, labelled
+from graphxai.learning.conformal import Unseen, nearest_of_other_folds
+from graphxai.learning.finetuning import FINETUNING, finetune
+from graphxai.learning.fit import FitResult
 from graphxai.learning.predicting import encoded_molecules, task_readings
-from graphxai.learning.settings import TableSettings, TrainingSettings
-from graphxai.learning.splitting import SplitTable
+from graphxai.learning.settings import EnsembleSettings, TrainingSettings
+from graphxai.learning.source import Source, labelled
 from graphxai.learning.teachers.choosing import choose_teacher
+from graphxai.learning.teachers.gaussian_process import Positions
 from graphxai.learning.teachers.joint_labels import (
     joint_labels,
     joint_readings,
@@ -28,24 +32,24 @@ from graphxai.learning.teachers.joint_labels import (
     teacher_shares,
 )
 from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
-from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, LoadedModel
+from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
 
 __all__ = [
-    "TaughtModel",
+    "LearnedModel",
+    "Log",
+    "RunSource",
     "fit_networks",
     "joined_networks",
     "network_folder",
-    "recombined",
     "recombined_smiles",
     "teach_network",
     "teach_networks",
-    "training_settings",
     "unseen_readings",
 ]
 
 FloatArray = NDArray[np.float64]
-FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
+Log = Callable[[str], None]
 STUDENT = replace(FINETUNING, epochs=4, learning_rate=5e-4, label_smoothing=0.0)
 
 RECOMBINED = 8000  # molecules for the teacher to label
@@ -56,160 +60,210 @@ MAX_ATOMS = 60  # of a recombined molecule
 
 
 @dataclass(frozen=True, eq=False)
-class TaughtModel:
-    """The result of learning from a teacher.
+class LearnedModel:
+    """The result of learning from a source.
 
     Attributes:
         model: a network, or an ensemble of several.
+        best_epochs: the epoch whose weights each network has.
         forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
         shares: by task, the teacher's weight in what was taught; the rest is the networks' own. It
             is None for a task with too few labels for a teacher.
         recombined: number of recombined molecules that the network learned from.
         unseen: by task, what was predicted for each training molecule by a teacher and a network
-            that had not learned from its fold, as from `predicting.readings`. It is empty without
-            a teacher.
-        learned: for each value or class of two that was taught, what the first network predicts
+            that had not learned from its fold. It is empty without a teacher.
+        kept_back: for each value or class of two that was taught, what the first network predicts
             for recombined molecules that were kept back, and what it would have been taught (2, k).
     """
 
     model: LoadedModel
-    forests: Mapping[str, ForestSource | ProcessSource]
+    best_epochs: tuple[int, ...] = ()
+    forests: Mapping[str, ForestSource | ProcessSource] = field(default_factory=dict)
     teacher: Teacher | None = None
     shares: dict[str, float | None] = field(default_factory=dict)
     recombined: int = 0
-    unseen: list[FloatArray] = field(default_factory=list)
-    learned: dict[str, FloatArray] = field(default_factory=dict)
+    unseen: list[Unseen] = field(default_factory=list)
+    kept_back: dict[str, FloatArray] = field(default_factory=dict)
 
 
-def training_settings(settings: TableSettings, network: int = 0) -> TrainingSettings:
-    """Return the settings for fitting one of the networks, which have consecutive seeds.
+class RunSource(Source, ABC):
+    """A source with what a run does in one way for a table, and in another for graphs.
 
-    Networks that only help to teach another one take half of the epochs.
+    Attributes:
+        settings: settings of the run.
+        share: the share of the training part that is used, below 1 on a learning curve.
+        stored: the facts that go into `scores.json`.
     """
-    recipe = FROM_SCRATCH if settings.init_weights is None else FINETUNING
-    if settings.teacher:
-        recipe = replace(recipe, epochs=recipe.epochs // 2)
-    return recipe.for_run(replace(settings, seed=settings.seed + network))
+
+    settings: EnsembleSettings
+    share: float = 1.0
+    stored: ClassVar[tuple[str, ...]]
+
+    @property
+    def init_weights(self) -> str | Path | None:
+        """Weights to start from; None for none."""
+        return None
+
+    @property
+    def folds(self) -> Sequence[Positions]:
+        """The folds of the training part, as positions in it, if networks are to teach others."""
+        return ()
+
+    def smaller(self) -> list[Self]:
+        """Return the source with smaller training parts, for a learning curve if it is wanted."""
+        return []
+
+    @abstractmethod
+    def training(self, network: int = 0) -> TrainingSettings:
+        """Return the settings for fitting one of the networks, which have consecutive seeds."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same when a run is resumed, as JSON values."""
+
+    def save(self, folder: Path) -> None:
+        """Write what is known of the source before training."""
+
+    @abstractmethod
+    def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
+        """Make a model of the fitted networks, which may teach others in the folder `out`."""
+
+    @abstractmethod
+    def rivals(self, learned: LearnedModel, log: Log) -> dict[str, Mapping[int, FloatArray]]:
+        """Return what other models predict for the test part, by name and position of the task."""
+
+    @abstractmethod
+    def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
+        """Return all that is stored with the model, as JSON values.
+
+        Args:
+            learned: the model.
+            results: `temperature`, `scores` and `coverage` by task, and `learning_curve`.
+        """
+
+    @abstractmethod
+    def words(self, learned: LearnedModel, facts: dict[str, Any]) -> dict[str, str]:
+        """Return what the card says of this kind of source alone, by names in `card.TEMPLATE`."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """The columns of `test.csv` before the predictions."""
+
+    @abstractmethod
+    def cells(self, position: int) -> list[Any]:
+        """Return the cells of these columns for a molecule, a graph or a node."""
+
+    def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
+        """Return the content of further files for the checkpoint that was saved in a folder."""
+        return {}
 
 
-def fit_networks(
-    split: SplitTable, settings: TableSettings, out: Path, log: Callable[[str], None]
-) -> list[Graphormer]:
+def fit_networks(source: RunSource, out: Path, log: Log) -> list[FitResult]:
     """Fit Graphormers to the labels of the training part, from consecutive seeds.
 
-    If a teacher is wanted, there is a network for each fold of the training part, and it learns
+    If the networks are to teach, there is one for each fold of the training part, and it learns
     from the other folds. So each molecule has a network that has not seen it. Otherwise there are
     as many networks as the model shall have, and they learn from the whole part.
     """
-    train = split.parts.train
-    if settings.teacher:
+    settings, train = source.settings, source.parts.train
+    if source.folds:
         parts = [
-            replace(split.parts, train=tuple(np.delete(train, fold).tolist()), valid=())
-            for fold in split.folds
+            replace(source.parts, train=tuple(np.delete(train, fold).tolist()), valid=())
+            for fold in source.folds
         ]
-        folders = [out if not fold else out / "folds" / str(fold) for fold in range(len(parts))]
+        folders = [out / "folds" / str(fold) if fold else out for fold in range(len(parts))]
     else:
-        parts = [split.parts] * settings.ensemble
+        parts = [source.parts] * settings.ensemble
         folders = [network_folder(out, network) for network in range(settings.ensemble)]
-    networks = []
+    fits = []
     for network, (part, folder) in enumerate(zip(parts, folders, strict=True)):
-        training = training_settings(settings, network)
-        if settings.teacher:
-            log(f"network for fold {network + 1} of {len(parts)}, seed {training.seed}")
-        elif network:
-            log(f"network {network + 1} of {settings.ensemble}, seed {training.seed}")
-        networks.append(
-            finetune(
-                split.graphs,
-                split.tasks,
-                part,
-                folder,
-                init_weights=settings.init_weights,
-                settings=training,
-                resume=settings.resume,
-                at_frequencies=True,
-            )
+        training = source.training(network)
+        if network or source.folds:
+            name = "network for fold" if source.folds else "network"
+            log(f"{name} {network + 1} of {len(parts)}, seed {training.seed}")
+        fit = finetune(
+            replace(source, parts=part),
+            folder,
+            init_weights=source.init_weights,
+            settings=training,
+            resume=settings.resume,
+            at_frequencies=True,
         )
-    return networks
+        fits.append(replace(fit, model=fit.model.cpu()))
+    return fits
 
 
 def teach_networks(
-    networks: Sequence[Graphormer],
-    split: SplitTable,
-    settings: TableSettings,
-    out: Path,
-    log: Callable[[str], None],
-) -> TaughtModel:
+    networks: Sequence[Graphormer], source: RunSource, out: Path, log: Log
+) -> LearnedModel:
     """Choose a teacher, and train new networks on what it and the networks predict together.
 
     The teacher is a weighted mean of forests and Gaussian processes, chosen on the folds of the
-    training part. How much it counts beside the networks is chosen on the same folds. If no teacher
-    is wanted, the networks stay as they are, and only the two forests for comparison are fitted.
+    training part. How much it counts beside the networks is chosen on the same folds. Without
+    folds, the networks stay as they are, and only the two forests for comparison are fitted.
 
     Args:
         networks: networks fitted to the training part, see `fit_networks`.
-        split: the table.
-        settings: settings of the run.
+        source: molecules.
         out: folder of the run.
         log: called with a line of text at each step.
     """
+    settings, train, tasks = source.settings, source.train, source.tasks
     log(
         "choosing a teacher by folds of the training part"
-        if settings.teacher
+        if source.folds
         else "training random forests for comparison: on ECFP4, and on ECFP4 and descriptors"
     )
     teacher = choose_teacher(
-        split.tasks,
-        split.train.smiles,
-        split.train.y,
-        folds=split.folds,
-        bounds=split.train.bounds,
-        weigh=settings.teacher,
+        tasks,
+        train.smiles,
+        train.y,
+        folds=source.folds,
+        bounds=train.bounds,
+        weigh=bool(source.folds),
         seed=settings.seed,
-        show=training_settings(settings).show,
+        show=source.training().show,
     )
-    if not settings.teacher:
-        return TaughtModel(joined_networks(networks), teacher.sources)
+    if not source.folds:
+        return LearnedModel(joined_networks(networks), forests=teacher.sources)
     for line in teacher.describe():
         log(line)
-    by_network = unseen_readings(networks, split)
+    by_network = unseen_readings(networks, source)
     by_teacher = [
         teacher.unseen[task.name].readings if task.name in teacher.unseen else None
-        for task in split.tasks
+        for task in tasks
     ]
-    shares = teacher_shares(by_teacher, by_network, split.train.y)
+    shares = teacher_shares(by_teacher, by_network, train.y)
     students = []
     for student in range(settings.ensemble):
-        training = _student_settings(settings, student)
+        training = _student_settings(source, student)
         if student:
             log(f"network {student + 1} of {settings.ensemble}, seed {training.seed}")
+        folder = network_folder(out, student) / "distilled"
         students.append(
             teach_network(
-                networks,
-                teacher,
-                shares,
-                split,
-                network_folder(out, student) / "distilled",
-                training,
-                molecules=RECOMBINED,
-                resume=settings.resume,
-                log=log,
+                networks, teacher, shares, source, folder, training,
+                resume=settings.resume, log=log,
             )
-        )
+        )  # fmt: skip
     first = students[0]
     log(f"the teacher's share, the rest is the networks' own: {shares_text(first.shares)}")
     joined = joined_networks([student.model for student in students])  # type: ignore[misc]
-    return replace(first, model=joined, unseen=joint_readings(by_teacher, by_network, shares))
+    similarity = nearest_of_other_folds(train.smiles, source.folds)
+    joint = joint_readings(by_teacher, by_network, shares)
+    unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
+    return replace(first, model=joined, unseen=unseen)
 
 
-def unseen_readings(networks: Sequence[Graphormer], split: SplitTable) -> list[FloatArray]:
+def unseen_readings(networks: Sequence[Graphormer], source: RunSource) -> list[FloatArray]:
     """Return, by task, what networks predict for the fold of the training part that each lacks."""
     unseen: list[FloatArray] = []
-    for network, fold in zip(networks, split.folds, strict=True):
-        readings = task_readings(network, [split.train.graphs[k] for k in fold])
+    for network, fold in zip(networks, source.folds, strict=True):
+        readings = task_readings(network, [source.train.graphs[k] for k in fold])
         if not unseen:
-            unseen = [np.full((len(split.train.y), *each.shape[1:]), np.nan) for each in readings]
+            unseen = [np.full((len(source.train.y), *each.shape[1:]), np.nan) for each in readings]
         for task, each in zip(unseen, readings, strict=True):
             task[fold] = each
     return unseen
@@ -229,42 +283,44 @@ def teach_network(
     networks: Sequence[Graphormer],
     teacher: Teacher,
     shares: Sequence[float | None],
-    split: SplitTable,
+    source: Source,
     out: Path,
     training: TrainingSettings,
     *,
-    molecules: int = RECOMBINED,
+    molecules: int | None = None,
     resume: bool = False,
-    log: Callable[[str], None] = lambda line: None,
-) -> TaughtModel:
+    log: Log = lambda line: None,
+) -> LearnedModel:
     """Train a network on what fitted networks and their teacher predict together (Hinton 2015).
 
     What is taught is s teacher + (1 - s) networks, with a share s for each task and the mean of the
     networks. These predictions label molecules recombined from the training part and fill gaps in
     the training labels. The measured labels are moved towards the teacher's predictions without
     them (`mixed_labels`), which keeps the network from memorising them, and every epoch has them
-    twice. Validation and test
-    molecules are neither recombined nor learned from, and recombined molecules identical to one of
-    them are dropped. A task without a share is learned from its labels alone.
+    twice. Validation and test molecules are neither recombined nor learned from, and recombined
+    molecules identical to one of them are dropped. A task without a share is learned from its
+    labels alone.
 
     Args:
         networks: networks fitted to the training part. The new one starts from the first of them.
         teacher: teacher fitted to the training part.
         shares: the teacher's share for each task, None for a task with too few labels for a
             teacher; see `teacher_shares`.
-        split: the table.
+        source: the molecules.
         out: folder for the state of this training.
         training: settings of this training.
-        molecules: number of recombined molecules wanted; fewer if no more combinations exist.
+        molecules: number of recombined molecules wanted, by default 8,000; fewer if no more
+            combinations exist.
         resume: continue an interrupted run in `out`.
         log: called with a line of text at each step.
     """
-    train, valid, test = split.train, split.valid, split.test
-    config = networks[0].config
-    by_task = {task.name: share for task, share in zip(split.tasks, shares, strict=True)}
-    held_out = [*valid.smiles, *test.smiles]
-    wanted = molecules if any(share is not None for share in shares) else 0
-    new_smiles, new_graphs = recombined(train.smiles, wanted, held_out, config, training)
+    train, tasks = source.train, source.tasks
+    by_task = {task.name: share for task, share in zip(tasks, shares, strict=True)}
+    wanted = RECOMBINED if molecules is None else molecules
+    wanted = wanted if any(share is not None for share in shares) else 0
+    held_out = [*source.valid.smiles, *source.test.smiles]
+    new_smiles = recombined_smiles(train.smiles, wanted, held_out, training)
+    new_graphs = encoded_molecules(new_smiles, networks[0].config, training)
     order = np.random.default_rng(training.seed).permutation(len(new_smiles)).tolist()
     new_smiles, new_graphs = [new_smiles[k] for k in order], [new_graphs[k] for k in order]
     kept_back = min(KEPT_BACK, len(new_smiles) // 20)
@@ -277,27 +333,25 @@ def teach_network(
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
     of_train, of_new = np.split(taught, [len(train.smiles)])
     of_train = np.clip(of_train, *np.moveaxis(train.bounds, 2, 0))  # within the known bounds
-    left_out = [teacher.left_out(k) for k in range(len(split.tasks))]
-    y = split.y.copy()
+    left_out = [teacher.left_out(k) for k in range(len(tasks))]
+    y = source.y.copy()
     y[list(train.positions)] = mixed = labels_with_teacher(train.y, left_out, shares, of_train)
+    config = replace(source.config, environments=ENVIRONMENTS)
     student = finetune(
-        labelled(split.graphs, y),
-        split.tasks,
-        split.parts,
+        replace(source.with_labels(y), config=config),
         out,
         init_weights=networks[0],
         settings=training,
         resume=resume,
-        environments=ENVIRONMENTS,
         extra=[*labelled(train.graphs, mixed), *labelled(new_graphs[:count], of_new[:count])],
-    )
+    ).model
     kept_readings = task_readings(student, new_graphs[count:])
-    learned = {
+    kept = {
         task.name: np.stack([readings, aim])
-        for task, readings, aim in zip(split.tasks, kept_readings, of_new[count:].T, strict=True)
+        for task, readings, aim in zip(tasks, kept_readings, of_new[count:].T, strict=True)
         if kept_back and by_task[task.name] is not None and readings.ndim == 1
     }
-    return TaughtModel(student, teacher.sources, teacher, by_task, count, learned=learned)
+    return LearnedModel(student, (), teacher.sources, teacher, by_task, count, kept_back=kept)
 
 
 def mean_readings(networks: Sequence[Graphormer], graphs: Sequence[Data]) -> list[FloatArray]:
@@ -306,36 +360,19 @@ def mean_readings(networks: Sequence[Graphormer], graphs: Sequence[Data]) -> lis
     return [np.mean(readings, axis=0) for readings in zip(*each, strict=True)]
 
 
-def recombined(
-    smiles: Sequence[str],
-    count: int,
-    exclude: Sequence[str],
-    config: GraphormerConfig,
-    settings: TrainingSettings,
-) -> tuple[list[str], list[Data]]:
-    """Make new molecules and encode them.
+def recombined_smiles(
+    smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
+) -> list[str]:
+    """Recombine molecules, and return the SMILES of the new ones.
+
+    Three quarters of them are given molecules with another substituent. The others are joined from
+    halves of different molecules, so they are farther from the given ones.
 
     Args:
         smiles: the molecules to recombine, see `recombine`.
         count: number of new molecules wanted; fewer if no more combinations exist.
         exclude: molecules that must not be made.
-        config: configuration of the model that will read them.
         settings: their seed draws the molecules, and they say whether to show progress.
-
-    Returns:
-        The new SMILES and the encoded graphs.
-    """
-    new = recombined_smiles(smiles, count, exclude, settings)
-    return new, encoded_molecules(new, config, settings)
-
-
-def recombined_smiles(
-    smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
-) -> list[str]:
-    """Make new molecules, with arguments as for `recombined`, and return their SMILES.
-
-    Three quarters of them are given molecules with another substituent. The others are joined from
-    halves of different molecules, so they are farther from the given ones.
     """
     limits: dict[str, Any] = {"seed": settings.seed, "max_atoms": MAX_ATOMS}
     with progress_bar("recombining", count, show=settings.show) as advance:
@@ -344,8 +381,8 @@ def recombined_smiles(
         return near + recombine(smiles, count - len(near), exclude=[*exclude, *near], **limits)
 
 
-def _student_settings(settings: TableSettings, network: int) -> TrainingSettings:
+def _student_settings(source: RunSource, network: int) -> TrainingSettings:
     """Return the settings for teaching a network, which takes fewer epochs than fitting it."""
-    fitting = training_settings(settings, network)
+    fitting = source.training(network)
     epochs = min(STUDENT.epochs, fitting.epochs)
-    return STUDENT.for_run(replace(settings, seed=fitting.seed, epochs=epochs))
+    return replace(STUDENT.for_run(source.settings), seed=fitting.seed, epochs=epochs)

@@ -5,12 +5,14 @@ pool of processes, or an engine such as Ray, Spark or Dask, can call them anywhe
 explained as a whole, because its results would be rounded differently if it were split.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from graphxai.chemistry.desirability import PropertyProfile
+from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.batching import in_chunks
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.intervals import LEVEL
@@ -24,29 +26,25 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.compute.models import Model, last_written, load
 from graphxai.explanation.compute.nearness import read_nearness
+from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
-from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import Ensemble, Graphormer
+from graphxai.explanation.prediction import Prediction, parent_cells
 from graphxai.runtime.threads import one_thread
 from graphxai.visualization.layout import layout_note
 
-from .cells import PARENT, parent_cells, predicted_columns, prediction_cells, teacher_cells
+from .cells import (
+    PARENT,
+    ledger_cells,
+    ledger_columns,
+    predicted_columns,
+    prediction_cells,
+    teacher_cells,
+)
 from .settings import Pictures
 
 PROBE = "CC"
-LEDGER = (
-    "output",
-    "without_nodes",
-    "nodes",
-    "centrality",
-    "graph_token",
-    "biases",
-    "structure",
-    "unexplained",
-)
-
 Encoded: TypeAlias = "list[tuple[int, Input]]"  # encoded rows with their numbers
 Names: TypeAlias = Sequence[str] | None
 Result = TypeVar("Result")
@@ -106,9 +104,9 @@ class ExplainBatch:
             "row": int,
             **_with_name({}, str, named),
             "smiles": str,
-            **predicted_columns(loaded(self.model)),
+            **predicted_columns(ModelPanel.of(loaded(self.model))),
             "target": str,
-            **dict.fromkeys(_ledger_columns(loaded(self.model)), float),
+            **dict.fromkeys(ledger_columns(loaded(self.model)), float),
             "relevance": list,
             "picture": str,
             **dict.fromkeys(PARENT, str),
@@ -126,8 +124,12 @@ class ExplainBatch:
         `smiles` and `reason`. If the table has names, every row has a `name`.
         """
         training = training_set_of(loaded(self.model))
-        explained = self._explained(smiles, numbers, names, training)
-        return [self._row(row, names is not None) for row in explained]
+        rows = self._explained(smiles, numbers, names, training)
+        explained = [row for row in rows if isinstance(row, ExplainedRow)]
+        written = [row.explanation.smiles or "" for row in explained]
+        teachers = teacher_cells(ModelPanel.of(loaded(self.model)), 0, written)
+        by_teacher = dict(zip([row.row for row in explained], teachers, strict=True))
+        return [self._row(row, names is not None, by_teacher.get(row.row, {})) for row in rows]
 
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
@@ -168,10 +170,12 @@ class ExplainBatch:
                 rows += (ExplainedRow(row, done, name_of[row]) for row, done in explained)
         return sorted(rows, key=lambda row: row.row)
 
-    def _row(self, row: ExplainedRow | NamedRejectedRow, named: bool) -> dict[str, Any]:
+    def _row(
+        self, row: ExplainedRow | NamedRejectedRow, named: bool, by_teacher: dict[str, str]
+    ) -> dict[str, Any]:
         if isinstance(row, ExplainedRow):
             try:
-                return self._cells(row, named)
+                return self._cells(row, named) | by_teacher
             except Exception as error:  # RDKit raises errors of any type
                 smiles, what = row.explanation.smiles or "", "cannot be written: "
                 rejected = _rejected_for(row.row, smiles, error, what)
@@ -180,23 +184,16 @@ class ExplainBatch:
 
     def _cells(self, row: ExplainedRow, named: bool) -> dict[str, Any]:
         explanation, pictures = row.explanation.at(self.level), self.pictures
-        ledger = vars(explanation.ledger) | {
-            "structure": sum(explanation.ledger.structure.values()),
-            "other_inputs": sum(explanation.ledger.others.values()),
-            "unexplained": explanation.ledger.unexplained,
-        }
-        columns = _ledger_columns(loaded(self.model))
-        as_given = explanation.as_given
-        relevance = explanation.by_atom_given(explanation.relevance)
+        as_given, relevance = explanation.as_given, explanation.by_atom_given(explanation.relevance)
         cells = {
             "row": row.row,
             "smiles": one_line((as_given.smiles if as_given else explanation.smiles) or ""),
             **prediction_cells(explanation.predictions),
             "target": explanation.target,
-            **{name: "" if ledger[name] is None else f"{ledger[name]:z.6g}" for name in columns},
+            **ledger_cells(loaded(self.model), explanation),
             "relevance": " ".join(f"{value:.7g}" for value in relevance),
             "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
-            **parent_cells(explanation.smiles, as_given),
+            **parent_cells(explanation.predictions),
         }
         if self.sdf:
             cells["record"] = explanation.to_sdf(title=row.name, Row=row.row)
@@ -214,41 +211,73 @@ class ExplainBatch:
 
 @dataclass(frozen=True)
 class PredictBatch:
-    """Predict batches of molecules, and make the rows of a table of predictions.
+    """Predict batches of molecules by one or several models, and make the rows of a table.
+
+    With several models, a row has each property with how near the molecule is to the training set
+    of its model. A molecule that some models leave out has the cells of the others, and the reasons
+    in its note.
 
     Attributes:
-        model: a name, a folder or a loaded model, as for `ExplainBatch`.
+        model: a name, a folder or a loaded model, as for `ExplainBatch`, or several of them.
         level: how often the predictions' intervals and sets of classes should hold.
+        goal: what is wished, as `gx.profile` reads it, or "". Rows say how desirable a molecule is.
     """
 
-    model: "Model | str | Path"
+    model: "Model | str | Path | Sequence[Model | str | Path]"
     level: float = LEVEL
+    goal: str = ""
+
+    @property
+    def panel(self) -> ModelPanel:
+        """The loaded models."""
+        models: Any = self.model if is_several(self.model) else [self.model]
+        return ModelPanel.of([loaded(model) for model in models])
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """Return the columns of a row with their types."""
-        columns = _with_name({"row": int}, str, named)
-        columns |= {"smiles": str} | predicted_columns(loaded(self.model))
+        panel, several = self.panel, is_several(self.model)
+        columns = _with_name({"row": int}, str, named) | {"smiles": str}
+        columns |= predicted_columns(panel, self._profile(panel), several_models=several)
         return columns | dict.fromkeys(PARENT, str)
 
     def __call__(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
         """Predict molecules, and return rows like those of `ExplainBatch`."""
-        model = loaded(self.model)
-        predicted = predicted_rows(model, smiles, numbers)
-        from_teacher = _teacher_cells_by_row(model, list(predicted.items.items()))
-        cells = {
-            row: {"row": row, "smiles": one_line(given_smiles(predicted.items[row]))}
-            | prediction_cells([p.at(self.level) for p in predictions])
-            | from_teacher.get(row, {})
-            | parent_cells(predicted.items[row].smiles, predicted.items[row].as_given)
-            for row, predictions in predicted.predictions.items()
-        }
-        cells |= {
-            row: rejected_cells(NamedRejectedRow(**vars(rejected)), False)
-            for row, rejected in predicted.rejected.items()
-        }
-        return with_names(cells, numbers, names)
+        panel = self.panel
+        profile = self._profile(panel)
+        of_models = [predicted_rows(model, smiles, numbers) for model in panel.models]
+        by_teacher = [_teacher_rows(panel, k, each.items) for k, each in enumerate(of_models)]
+        cells: dict[int, dict[str, Any]] = {}
+        for row in numbers:
+            by_task = [
+                {p.task: p.at(self.level) for p in each.predictions.get(row, ())} or None
+                for each in of_models
+            ]
+            predictions = panel.merged(by_task)
+            if predictions is None:
+                rejected = NamedRejectedRow(**vars(of_models[0].rejected[row]))
+                cells[row] = rejected_cells(rejected, False)
+                continue
+            item = next(each.items[row] for each in of_models if row in each.predictions)
+            cells[row] = {"row": row, "smiles": one_line(given_smiles(item))}
+            cells[row] |= prediction_cells(
+                [*predictions.values()],
+                None if profile is None else profile.score(predictions),
+                several_models=is_several(self.model),
+            )
+            parent = parent_cells([*predictions.values()])
+            notes = [parent["note"]]
+            for name, each, teachers in zip(panel.names, of_models, by_teacher, strict=True):
+                cells[row] |= teachers.get(row, {})
+                if row in each.rejected:
+                    notes.append(f"left out by {name}: {each.rejected[row].reason}")
+            cells[row] |= parent | {"note": one_line("; ".join(filter(None, notes)))}
+        pairs = zip(numbers, names or [""] * len(numbers), strict=True)
+        return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
+
+    def _profile(self, panel: ModelPanel) -> PropertyProfile | None:
+        return read_profile(panel, self.goal) if self.goal else None
 
 
 @dataclass(frozen=True)
@@ -283,14 +312,6 @@ def predicted_rows(model: Model, smiles: Sequence[str], numbers: Sequence[int]) 
     return rows
 
 
-def with_names(
-    cells: dict[int, dict[str, Any]], numbers: Sequence[int], names: Names
-) -> list[dict[str, Any]]:
-    """Return the cells of all rows in the order of their numbers, with names if there are any."""
-    pairs = zip(numbers, names or [""] * len(numbers), strict=True)
-    return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
-
-
 def loaded(model: "Model | str | Path") -> Model:
     """Return a model, after loading it once per process if it is given by name or folder."""
     return model if not isinstance(model, str | Path) else _load(*last_written(model))
@@ -300,11 +321,6 @@ def loaded(model: "Model | str | Path") -> Model:
 def _load(folder: Path, written: int) -> Model:
     """Load the model in a folder, again if the date `written` has changed."""
     return load(folder)
-
-
-def _ledger_columns(model: Model) -> tuple[str, ...]:
-    """Return the columns of the ledger. Wrapped models may have relevance in other inputs."""
-    return LEDGER if isinstance(model, Graphormer | Ensemble) else (*LEDGER, "other_inputs")
 
 
 def require_molecules(model: Model) -> None:
@@ -376,7 +392,9 @@ def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> Re
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
 
 
-def _teacher_cells_by_row(model: Model, rows: Encoded) -> dict[int, dict[str, Any]]:
+def _teacher_rows(
+    panel: ModelPanel, place: int, items: Mapping[int, Input]
+) -> dict[int, dict[str, str]]:
     """Return the cells that the teacher beside a model predicts for each row, if there is one."""
-    cells = teacher_cells(model, [item for _, item in rows]) if rows else []
-    return dict(zip([row for row, _ in rows][: len(cells)], cells, strict=True))
+    written = [item.smiles or "" for item in items.values()]
+    return dict(zip(items, teacher_cells(panel, place, written), strict=True))

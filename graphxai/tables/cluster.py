@@ -25,8 +25,13 @@ import torch
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.models import Model, load, standardisation_of
-from graphxai.explanation.provenance import provenance, versions
+from graphxai.explanation.compute.models import (
+    Model,
+    load,
+    provenance,
+    standardisation_of,
+    versions,
+)
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.interrupts import sigterm_handler_kept
 from graphxai.runtime.options import accepts

@@ -23,8 +23,8 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
 from graphxai.explainers.registry import Method
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings
-from graphxai.learning.table import train_table
 
 __all__ = ["GraphormerClassifier", "GraphormerRegressor"]
 

@@ -46,7 +46,6 @@ from .batches import (
     require_molecules,
 )
 from .files import CsvFormat, table_to_write, with_items
-from .panel_batch import PredictPanelBatch
 from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
 from .run_folder import open_run, require_formats
 from .settings import ExplanationSettings, PredictionSettings, RowSettings
@@ -222,16 +221,12 @@ def predict_table(
     return TableCounts(nearness.total(), refused, nearness=nearness), left_out
 
 
-def _predict_batch(
-    model: "Model | Sequence[Model]", goal: str, level: float
-) -> PredictBatch | PredictPanelBatch:
+def _predict_batch(model: "Model | Sequence[Model]", goal: str, level: float) -> PredictBatch:
     """Return what predicts the rows. Raises ValueError if a model does not read molecules."""
-    models = list(model) if isinstance(model, Sequence) else [model]
+    models = tuple(model) if isinstance(model, Sequence) else (model,)
     for each in models:
         require_molecules(each)
-    if not isinstance(model, Sequence):
-        return PredictBatch(model, level)
-    batch = PredictPanelBatch(tuple(models), goal, level)
+    batch = PredictBatch(models if isinstance(model, Sequence) else models[0], level, goal)
     batch.columns()  # raises an error if the goal is not understood
     return batch
 

@@ -10,8 +10,7 @@ from .grid import grid_svg
 from .molecule import molecule_svg
 from .picture import PictureOptions
 from .render import displayed, save_picture, svg_to_png
-from .superpixel import superpixel_row_svg, superpixel_svg
-from .tokens import tokens_svg
+from .superpixel import superpixel_row_svg, superpixel_svg, tokens_svg
 
 __all__ = [
     "PALETTES",

@@ -1,4 +1,4 @@
-"""Draw fragments coloured by their summed relevance, in their molecule or alone."""
+"""Draw the parts of molecules and graphs, coloured by their summed relevance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from numpy.typing import NDArray
 
 from .color import Scale, finite, signed_alike
 from .frame import MARGIN, SMALLEST_ROOM, document, frame, too_small
+from .graph import (
+    PlainGraph,
+    laid_out,
+    lines_between,
+    lines_svg,
+    nodes_svg,
+    nodes_to_draw,
+)
+from .layout import bonded
 from .molecule import structure
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
@@ -23,6 +32,7 @@ Interactions = Mapping[tuple[int, int], float]  # by the places of two fragments
 WIDE = PictureOptions(width=840)  # the list of parts takes 250 pixels of it
 
 _RADIUS, _BAND = 0.36, 0.46  # an atom's disc and the width of a bond's band, in bond lengths
+_AREA = 1.45  # the radius of the area around a node of a graph, in radii of the node
 _EDGE = 1.4  # the outline around a fragment, in pixels
 _OUTLINE, _GREY = "#7a7a7a", "#555555"
 _LIST_WIDTH = 250.0  # in pixels
@@ -60,20 +70,73 @@ def fragments_svg(
     def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
         drawing, points, bond = structure(mol, room)
         areas = [
-            _area(mol, set(atoms), points, bond, color, f"{name}: {scale.text(relevance)}")
+            _area(mol, atoms, points, bond, color, f"{name}: {scale.text(relevance)}")
             for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
         ]
-        places = _places(mol, [atoms for _, atoms, _ in fragments], points, bond, room)
-        tags = "".join(numbered_tag(k, x, y) for k, (x, y) in enumerate(places, start=1))
+        ends = bonded(mol)
+        places = _places(
+            [atoms for _, atoms, _ in fragments],
+            points,
+            bond,
+            room,
+            middles=(points[ends[:, 0]] + points[ends[:, 1]]) / 2,
+            rings=[set(ring) for ring in mol.GetRingInfo().AtomRings()] if len(points) else [],
+        )
         return (
             f'<g class="fragments">{"".join(areas)}</g>'
             f'<g class="structure" pointer-events="none">{drawing}</g>'
-            f"{_arcs(arcs, places, bond, scale)}{tags}"
+            f"{_arcs(arcs, places, bond, scale)}{_tags(places)}"
         )
 
     title = "Fragments coloured by relevance"
     between = {f"{first + 1} and {second + 1}": value for first, second, value in arcs}
     return parts_page(fragments, drawn, title, WIDE.changed(**options), further=between)
+
+
+@with_picture_options(WIDE)
+def graph_parts_svg(
+    graph: PlainGraph,
+    parts: Sequence[Listed],
+    *,
+    labels: bool = True,
+    **options: Unpack[PictureKeywords],
+) -> str:
+    """Draw a graph with filled and outlined parts as SVG, and list them with numbers.
+
+    A graph of more than 150 nodes shows those of the parts with the largest |relevance|.
+
+    Args:
+        graph: the graph.
+        parts: the name, nodes and summed relevance of each part. No node is in two parts.
+        labels: whether to write the label of each node on it.
+        options: the words, size and colours of the picture.
+
+    Raises:
+        ValueError: a sum is not finite, or the picture is too small.
+    """
+    strength = np.zeros(1 + max((node for _, nodes, _ in parts for node in nodes), default=-1))
+    for _, nodes, relevance in parts:
+        strength[list(nodes)] = abs(relevance)
+    shown = nodes_to_draw(strength, graph.explained)
+
+    def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
+        layout = laid_out(graph, shown, room)
+        size, points = (_AREA * layout.radius, 0.9 * layout.radius), layout.points
+        members, areas = [], []
+        for (name, nodes, relevance), color in zip(parts, colors, strict=True):
+            place = {node: layout.place[node] for node in nodes if node in layout.place}
+            members.append(list(place.values()))
+            lines, note = sorted(lines_between(graph, place)), f"{name}: {scale.text(relevance)}"
+            areas.append(_shapes(points, members[-1], lines, size, color, note))
+        plain = nodes_svg(
+            graph, np.zeros(len(strength)), layout, Scale(1.0), graph.explained, labels, _AREA + 0.2
+        )
+        # Nodes are circles with numbers, too, but light ones.
+        tags = _tags(_places(members, points, 4 * layout.radius, room), dark=True)
+        return f'<g class="parts">{"".join(areas)}</g>{lines_svg(graph, layout)}{plain}{tags}'
+
+    title = "Parts of a graph coloured by relevance"
+    return parts_page(parts, drawn, title, WIDE.changed(**options), dark_tags=True)
 
 
 def parts_page(
@@ -108,14 +171,8 @@ def parts_page(
     listed = _list(parts, scale, (room[0] + MARGIN, 0.0), room[1] + MARGIN, dark_tags)
     drawing = drawn(room, scale.hex(sums), scale) + listed
     numbers = [*((name, relevance) for name, _, relevance in parts), *further.items()]
-    text = "; ".join(f"{name}: {scale.text(value)}" for name, value in numbers)
-    about = (picture.subtitle.strip(), f"{text}.", picture.note)
-    return document(
-        *size,
-        framed.around(drawing, scale, values, picture.legend),
-        title=picture.title.strip() or untitled,
-        description=". ".join(filter(None, about)),
-    )
+    about = "; ".join(f"{name}: {scale.text(value)}" for name, value in numbers)
+    return framed.svg(drawing, scale, values, untitled, f"{about}.")
 
 
 def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None = None) -> str:
@@ -141,7 +198,7 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
     width, height = _FRAGMENT_SIZE
     room = (width - 2 * _FREE, height - 2 * _FREE)
     drawing, points, bond = structure(mol, room)
-    bonded_atoms = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()}
+    bonded_atoms = [atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()]
     note = f"{smiles}: {scale.text(relevance)}"
     area = _area(mol, bonded_atoms, points, bond, color, note)
     body = (
@@ -152,37 +209,47 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
 
 
 def _area(
-    mol: Mol, atoms: set[int], points: NDArray[np.float64], bond_px: float, color: str, note: str
+    mol: Mol,
+    atoms: Sequence[int],
+    points: NDArray[np.float64],
+    bond_px: float,
+    color: str,
+    note: str,
 ) -> str:
-    """Draw a fragment as discs for atoms, bands for bonds, and filled rings.
+    """Draw a fragment with its bonds and filled rings."""
+    inside = set(atoms)
+    rings = [ring for ring in mol.GetRingInfo().AtomRings() if inside.issuperset(ring)]
+    bonds = [bond for bond in bonded(mol).tolist() if inside.issuperset(bond)]
+    size = (bond_px * _RADIUS, bond_px * _BAND)
+    return _shapes(points, sorted(inside), bonds, size, color, note, rings)
 
-    The shapes are drawn twice, first a little larger as the outline, then in their colour.
+
+def _shapes(
+    points: NDArray[np.float64],
+    members: Sequence[int],
+    lines: Sequence[tuple[int, int]],
+    size: tuple[float, float],
+    color: str,
+    note: str,
+    rings: Sequence[Sequence[int]] = (),
+) -> str:
+    """Draw a part as discs for its members, bands for the lines between them, and filled rings.
+
+    The shapes are drawn twice, first a little larger as the outline, then in their colour. The size
+    is the radius of a disc and the width of a band, in pixels.
     """
-    rings = "".join(
-        "M" + "L".join(_at(points[i]) for i in ring) + "Z"
-        for ring in mol.GetRingInfo().AtomRings()
-        if atoms.issuperset(ring)
-    )
-    lines = "".join(
-        f"M{_at(points[bond.GetBeginAtomIdx()])}L{_at(points[bond.GetEndAtomIdx()])}"
-        for bond in mol.GetBonds()
-        if bond.GetBeginAtomIdx() in atoms and bond.GetEndAtomIdx() in atoms
-    )
+    inside = "".join(f"M{'L'.join(_at(points[i]) for i in ring)}Z" for ring in rings)
+    path = "".join(f"M{_at(points[i])}L{_at(points[j])}" for i, j in lines)
 
     def shape(fill: str, edge: float) -> str:
-        radius = number(bond_px * _RADIUS + edge)
+        radius, width = number(size[0] + edge), number(size[1] + 2 * edge)
         discs = "".join(
             f'<circle cx="{number(points[i][0])}" cy="{number(points[i][1])}" r="{radius}"/>'
-            for i in sorted(atoms)
+            for i in members
         )
-        bands = (
-            f'<path d="{lines}" fill="none" stroke="{fill}"'
-            f' stroke-width="{number(bond_px * _BAND + 2 * edge)}"/>'
-            if lines
-            else ""
-        )
-        inside = f'<path d="{rings}"/>' if rings else ""
-        return f'<g fill="{fill}">{inside}{bands}{discs}</g>'
+        bands = f'<path d="{path}" fill="none" stroke="{fill}" stroke-width="{width}"/>'
+        filled = f'<path d="{inside}"/>' if inside else ""
+        return f'<g fill="{fill}">{filled}{bands if path else ""}{discs}</g>'
 
     return f"<g><title>{escape(note)}</title>{shape(_OUTLINE, _EDGE)}{shape(color, 0)}</g>"
 
@@ -192,26 +259,31 @@ def _at(point: NDArray[np.float64]) -> str:
 
 
 def _places(
-    mol: Mol,
-    fragments: Iterable[Sequence[int]],
+    parts: Iterable[Sequence[int]],
     points: NDArray[np.float64],
-    bond_px: float,
+    size: float,
     room: tuple[float, float],
-) -> list[tuple[float, float]]:
-    """Return a place for the number of each fragment, where the drawing leaves the most room."""
-    middles = [
-        (points[bond.GetBeginAtomIdx()] + points[bond.GetEndAtomIdx()]) / 2
-        for bond in mol.GetBonds()
-    ]
+    *,
+    middles: Iterable[NDArray[np.float64]] = (),
+    rings: Sequence[set[int]] = (),
+) -> dict[int, tuple[float, float]]:
+    """Return a place for the number of each part that has members, where there is most room.
+
+    The `middles` of bonds are taken, too. The centre of a ring is as good as a place around.
+    """
     taken = [*points, *middles]
-    rings = [set(ring) for ring in mol.GetRingInfo().AtomRings()] if mol.GetNumAtoms() else []
-    places = []
-    for atoms in fragments:
-        centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(atoms)]
-        at = free_place(points[list(atoms)], centres, np.array(taken), bond_px, room)
-        taken.append(at)
-        places.append((float(at[0]), float(at[1])))
+    places = {}
+    for rank, members in enumerate(parts, start=1):
+        if len(members):
+            centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(members)]
+            at = _free_place(points[list(members)], centres, np.array(taken), size, room)
+            taken.append(at)
+            places[rank] = (float(at[0]), float(at[1]))
     return places
+
+
+def _tags(places: Mapping[int, tuple[float, float]], dark: bool = False) -> str:
+    return "".join(_numbered_tag(rank, x, y, dark) for rank, (x, y) in places.items())
 
 
 def checked_interactions(
@@ -236,14 +308,14 @@ def checked_interactions(
 
 def _arcs(
     interactions: Sequence[tuple[int, int, float]],
-    places: Sequence[tuple[float, float]],
+    places: Mapping[int, tuple[float, float]],
     bond_px: float,
     scale: Scale,
 ) -> str:
     """Draw the interactions as arcs between the places of the numbers, wider for larger ones."""
     parts = []
     for first, second, value in interactions:
-        start, end = np.array(places[first]), np.array(places[second])
+        start, end = np.array(places[first + 1]), np.array(places[second + 1])
         bend = (start + end) / 2 + _BEND * (end - start)[::-1] * (1, -1)
         path = "M{} {}Q{} {} {} {}".format(*map(number, (*start, *bend, *end)))
         width = max(1.0, _WIDEST * bond_px * min(1.0, abs(value) / scale.limit))
@@ -256,7 +328,7 @@ def _arcs(
     return f'<g class="interactions" fill="none">{"".join(parts)}</g>' if parts else ""
 
 
-def free_place(
+def _free_place(
     fragment_points: NDArray[np.float64],
     centres: list[NDArray[np.float64]],
     taken: NDArray[np.float64],
@@ -276,7 +348,7 @@ def free_place(
     return freest
 
 
-def numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
+def _numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
     """Draw a small circle with a number, white or dark."""
     ink, fill = ("#ffffff", "#333333") if dark else ("#000000", "#ffffff")
     text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True, color=ink)
@@ -303,7 +375,7 @@ def _list(
     colors = scale.hex(sums)
     parts, left, y = [], at[0], at[1] + _ROW / 2
     for k in sorted(strongest[:room]):
-        parts.append(numbered_tag(k + 1, left + _TAG, y, dark))
+        parts.append(_numbered_tag(k + 1, left + _TAG, y, dark))
         parts.append(
             f'<rect x="{number(left + 24)}" y="{number(y - 7)}" width="14" height="14" rx="3"'
             f' fill="{colors[k]}" stroke="{_OUTLINE}" stroke-width="1"/>'

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale
 from .picture import PictureOptions
@@ -92,15 +93,14 @@ class Frame:
     only in the picture's description.
 
     Args:
-        width, height: the size of the picture in pixels.
+        picture: the words and the size of the picture.
         heading: the SVG elements of the heading.
         top: the height of the heading in pixels.
         note: plain text below the drawing.
         has_bar: whether there is a colour bar.
     """
 
-    width: float
-    height: float
+    picture: PictureOptions
     heading: str
     top: float
     note: str
@@ -109,27 +109,49 @@ class Frame:
     @property
     def room(self) -> tuple[float, float]:
         """The width and height that remain for the drawing, in pixels."""
-        return self.width - 2 * MARGIN, self._base - self.top - 1.5 * MARGIN
+        return self.picture.width - 2 * MARGIN, self._base - self.top - 1.5 * MARGIN
 
     @property
     def _bottom(self) -> float:
-        return self.height - (BAR_ROOM if self.has_bar else 0.0)
+        return self.picture.height - (BAR_ROOM if self.has_bar else 0.0)
 
     @property
     def _base(self) -> float:
         return self._bottom - (NOTE_ROOM if self.note else 0.0)
 
-    def around(self, drawing: str, scale: Scale, values: ArrayLike, legend: Sequence[str]) -> str:
-        """Put a drawing, which begins at (0, 0), into its frame."""
+    def svg(self, drawing: str, scale: Scale, values: ArrayLike, untitled: str, about: str) -> str:
+        """Put a drawing, which begins at (0, 0), into its frame, and return the whole picture.
+
+        Args:
+            drawing: SVG elements.
+            scale: the colours.
+            values: the relevances in the drawing.
+            untitled: the title for screen readers if there is no other.
+            about: what is drawn, in a sentence for screen readers.
+        """
+        picture, width = self.picture, self.picture.width
         at = f"translate({number(MARGIN)} {number(self.top + MARGIN)})"
         parts = [self.heading, f'<g transform="{at}">{drawing}</g>' if drawing else ""]
         if self.note:
-            text, size = fit_text(self.note, 12, self.width - 2 * MARGIN, smallest=8)
-            middle, y = self.width / 2, self._bottom - 6
-            parts.append(draw_text(text, middle, y, size, anchor="middle", color=GREY))
+            text, size = fit_text(self.note, 12, width - 2 * MARGIN, smallest=8)
+            y = self._bottom - 6
+            parts.append(draw_text(text, width / 2, y, size, anchor="middle", color=GREY))
         if self.has_bar:
-            parts.append(color_bar(scale, 0, self._bottom, self.width, legend, values=values))
-        return "".join(parts)
+            parts.append(color_bar(scale, 0, self._bottom, width, picture.legend, values=values))
+        subtitle, key = picture.subtitle.strip(), scale.key(picture.legend)
+        words = (
+            f"{subtitle}." if subtitle else "",
+            about,
+            f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.",
+            f"{picture.note}." if picture.note else "",
+        )
+        return document(
+            width,
+            picture.height,
+            "".join(parts),
+            title=picture.title.strip() or untitled,
+            description=" ".join(filter(None, words)),
+        )
 
 
 def frame(picture: PictureOptions) -> Frame:
@@ -140,13 +162,21 @@ def frame(picture: PictureOptions) -> Frame:
     """
     width, height = picture.width, picture.height
     head, top = heading(picture.title, picture.subtitle, width)
-    framed = Frame(width, height, head, top, picture.note, picture.color_bar)
+    framed = Frame(picture, head, top, picture.note, picture.color_bar)
     if framed.room[1] < _LEAST_SHARE * height:
-        framed = Frame(width, height, "", 0.0, "", has_bar=False)
+        framed = Frame(picture, "", 0.0, "", has_bar=False)
     if min(framed.room) < SMALLEST_ROOM:
         least = (SMALLEST_ROOM + 2 * MARGIN, SMALLEST_ROOM + 1.5 * MARGIN)
         raise too_small((width, height), least)
     return framed
+
+
+def relevance_of(what: str, values: NDArray[np.float64], scale: Scale) -> str:
+    """Say between which ends the relevances of some things lie, or nothing if there are none."""
+    if not len(values):
+        return ""
+    ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
+    return f"{len(values)} {what} with relevance from {ends}."
 
 
 def too_small(size: tuple[float, float], least: tuple[float, float]) -> ValueError:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import digest, document, frame
-from .graph_layout import laid_out_graph
+from .frame import digest, frame, relevance_of
+from .layout import laid_out_graph
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
@@ -91,7 +91,7 @@ def graph_svg(
         scale,
         picture,
         strength=np.abs(values),
-        about=_about(values, scale),
+        about=relevance_of("nodes", values, scale),
         ringed=ringed,
     )
 
@@ -150,25 +150,7 @@ def framed_graph(
         picture = replace(picture, note=f"{picture.note}; {cut}" if picture.note else cut)
     surroundings = frame(picture)
     drawn = draw(laid_out(graph, shown, surroundings.room, arcs))
-    key, subtitle = scale.key(picture.legend), picture.subtitle.strip()
-    words = [f"{subtitle}." if subtitle else "", about]
-    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
-    words.append(f"{picture.note}." if picture.note else "")
-    return document(
-        picture.width,
-        picture.height,
-        surroundings.around(drawn, scale, values, picture.legend),
-        title=picture.title.strip() or "Graph coloured by relevance",
-        description=" ".join(filter(None, words)),
-    )
-
-
-def _about(values: NDArray[np.float64], scale: Scale) -> str:
-    """Say how many nodes there are, and how relevant they are."""
-    if not len(values):
-        return ""
-    ends = f"{scale.text(values.min())} to {scale.text(values.max())}"
-    return f"{len(values)} nodes with relevance from {ends}."
+    return surroundings.svg(drawn, scale, values, "Graph coloured by relevance", about)
 
 
 def nodes_to_draw(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
@@ -200,6 +182,13 @@ def _lines(
     return lines
 
 
+def lines_between(
+    graph: PlainGraph, place: dict[int, int]
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return the lines between the places of some nodes, without relevance."""
+    return _lines(graph.edges, place, np.zeros(max(place, default=0) + 1), None)
+
+
 def laid_out(
     graph: PlainGraph,
     shown: NDArray[np.int_],
@@ -211,7 +200,7 @@ def laid_out(
     Around them there is room for arcs between these nodes.
     """
     place = {int(node): k for k, node in enumerate(shown)}
-    lines = _lines(graph.edges, place, np.zeros(max(place, default=0) + 1), None)
+    lines = lines_between(graph, place)
     points = laid_out_graph(len(shown), tuple(lines), room[0] / room[1])
     spans = [points[place[i]] - points[place[j]] for i, j in arcs if i in place and j in place]
     bulge = ARC * float(np.linalg.norm(spans, axis=1).max()) if spans else 0.0
@@ -285,10 +274,8 @@ def _band(start: NDArray[np.float64], end: NDArray[np.float64], radius: float) -
 
 def lines_svg(graph: PlainGraph, layout: GraphLayout) -> str:
     """Draw the edges as thin grey lines."""
-    nothing = np.zeros(max(layout.place, default=0) + 1)
-    lines = _lines(graph.edges, layout.place, nothing, None)
-    ends = dict.fromkeys(lines, (0.0, 0.0))
-    return _edges_svg(ends, layout.points, layout.radius, Scale(1.0))
+    lines = lines_between(graph, layout.place)
+    return _edges_svg(lines, layout.points, layout.radius, Scale(1.0))
 
 
 def nodes_svg(

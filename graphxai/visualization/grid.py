@@ -1,16 +1,25 @@
-"""Put several pictures into one: methods for one input, or inputs for one method."""
+"""Put several pictures into one: methods, inputs, or two molecules that are compared."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale
+from .color import Scale, finite
 from .frame import BAR_ROOM, MARGIN, SVG, XLINK, color_bar, document, heading
+from .layout import flaws, laid_out
+from .molecule import Window, molecule_svg
 from .text import GLYPH, GLYPHS, number
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
 
 _LINKS = ("href", f"{{{XLINK}}}href")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
@@ -115,3 +124,142 @@ def _serialise(root: ElementTree.Element) -> str:
         if link is not None:
             element.set("xlink:href", link)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+_AIR = 1.1  # the space around the atoms for labels and discs, in units of 2D coordinates
+_HEADING = 60.0  # the height of what is above and below a molecule, in pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A molecule with the relevance of its atoms.
+
+    Args:
+        mol: the molecule.
+        relevance: the relevance of its atoms (N,).
+        changed: the atoms to outline.
+        title: plain text above the molecule.
+    """
+
+    mol: Mol
+    relevance: ArrayLike
+    changed: Sequence[int]
+    title: str
+
+
+def contrast_svg(
+    panels: Sequence[Panel],
+    mapping: NDArray[np.integer],
+    *,
+    scale: Scale | float | None = None,
+    palette: str = "red-blue",
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[str] = ("against", "for"),
+    width: float = 480,
+    height: float = 400,
+    **options: Any,
+) -> str:
+    """Draw two molecules as SVG, with corresponding atoms in the same places.
+
+    Args:
+        panels: the first molecule and the second.
+        mapping: the corresponding atoms of the first and the second molecule (M, 2).
+        scale: the colours. By default they are fitted to all panels.
+        palette: one of `PALETTES`, if `scale` is not given.
+        title, subtitle: plain text above the panels.
+        legend: the words at the ends of the colour bar.
+        width, height: the size of a panel in pixels. Wide molecules take less height.
+        options: options of `molecule_svg`.
+    """
+    values = np.concatenate([finite(panel.relevance) for panel in panels])
+    scale = Scale.chosen(scale, values, palette=palette)
+    first = laid_out(panels[0].mol)
+    second = aligned(panels[1].mol, first, mapping)
+    window = _window(first, second)
+    height = min(height, _height(window, width))
+    pictures = [
+        molecule_svg(
+            mol,
+            panel.relevance,
+            scale=scale,
+            title=panel.title,
+            width=width,
+            height=height,
+            color_bar=False,
+            keep_layout=True,
+            outlined=panel.changed,
+            window=window,
+            **options,
+        )
+        for mol, panel in zip((first, second), panels, strict=True)
+    ]
+    return grid_svg(
+        pictures,
+        len(pictures),
+        title,
+        subtitle=subtitle,
+        scale=scale,
+        legend=legend,
+        values=values,
+    )
+
+
+def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
+    """Return a copy of `mol` laid out like `reference` where atoms correspond.
+
+    Corresponding atoms get the coordinates of the reference, and the rest is laid out around them.
+    If that makes the picture too crowded, the molecule gets an independent layout, rotated and
+    mirrored to bring corresponding atoms as close together as possible.
+
+    Args:
+        mol: any molecule.
+        reference: a molecule with 2D coordinates.
+        mapping: the corresponding atoms of `reference` and `mol` (M, 2).
+    """
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+
+    fixed = Chem.Mol(mol)
+    rdDepictor.GenerateDepictionMatching2DStructure(
+        fixed, reference, [(int(i), int(j)) for i, j in mapping]
+    )
+    free = laid_out(mol)
+    if flaws(fixed) <= max(flaws(free), flaws(reference)):
+        return fixed
+    there = _points(reference)[mapping[:, 0]]
+    conformer = free.GetConformer()
+    points = _superposed(_points(free), _points(free)[mapping[:, 1]], there)
+    for atom, (x, y) in enumerate(points.tolist()):
+        conformer.SetAtomPosition(atom, (x, y, 0.0))
+    return free
+
+
+def _superposed(
+    points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Move all points rigidly, mirrored if needed, so that `here` comes closest to `there`.
+
+    This is the orthogonal Procrustes problem (Schoenemann 1966).
+    """
+    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
+    moved: NDArray[np.float64] = (points - here.mean(0)) @ (u @ v) + there.mean(0)
+    return moved
+
+
+def _points(mol: Mol) -> NDArray[np.float64]:
+    return np.asarray(mol.GetConformer().GetPositions())[:, :2]
+
+
+def _window(*molecules: Mol) -> Window:
+    """Return the bounding box of all molecules together, with a margin."""
+    points = np.concatenate([_points(mol) for mol in molecules])
+    left, bottom = (points.min(0) - _AIR).tolist()
+    right, top = (points.max(0) + _AIR).tolist()
+    return left, bottom, right, top
+
+
+def _height(window: Window, width: float) -> float:
+    """Return the height of a panel of this width that just fits the window."""
+    left, bottom, right, top = window
+    return max(160.0, (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING)

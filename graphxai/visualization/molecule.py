@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import digest, document, frame
+from .frame import digest, frame, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number, numbers
@@ -140,32 +140,12 @@ def framed(
         if len(points)
         else ""
     )
-    note = picture.note and f" {picture.note}."
-    return document(
-        picture.width,
-        picture.height,
-        surroundings.around(drawn, scale, values, picture.legend),
-        title=picture.title.strip() or "Molecule coloured by relevance",
-        description=_description(values, scale, picture, of) + note,
-    )
+    about = relevance_of(of, values, scale)
+    return surroundings.svg(drawn, scale, values, "Molecule coloured by relevance", about)
 
 
 def _shape(values: NDArray[np.float64]) -> str:
     return f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
-
-
-def _description(
-    values: NDArray[np.float64], scale: Scale, picture: PictureOptions, of: str
-) -> str:
-    words = [picture.subtitle.strip() + "."] if picture.subtitle.strip() else []
-    if len(values):
-        words.append(
-            f"{len(values)} {of} with relevance from {scale.text(values.min())} to"
-            f" {scale.text(values.max())}."
-        )
-    key = scale.key(picture.legend)
-    words.append(f"{key[0].upper()}{key[1:]}; full colour at {scale.limit:.3g}.")
-    return " ".join(words)
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:

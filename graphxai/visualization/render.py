@@ -1,11 +1,15 @@
-"""Write pictures to files: SVG unchanged, PNG by librsvg through libvips."""
+"""Write pictures to files: SVG unchanged, PNG by librsvg through libvips, and pages of a PDF."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from graphxai.runtime.writing import write_whole
 
 from .text import font_file
 
@@ -15,7 +19,7 @@ COLUMN = 840.0
 # This is not written to files, because CairoSVG reads "auto" as zero height.
 _SHRINKS = 'style="max-width:100%;height:auto"'
 _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".svg", ".png", ".pdf")
 """The suffixes of the formats that `save_picture` can write."""
 
 
@@ -72,25 +76,83 @@ def _add_our_font() -> None:
         pyvips.Image.text("a", fontfile=str(font_file(bold)))
 
 
-def save_picture(svg: str, path: str | os.PathLike[str], scale: float = 2.0) -> Path:
+def save_picture(
+    svg: str | Sequence[str], path: str | os.PathLike[str], scale: float = 2.0
+) -> Path:
     """Write an SVG picture in the format of the file's suffix, and return its path.
 
     Args:
-        svg: a whole SVG document.
-        path: a file name that ends in .svg or .png. Its folder must exist.
+        svg: a whole SVG document, or for a PDF several, one for each page.
+        path: a file name that ends in .svg, .png or .pdf. Its folder must exist.
         scale: the number of PNG pixels per SVG pixel.
 
     Raises:
-        ValueError: the suffix is another one.
+        ValueError: the suffix is another one, or several pictures are to go into one.
         OSError: the file cannot be written.
     """
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
-        allowed = " or ".join(SUFFIXES)
         raise ValueError(
-            f"cannot save a picture as {target.name!r}: the name must end in {allowed}"
+            f"cannot save a picture as {target.name!r}: the name must end in .svg, .png or .pdf"
         )
-    data = svg.encode("utf-8") if suffix == ".svg" else svg_to_png(svg, scale)
-    target.write_bytes(data)
-    return target
+    pictures = [svg] if isinstance(svg, str) else list(svg)
+    if suffix == ".pdf":
+        return write_whole(target, pictures_to_pdf(pictures))
+    (picture,) = pictures
+    return write_whole(target, picture if suffix == ".svg" else svg_to_png(picture, scale))
+
+
+_SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
+_SPOKEN = re.compile(r"<(title|desc)\b[^>]*>.*?</\1>", re.DOTALL)
+_ZOOM = 4.0  # pixels per SVG pixel on a page without vector drawing
+
+
+def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
+    """Return a PDF with one page per picture, where an SVG pixel is a point.
+
+    The drawings stay vectors if fpdf2 is installed (`pip install ".[pdf]"`). Without it, or
+    if any picture has characters that its font lacks, pages are images with four pixels per point.
+
+    Args:
+        pictures: whole SVG documents, as the functions of this package return them.
+
+    Raises:
+        ValueError: there is no picture, or a picture is not an SVG with width and height.
+    """
+    sizes = [_size(picture) for picture in pictures]
+    if not sizes:
+        raise ValueError("a PDF needs at least one picture")
+    if any("<text" in picture for picture in pictures):
+        return _images(pictures)
+    try:
+        from fpdf import FPDF
+        from fpdf.svg import SVGObject
+    except ImportError:
+        return _images(pictures)
+    pdf = FPDF(unit="pt")
+    pdf.set_creator("graphxai")
+    for picture, size in zip(pictures, sizes, strict=True):
+        pdf.add_page(format=size)
+        SVGObject(_SPOKEN.sub("", picture)).draw_to_page(pdf)
+    return bytes(pdf.output())
+
+
+def _size(picture: str) -> tuple[float, float]:
+    size = _SIZE.search(picture)
+    if size is None:
+        raise ValueError("a page must be an SVG with width and height in pixels")
+    return float(size[1]), float(size[2])
+
+
+def _images(pictures: Sequence[str]) -> bytes:
+    from PIL import Image
+
+    pages = [
+        Image.open(io.BytesIO(svg_to_png(picture, _ZOOM))).convert("RGB") for picture in pictures
+    ]
+    written = io.BytesIO()
+    pages[0].save(
+        written, "PDF", resolution=72 * _ZOOM, save_all=True, append_images=pages[1:], quality=95
+    )
+    return written.getvalue()

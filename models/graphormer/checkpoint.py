@@ -18,6 +18,7 @@ from graphxai.contract.checkpoint_files import (
     CARD,
     CONFIG,
     CONFORMAL,
+    FLOAT_DTYPES,
     INVALID,
     WEIGHTS,
     as_numbers,
@@ -36,7 +37,6 @@ from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.contract.tasks import TO_START as TO_START
 from graphxai.runtime.suggestions import did_you_mean
-from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig

@@ -15,7 +15,7 @@ from rdkit.Chem import rdFingerprintGenerator, rdFMCS
 import graphxai as gx
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.contract.tasks import Task
-from graphxai.visualization.contrast import aligned
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from toy import random_graphormer
 

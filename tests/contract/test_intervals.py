@@ -10,7 +10,7 @@ import torch
 import graphxai as gx
 from graphxai.contract.intervals import Conformal, from_json
 from graphxai.contract.tasks import Task
-from graphxai.learning import conformal, informativeness
+from graphxai.learning import conformal, reliability
 from graphxai.models.graphormer import CheckpointError, checkpoint, load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
@@ -407,15 +407,15 @@ def test_width_grows_with_distance_only_where_errors_do():
 def test_intervals_and_sets_no_better_than_a_guess_are_named():
     """A guess without a model needs the width that holds as many labels around their median."""
     labels = np.arange(101.0)
-    assert informativeness.guess_width(REGRESSION, labels) == pytest.approx(90)
+    assert conformal.guess_width(REGRESSION, labels) == pytest.approx(90)
     wide = {"y": {"level": 0.9, "width": 95.0, "guess": 90.0}}
-    assert informativeness.uninformative(wide, {"y": "mM"}) == [
+    assert reliability.uninformative(wide, {"y": "mM"}) == [
         "for y, the 90 % intervals are no better than a guess: half of them are 95 mM wide or more,"
         " and 90 mM around the median of all labels would do"
     ]
-    (line,) = informativeness.uninformative({"toxic": {"level": 0.9, "single": 0.03}})
+    (line,) = reliability.uninformative({"toxic": {"level": 0.9, "single": 0.03}})
     assert line.startswith("for toxic, 97% of the 90 % sets name more than one class")
     good = {"y": {"level": 0.9, "width": 20.0, "guess": 90.0}, "c": {"level": 0.9, "single": 0.6}}
-    assert informativeness.uninformative(good) == []
+    assert reliability.uninformative(good) == []
     for odd in (None, [], {"y": 3}, {"y": {"level": "x"}}, {"y": {"level": 0.9, "width": "a"}}):
-        assert informativeness.uninformative(odd) == []
+        assert reliability.uninformative(odd) == []

@@ -32,8 +32,7 @@ from graphxai.explanation.files import SUFFIXES
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale, displayed
-from graphxai.visualization.pdf import pictures_to_pdf
-from graphxai.visualization.render import COLUMN
+from graphxai.visualization.render import COLUMN, pictures_to_pdf
 from other_models import GpsModel
 from toy import random_graphormer
 

@@ -104,7 +104,7 @@ def test_a_checkout_without_links_works_as_an_editable_install(without_links, en
 
 
 def test_only_a_checkout_without_links_is_searched_beside_the_package(tmp_path):
-    from graphxai.runtime.source_tree import folders_beside
+    from graphxai.runtime.lazy import folders_beside
 
     package = tmp_path / "graphxai" / "__init__.py"
     for folder in ("models/graphormer", "datasets", "graphxai"):

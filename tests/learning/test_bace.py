@@ -75,3 +75,11 @@ def test_no_compound_is_in_two_parts(trained: Path) -> None:
     learned, held_out = ({line.split(",")[0] for line in lines[1:]} for lines in stored)
     assert len(learned) == len(split["train"])
     assert not learned & held_out
+
+
+def test_the_card_of_a_fine_tuning_tells_of_no_second_stage(trained: Path) -> None:
+    card = (trained / "README.md").read_text("utf-8")
+    assert "The model learned the measured labels." in card
+    assert "recombined" not in card.partition("**Training.**")[2].partition("\n\n")[0]
+    assert "Settings, apart from 1 epoch for each stage, were chosen" in card
+    assert 'train_bace("runs/bace", split="random", molecules=0, seed=0, epochs=1)' in card

@@ -22,10 +22,9 @@ from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, save_
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.metrics import DEFAULT_METRICS
-from graphxai.learning.graphs.features import input_fields, mean_features, plain
-from graphxai.learning.graphs.labels import tasks_of
-from graphxai.learning.graphs.splitting import split_graphs
-from graphxai.learning.replicates import train_graph_replicates
+from graphxai.learning.graphs.reading import input_fields, mean_features, plain, tasks_of
+from graphxai.learning.graphs.source import split_graphs
+from graphxai.learning.run import train_replicates
 from graphxai.learning.settings import GraphSettings
 
 pytest.importorskip("lightning")
@@ -105,6 +104,24 @@ def test_the_card_compares_with_a_gin_of_at_most_the_same_size(run):
     model = gx.load(run)
     size = sum(p.numel() for p in model.parameters())
     assert 0.5 * size < sum(p.numel() for p in same_budget(model).parameters()) <= size
+
+
+@pytest.mark.parametrize(("epochs", "patience", "stops"), [(40, 1, True), (2, 20, False)])
+def test_a_card_tells_of_no_training_that_did_not_happen(tmp_path, epochs, patience, stops):
+    """Labels drawn at random are not learned, so the validation loss soon rises."""
+    graphs = [g.clone() for g in motifs()]
+    for k, graph in enumerate(graphs):
+        graph.y = torch.tensor([k * 7 % 3 % 2])
+    quick = QUICK | {"epochs": epochs, "patience": patience, "learning_rate": 0.05}
+    folder = gx.train(graphs, tmp_path, baselines=False, **quick)
+    card = (folder / "README.md").read_text()
+    with (tmp_path / "metrics.csv").open() as file:
+        trained = len(list(csv.DictReader(file)))
+    assert (trained < epochs) == stops
+    assert (f"At most {epochs} epochs" in card) == stops
+    assert ("stopped after 1 epoch without a lower validation loss" in card) == stops
+    assert "GIN" not in card
+    assert "Forest" not in card
 
 
 def test_a_run_is_resumed_but_not_with_other_graphs_or_settings(run, tmp_path):
@@ -339,7 +356,7 @@ def test_several_networks_become_an_ensemble(tmp_path):
 
 def test_replicates_give_a_mean_and_a_spread(tmp_path):
     quick = QUICK | {"epochs": 1, "baselines": False}
-    folder = train_graph_replicates(motifs(), tmp_path, 2, task=MOTIF, **quick)
+    folder = train_replicates(motifs(), tmp_path, 2, task=MOTIF, **quick)
     stored = json.loads((tmp_path / "replicates.json").read_text())
     assert stored["seeds"] == [0, 1]
     each = [folder, tmp_path / "replicates" / "1" / "model"]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets.graph_folders import load_graphs, save_graphs
-from graphxai.learning.graphs.features import node_features
-from graphxai.learning.graphs.splitting import split_graphs
+from graphxai.learning.graphs.reading import node_features
+from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.settings import GraphSettings
 
 pytest.importorskip("lightning")

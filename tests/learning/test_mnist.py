@@ -57,6 +57,22 @@ def test_the_recipe_trains_measures_and_writes_a_checkpoint(
         train_mnist(tmp_path / "run", **settings)  # type: ignore[arg-type]
 
 
+def test_the_card_of_unchanged_images_tells_of_no_deformation(
+    tmp_path: Path, mnist_digits: np.ndarray
+) -> None:
+    pytest.importorskip("lightning.pytorch")
+    write_mnist(tmp_path / "data" / "mnist", mnist_digits, np.arange(100, dtype=np.uint8) // 10)
+    small = mnist_config(num_layers=1, hidden_dim=16, ffn_dim=16, num_heads=4)
+    folder = train_mnist(
+        tmp_path / "run", root=tmp_path / "data", config=small, epochs=1, versions=1, num_test=20,
+        accelerator="cpu", progress=False,
+    )  # fmt: skip
+    card = (folder / "README.md").read_text("utf-8")
+    assert "90 were used unchanged." in card
+    assert "deformed" not in card
+    assert "1 pass over the images" in card
+
+
 @pytest.mark.parametrize(
     ("options", "versions"),
     [({}, 10), ({"epochs": 8}, 10), ({"epochs": 1}, 3), ({"versions": 7}, 7)],

@@ -10,7 +10,7 @@ import graphxai as gx
 from graphxai.datasets.open_graph_benchmark import load_ogb
 from graphxai.evaluation.sources import source
 from graphxai.learning.official import official_note, official_scores, official_table
-from graphxai.learning.table import train_table
+from graphxai.learning.run import train_table
 from graphxai.models.graphormer import load_checkpoint
 from ogb_folders import bace_rows, part, write_molbace, write_ogb_folder
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator
-from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
@@ -23,18 +22,17 @@ from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
 from graphxai.learning.finetuning import finetune, molecule_config
-from graphxai.learning.predicting import predict
+from graphxai.learning.predicting import encode_all, encoded_molecules, predict
 from graphxai.learning.recipes import distillation
-from graphxai.learning.recipes.distillation import distil
-from graphxai.learning.recipes.labelling import label_molecules
+from graphxai.learning.recipes.distillation import distil, label_molecules
 from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
-from graphxai.learning.recipes.rules import train_rules
-from graphxai.learning.recipes.shapes import train_shapes
+from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import FingerprintForests
 from graphxai.learning.teachers.gaussian_process import NOISE, TanimotoProcess, tanimoto
 from graphxai.learning.teachers.linked import PROCESS_SHARE, Link, LinkedTeacher
-from graphxai.learning.training import recombined
+from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks
 
@@ -109,10 +107,10 @@ def test_bars_show_what_goes_on_before_the_student_learns(
     y = np.arange(len(DRUGS), dtype=np.float64)[:, None]
     LinkedTeacher([Task("value", "regression")], DRUGS, y, show=None)
     config = molecule_config([Task("value", "regression")])
-    recombined(DRUGS, 5, [], config, settings)
+    encoded_molecules(recombined_smiles(DRUGS, 5, [], settings), config, settings)
     text = capsys.readouterr().err
     assert all(word in text for word in ("fitting", "recombining", "encoding"))
-    recombined(DRUGS, 5, [], config, QUICK)
+    encoded_molecules(recombined_smiles(DRUGS, 5, [], QUICK), config, QUICK)
     assert not capsys.readouterr().err
 
 
@@ -155,14 +153,17 @@ def test_tables_are_merged_and_hidden_molecules_left_out(tmp_path: Path) -> None
         collect([tmp_path / "c.csv"])
 
 
-def labelled() -> list[Data]:
+def labelled_source(*tasks: Task) -> Source:
+    """Return molecules with a class and a number, split at random."""
     graphs = []
     for text in DRUGS * 2:
         data = molecule_to_data(text)
         size = float(data.num_nodes or 0)
         data.y = torch.tensor([[float(size > 13), size]])
         graphs.append(data)
-    return graphs
+    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
+    y = torch.cat([graph.y for graph in graphs]).double().numpy()
+    return Source(encode_all(graphs, config), y, random_split(len(graphs), 0), config)
 
 
 @pytest.fixture
@@ -190,11 +191,9 @@ def test_a_student_learns_from_an_ensemble(
         Task("large", "binary", ("no", "yes")),
         Task("size", "regression", offset=14, scale=3),
     )
-    graphs = labelled()
+    source = labelled_source(*tasks)
     model = distil(
-        graphs,
-        tasks,
-        random_split(len(graphs), 0),
+        source,
         tmp_path,
         molecules=10,
         links=[Link("large", "size", 13.5)],
@@ -204,7 +203,7 @@ def test_a_student_learns_from_an_ensemble(
     )
     assert extra == [0, 10]
     assert len(list((tmp_path / "labels").glob("labels-*.npy"))) == 1
-    assert predict(model, graphs[:3]).shape == (3, 2)
+    assert predict(model, source.graphs[:3]).shape == (3, 2)
 
 
 class CountingTeacher:
@@ -393,13 +392,11 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
     assert [task.name for task in model.config.tasks] == [*DESCRIPTORS]  # no label of the table
     assert any("of them recombined" in line for line in heard)
     new = finetune(
-        labelled(),
-        (Task("large", "binary", ("no", "yes")), Task("size", "regression")),
-        random_split(24, 0),
+        labelled_source(Task("large", "binary", ("no", "yes")), Task("size", "regression")),
         tmp_path / "fine",
         init_weights=folder,
         settings=replace(QUICK, learning_rate=1e-12, weight_decay=0.0, ema_decay=None),
-    )
+    ).model
     assert torch.allclose(new.graph_token, model.graph_token, atol=1e-6)
 
 

@@ -272,7 +272,7 @@ def test_minimol_is_a_source_where_it_is_installed(monkeypatch):
 
 
 def test_few_carriers_approximate_a_process_and_leave_out_like_a_refit():
-    points = RNG.uniform(-1, 1, size=(40, 2))
+    points = np.random.default_rng(0).uniform(-1, 1, size=(40, 2))
     squares = ((points[:, None] - points) ** 2).sum(-1)
     kernel = np.exp(-squares / 2).astype(np.float32)
     y = np.stack([np.sin(points[:, 0]), points[:, 1]], axis=1)

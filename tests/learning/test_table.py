@@ -22,16 +22,10 @@ from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.predicting import readings
-from graphxai.learning.scores import (
-    METRICS,
-    dummy_predictions,
-    measure,
-    teacher_ahead,
-    useless_tasks,
-    verdicts,
-)
+from graphxai.learning.reliability import teacher_ahead, useless_tasks, verdicts
+from graphxai.learning.run import train_table
+from graphxai.learning.scores import METRICS, dummy_predictions, measure
 from graphxai.learning.splitting import table_split, table_tasks
-from graphxai.learning.table import train_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_predictions
 from graphxai.learning.teachers.joint_labels import shares_text

@@ -1,7 +1,5 @@
 """Sources teach a network, and labels that the starting weights have seen are recognised."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -16,11 +14,12 @@ from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.finetuning import molecule_config
 from graphxai.learning.fit import initialise
-from graphxai.learning.leaks import labels_met
 from graphxai.learning.predicting import encode_all, predict, task_readings
+from graphxai.learning.reliability import labels_met
+from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings, TrainingSettings
-from graphxai.learning.splitting import SplitTable, split_table
-from graphxai.learning.table import train_table
+from graphxai.learning.source import Source
+from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.forests import forest_inputs
 from graphxai.learning.teachers.joint_labels import (
@@ -125,8 +124,7 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     y[:10] = np.nan  # gaps that the teacher fills
     split = Split(tuple(range(36)), tuple(range(36, 72)), ())
     before = predict(model, graphs)
-    unbounded = SimpleNamespace(bounds=np.full((72, 1, 2), (-np.inf, np.inf)))
-    table = SplitTable(unbounded, split, tuple(tasks), graphs, y)
+    table = Source(graphs, y, split, model.config)
     teacher = choosing.choose_teacher(tasks, table.train.smiles, table.train.y)
     settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
     on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))
@@ -155,8 +153,8 @@ def test_what_a_network_says_of_its_fold_does_not_depend_on_the_labels_there(tmp
         split = split_table(clean_table(path, "smiles", ["y"]), settings)
         assert not split.valid.smiles  # nothing is set aside
         assert sorted(np.concatenate(split.folds)) == list(range(len(split.train.y)))
-        networks = training.fit_networks(split, settings, tmp_path / f"run-{number}", str)
-        said.append(training.unseen_readings(networks, split)[0])
+        fits = training.fit_networks(split, tmp_path / f"run-{number}", str)
+        said.append(training.unseen_readings([fit.model for fit in fits], split)[0])
         places = np.array(split.parts.train)[split.folds[0]]
         labels[places] = np.roll(labels[places], 1)
     of_fold = [readings[split.folds[0]] for readings in said]

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from graphxai.runtime import cores, workers
-from graphxai.runtime.cores import allowed_cores, free_cores
-from graphxai.runtime.workers import map_in_processes
+from graphxai.runtime import workers
+from graphxai.runtime.workers import allowed_cores, free_cores, map_in_processes
 from toiling import where
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -20,7 +19,7 @@ HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 def eight_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cores, "QUOTA", cores.STAT.with_name("no such file"))
+    monkeypatch.setattr(workers, "QUOTA", workers.STAT.with_name("no such file"))
 
 
 @linux
@@ -35,7 +34,7 @@ def test_cores_in_use_by_others_are_not_free(busy, free, eight_cores, monkeypatc
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(cores, "_idle_seconds", lambda: 1000 + max(0, 8 - busy) * now)
+    monkeypatch.setattr(workers, "_idle_seconds", lambda: 1000 + max(0, 8 - busy) * now)
     assert free_cores() == free
 
 
@@ -43,8 +42,8 @@ def test_cores_in_use_by_others_are_not_free(busy, free, eight_cores, monkeypatc
 def test_idle_time_is_read_as_the_system_writes_it(tmp_path, monkeypatch):
     """The fields are user, nice, system, idle, waiting, and others; see `man 5 proc`."""
     (tmp_path / "stat").write_text(f"cpu  7 7 7 {30 * HERTZ} {2 * HERTZ} 7 7 7 0 0\ncpu0 1 1\n")
-    monkeypatch.setattr(cores, "STAT", tmp_path / "stat")
-    assert cores._idle_seconds() == 32
+    monkeypatch.setattr(workers, "STAT", tmp_path / "stat")
+    assert workers._idle_seconds() == 32
 
 
 @linux
@@ -53,12 +52,12 @@ def test_idle_time_is_read_as_the_system_writes_it(tmp_path, monkeypatch):
 )
 def test_the_quota_of_a_container_counts(quota, allowed, eight_cores, tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(workers, "QUOTA", tmp_path / "cpu.max")
     assert allowed_cores() == allowed
 
 
 def test_without_counts_of_the_system_the_load_average_decides(eight_cores, monkeypatch):
-    monkeypatch.setattr(cores, "_idle_seconds", lambda: None)
+    monkeypatch.setattr(workers, "_idle_seconds", lambda: None)
     for load, free in ((0.2, 8), (1.0, 8), (4.0, 5), (40.0, 1)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
         assert free_cores() == free

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 
 import uvicorn
 
-from graphxai.tables.app import connections
+from graphxai.tables.app import server as app_server
 
 LIMIT = 20
 PATIENCE = 60  # seconds that a busy machine may take
@@ -25,7 +25,7 @@ def served(application):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             application, log_level="error", lifespan="off", limit_concurrency=LIMIT,
-            timeout_keep_alive=20, http=connections.TimedConnection,
+            timeout_keep_alive=20, http=app_server.TimedConnection,
         )  # fmt: skip
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
@@ -41,7 +41,7 @@ async def slow(scope, receive, send):
     """Answer after three times the time that a request has to arrive."""
     import asyncio
 
-    await asyncio.sleep(3 * connections.ARRIVAL if scope["path"] == "/slow" else 0)
+    await asyncio.sleep(3 * app_server.ARRIVAL if scope["path"] == "/slow" else 0)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"done"})
 
@@ -64,7 +64,7 @@ def answer(port, path="/"):
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127."], ids=["idle", "half"])
 def test_connections_without_a_request_are_closed_and_others_get_in_again(sent, monkeypatch):
-    monkeypatch.setattr(connections, "ARRIVAL", 1.5)
+    monkeypatch.setattr(app_server, "ARRIVAL", 1.5)
     with served(slow) as port, ExitStack() as stack:
         assert answer(port) == 200
         idle = [
@@ -81,7 +81,7 @@ def test_connections_without_a_request_are_closed_and_others_get_in_again(sent, 
 
 
 def test_a_second_request_must_arrive_in_time_too_and_a_long_answer_is_waited_for(monkeypatch):
-    monkeypatch.setattr(connections, "ARRIVAL", 1.0)
+    monkeypatch.setattr(app_server, "ARRIVAL", 1.0)
     with served(slow) as port, socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(PATIENCE)
         for path in (b"/", b"/slow"):

@@ -1,10 +1,13 @@
 """A batch of molecules becomes the rows of a table, in this process or in any other."""
 
 import csv
+import json
 import pickle
+import re
 
 import pytest
 
+import graphxai as gx
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
@@ -90,3 +93,60 @@ def test_a_model_is_loaded_once_and_anew_when_it_was_trained_anew(folder):
 def test_what_would_fail_on_every_molecule_is_refused_at_once(folder, options, message):
     with pytest.raises(ValueError, match=message):
         ExplainBatch(**({"model": folder} | options)).check()
+
+
+class Counting:
+    """A teacher that predicts the number of letters in a SMILES."""
+
+    headings = ("pIC50: teacher",)
+
+    def columns(self, smiles):
+        return {"pIC50: teacher": [float(len(text)) for text in smiles]}
+
+
+@pytest.fixture
+def taught(monkeypatch):
+    monkeypatch.setattr("graphxai.tables.cells.teacher_of", lambda model: Counting())
+
+
+@pytest.mark.parametrize("kind", [ExplainBatch, PredictBatch])
+def test_what_the_teacher_predicts_stands_in_every_row(folder, taught, kind):
+    rows = [row for row in kind(folder)(["CCO", "C1CC", "CC"], [1, 2, 3]) if "reason" not in row]
+    assert [row["pIC50: teacher"] for row in rows] == ["3", "2"]
+
+
+def test_the_teachers_of_several_models_with_one_task_have_columns_of_their_own(folder, taught):
+    batch = PredictBatch((folder, folder))
+    (row,) = batch(["CCO"], [1])
+    teachers = [name for name in batch.columns() if "teacher" in name]
+    assert len(set(teachers)) == 2
+    assert {row[name] for name in teachers} == {"3"}
+    assert list(row) == list(batch.columns())
+
+
+def test_the_basket_of_a_report_has_what_the_teacher_predicts(folder, taught, tmp_path):
+    for model in (folder, [folder, folder]):
+        page = gx.report(model, ["CCO"], tmp_path / "r.html", detailed=0).read_text("utf-8")
+        data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+        cells = dict(zip(data["columns"], data["molecules"][0]["cells"], strict=True))
+        assert {cells[name] for name in cells if "teacher" in name} == {"3"}
+
+
+def test_one_and_several_models_write_the_same_cells_of_a_property():
+    smiles, numbers = ["CC(=O)[O-].[Na+]", "CCO"], [1, 2]
+    alone = PredictBatch("lipophilicity")(smiles, numbers)
+    several = PredictBatch(("solubility", "lipophilicity"))(smiles, numbers)
+    for one, row in zip(alone, several, strict=True):
+        near = {name: one.pop(name) for name in ("nearest_similarity", "training_set")}
+        assert one.items() <= row.items()
+        assert near == {name: row[f"log D at pH 7.4_{name}"] for name in near}
+
+
+@pytest.mark.parametrize("models", ["bace", ["bace", "lipophilicity"]])
+def test_a_frame_of_predictions_has_the_parent_and_note_of_the_table(models):
+    smiles = ["CC(=O)[O-].[Na+]", "CCO"]
+    frame = gx.predict(models, smiles).to_frame()
+    rows = PredictBatch(models)(smiles, [1, 2])
+    for name in ("parent", "note"):
+        assert frame[name].fillna("").tolist() == [row[name] for row in rows]
+    assert frame["parent"].tolist()[0] == "CC(=O)O"

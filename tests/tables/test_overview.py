@@ -122,7 +122,7 @@ def test_rows_are_searched_for_a_substructure_in_pieces(models, monkeypatch):
     amides = [k for k in (0, 1, 3, 4, 5) if Chem.MolFromSmiles(smiles[k]).HasSubstructMatch(AMIDES)]
     answer = asked(models, "match", table=table, smarts="C(=O)N", first=0)
     assert answer == {"matches": amides, "slow": 0, "next": len(rows)}
-    monkeypatch.setattr("graphxai.tables.app.opened_table.AT_A_TIME", -1.0)
+    monkeypatch.setattr("graphxai.tables.app.tables.AT_A_TIME", -1.0)
     assert asked(models, "match", table=table, smarts="C(=O)N", first=3)["next"] == 3
     for smarts in ("C(", ATTACK, "", "C" * 501):
         with pytest.raises(ValueError, match="is not a SMARTS pattern"):

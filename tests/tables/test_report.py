@@ -19,11 +19,11 @@ import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.tables.report.changes import default_goal
-from graphxai.tables.report.choice import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
-from graphxai.tables.report.drawing import UNIT, drawing
+from graphxai.tables.drawing import UNIT, drawing
+from graphxai.tables.report.cards import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
+from graphxai.tables.report.contents import WIDTH, similarity_map
+from graphxai.tables.report.full_cards import default_goal
 from graphxai.tables.report.page import card_html, embedded
-from graphxai.tables.report.projection import WIDTH, similarity_map
 from graphxai.visualization import Scale
 from graphxai.visualization.text import minus_signs
 from toy import random_graphormer
@@ -285,7 +285,7 @@ AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
 
 def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 20)
+    monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 20)
     options = {"counterfactuals": 2, "towards": "pIC50: >7", "detailed": 1}
     _, data = read(gx.report(bace, [AMIDE, "CCO"], tmp_path / "r.html", target="pIC50", **options))
     (card,) = [m for m in data["molecules"] if "changes" in m]
@@ -308,7 +308,7 @@ def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path,
 
 
 def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 20)
+    monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 20)
     table, start = tmp_path / "assay.csv", "Oc1ccccc1F"
     options = {"n": 1, "predictions": 20, "progress": False}
     (counterfactual,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
@@ -408,7 +408,7 @@ def test_a_table_too_long_for_a_page_stops_before_anything_is_explained(bace, tm
 
 
 def test_a_long_page_says_that_it_is_slow_and_leaves_the_map_out(bace, tmp_path, monkeypatch):
-    for module in ("build", "choice", "projection"):
+    for module in ("build", "cards", "contents"):
         monkeypatch.setattr(f"graphxai.tables.report.{module}.SMOOTH", 5)
     library = ["C" * k for k in range(2, 8)]
     with pytest.warns(UserWarning, match="shows 6 of up to 50,000 molecules. With more than 5 it"):

@@ -293,14 +293,14 @@ def test_appended_rows_are_synced_by_the_second_and_survive_a_kill(tmp_path):
 def test_a_report_lists_rows_that_cannot_be_drawn(model, tmp_path, monkeypatch):
     from graphxai.tables.report import cards, report
 
-    whole = cards.record
+    whole = cards.molecule_card
 
     def failing(name, row, *rest):
         if row == 2:
             raise RuntimeError("Bad bond type")
         return whole(name, row, *rest)
 
-    monkeypatch.setattr(cards, "record", failing)
+    monkeypatch.setattr(cards, "molecule_card", failing)
     path = report(model, ["CCO", "CCN", "C1"], tmp_path / "r.html", detailed=0)
     page = path.read_text()
     data = json.loads(page.partition('type="application/json"')[2].split(">", 1)[1].split("<")[0])

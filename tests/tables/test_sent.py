@@ -8,7 +8,7 @@ import pytest
 import graphxai as gx
 from graphxai.evaluation import runs
 from graphxai.runtime import workers
-from graphxai.runtime.pickling import as_bytes
+from graphxai.runtime.worker_process import as_bytes
 from graphxai.runtime.workers import PieceResult
 from graphxai.tables.report import cards, full_cards, report
 from toy import random_graphormer

@@ -12,7 +12,7 @@ from torch_geometric.nn import TransformerConv
 
 import graphxai as gx
 from graphxai.visualization import PlainGraph, Scale, graph_svg
-from graphxai.visualization.graph_layout import laid_out_graph
+from graphxai.visualization.layout import laid_out_graph
 from graphxai.visualization.pairs import graph_pairs_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,7 @@ import pytest
 from rdkit import Chem
 
 from graphxai import visualization
-from graphxai.visualization import PictureOptions, PlainGraph, fragments, graph_parts, pairs
+from graphxai.visualization import PictureOptions, PlainGraph, fragments, pairs
 from graphxai.visualization.picture import PictureKeywords
 
 OPTIONS = [each.name for each in fields(PictureOptions)]
@@ -26,7 +26,7 @@ DRAWING = {
 }
 PARTS = {
     fragments.fragments_svg: (ETHANOL, [("ethyl", (0, 1), 0.5), ("hydroxyl", (2,), 0.25)]),
-    graph_parts.graph_parts_svg: (PATH, [("end", (0,), 1.0), ("rest", (1, 2), -0.25)]),
+    fragments.graph_parts_svg: (PATH, [("end", (0,), 1.0), ("rest", (1, 2), -0.25)]),
 }
 ALL = DRAWING | PARTS
 

@@ -538,8 +538,9 @@ def test_pictures_are_saved_by_suffix(mol: Chem.Mol, tmp_path) -> None:
     png = save_picture(svg, str(tmp_path / "a.PNG"), scale=1.0)
     assert Image.open(png).size == (640, 480)
     assert png.read_bytes() == svg_to_png(svg, 1.0)
+    assert save_picture([svg, svg], tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     for name in ("a.jpg", "a", "a.svg.gz"):
-        with pytest.raises(ValueError, match=r"\.svg or \.png"):
+        with pytest.raises(ValueError, match=r"\.svg, \.png or \.pdf"):
             save_picture(svg, tmp_path / name)
 
 

@@ -571,7 +571,7 @@ def test_the_first_molecule_is_on_the_first_screen_of_a_phone(page):
 def test_counterfactuals_are_shown_with_their_molecule_and_fill_the_basket(
     browser, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("graphxai.tables.report.changes.PREDICTIONS", 30)
+    monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 30)
     smiles = "O=C(Nc1ccc(F)cc1)c1ccccn1"
     options = {"counterfactuals": 2, "towards": "pIC50: >9", "names": [ATTACK]}
     out = gx.report("bace", [smiles], tmp_path / "r.html", compared=(), **options)

@@ -14,7 +14,7 @@ from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import Prediction
-from graphxai.learning.held_out_score import held_out_score
+from graphxai.learning.reliability import held_out_score
 
 from .training_images import TrainingImages
 

@@ -20,11 +20,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from graphxai.contract.checkpoint_files import FLOAT_DTYPES
 from graphxai.contract.model import ExplainableModel, weights_hash
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.reading import small_file
-from graphxai.runtime.weight_types import FLOAT_DTYPES
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 from ..node_features import NodeFeatures

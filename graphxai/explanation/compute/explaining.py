@@ -8,7 +8,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,15 +22,16 @@ from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
 from graphxai.explainers.passes import graphormer_without_nodes
+from graphxai.explanation.compute.models import provenance
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
-from graphxai.explanation.provenance import provenance
 from graphxai.models.graphormer import Graphormer, original_encoder
+from graphxai.visualization import PlainGraph
 
-from .drawn import plain_graph
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
+from .predicting import or_not_finite, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -60,17 +61,12 @@ def explain_prepared(
     explainer: Explainer,
     *,
     target: Any = None,
-    wrt: Sequence[str] | None = None,
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Explanation]]:
     """Explain encoded inputs, and raise an error if a result is not finite."""
-    computed = explanations_or_errors(
-        model, prepared, explainer, target=target, wrt=wrt, training=training
+    return without_errors(
+        explanations_or_errors(model, prepared, explainer, target=target, training=training)
     )
-    for key, explanation in computed:
-        if isinstance(explanation, Exception):
-            raise explanation
-        yield key, explanation
 
 
 def explanations_or_errors(
@@ -96,15 +92,20 @@ def explanations_or_errors(
             this is unknown.
     """
     wanted = Target.of(target)
-    wrt = _inputs_explained(model, explainer) if wrt is None else wrt
+    if wrt is None:
+        # The nodes' features, and whatever else a wrapped model offers if the method can explain
+        # it, such as the bonds of a chemprop network.
+        offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
+        wrt = offered if explainer.traits.explains_other_inputs else ("x",)
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
+    always_empty_alike = isinstance(model, Graphormer) and model.config.level == "graph"
     for part in batches_for(model, prepared):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
             attribution = explainer.attribute(model, batch, wanted, wrt)
-        if empty_outputs is None or not _reads_a_graph_token(model):
+        if empty_outputs is None or not always_empty_alike:
             empty_outputs = noted.of(model, batch)
             if empty_outputs is None:
                 empty_outputs = outputs_without_nodes(model, batch)
@@ -119,17 +120,8 @@ def explanations_or_errors(
             with_nodes="x" in wrt,
         )
         for row, (key, item) in enumerate(part):
-            yield key, explained.explanation_or_error(row, item, nearness_when_read(item, training))
-
-
-def _inputs_explained(model: Model, explainer: Explainer) -> Sequence[str]:
-    """Return the inputs that get relevance unless the caller names some.
-
-    These are the nodes' features, and whatever else a wrapped model offers if the method can
-    explain it, such as the bonds of a chemprop network.
-    """
-    offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
-    return offered if explainer.traits.explains_other_inputs else ("x",)
+            near = nearness_when_read(item, training)
+            yield key, or_not_finite(explained.explanation, row, item, near)
 
 
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
@@ -145,11 +137,6 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)
-
-
-def _reads_a_graph_token(model: Model) -> bool:
-    """Return whether the outputs of a graph without nodes are always the same."""
-    return isinstance(model, Graphormer) and model.config.level == "graph"
 
 
 def _explained_output(
@@ -250,15 +237,6 @@ class _ExplainedBatch:
     without_nodes: list[float | None]
     with_nodes: bool
 
-    def explanation_or_error(
-        self, row: int, item: Input, nearness: NearnessWhenRead
-    ) -> Explanation | NotFiniteError:
-        """Return the explanation of one graph, or the error if its results are not finite."""
-        try:
-            return self.explanation(row, item, nearness)
-        except NotFiniteError as error:
-            return error
-
     def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
         """Cut the explanation of one graph out of the batch, without its padding."""
         numbers, model, explainer = self.numbers, self.model, self.explainer
@@ -266,7 +244,8 @@ class _ExplainedBatch:
         outputs = numbers.outputs[row]
         relevance = numbers.relevance[row, nodes].copy()
         features = None if numbers.features is None else numbers.features[row, nodes].copy()
-        predictions = read_outputs(model.config, outputs, nearness, conformal_of(model), item.note)
+        about = nearness, conformal_of(model), item.note, item.parent
+        predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
         return Explanation(
@@ -313,7 +292,7 @@ class _ExplainedBatch:
         """
         relevance: dict[str, FloatArray] = {}
         split: dict[str, FloatArray] = {}
-        numbers_by_type = _nodes_by_type(item.graph)
+        numbers_by_type = _by_type(item.graph, "nodes")
         for kind, members in (numbers_by_type or {}).items():
             relevance[kind] = nodes[members].copy()
         if not self.inputs:
@@ -325,7 +304,7 @@ class _ExplainedBatch:
         for name, graphs in self.inputs.items():
             values = graphs[row].double().cpu().numpy()
             if name == "edge_attr":
-                for kind, edges in (_edges_by_type(item.graph) or {}).items():
+                for kind, edges in (_by_type(item.graph, "edges") or {}).items():
                     relevance[kind] = _summed_by_row(values[edges])
             relevance[name] = _summed_by_row(values)
             if values.ndim > 1:
@@ -358,22 +337,16 @@ def _is_sequence(item: Input) -> bool:
     return isinstance(tokens, Tensor) and not tokens.is_floating_point()
 
 
-def _nodes_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the node numbers of each type in a heterogeneous graph, or None for other graphs."""
+def _by_type(
+    graph: Any, what: Literal["nodes", "edges"]
+) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the numbers of nodes or edges by type, or None unless a graph is heterogeneous."""
     if graph.get("schema") is None:
         return None
-    from graphxai.adapters.heterogeneous import nodes_by_type  # needs PyG
+    from graphxai.adapters import heterogeneous  # needs PyG
 
-    return nodes_by_type(graph)
-
-
-def _edges_by_type(graph: Any) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the edge numbers of each type in a heterogeneous graph, or None for other graphs."""
-    if graph.get("schema") is None:
-        return None
-    from graphxai.adapters.heterogeneous import edges_by_type  # needs PyG
-
-    return edges_by_type(graph)
+    of_nodes = what == "nodes"
+    return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
 
 
 def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
@@ -387,3 +360,40 @@ def _as_numpy(value: Tensor) -> NDArray[Any]:
     """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
     value = value.float() if value.dtype == torch.bfloat16 else value
     return value.numpy(force=True).copy()
+
+
+# Attributes that may name the nodes. If there are none, any list of N words may.
+NAMES = ("name", "names", "label", "labels", "node_name", "node_names", "symbol", "symbols")
+
+
+def plain_graph(item: Input) -> PlainGraph | None:
+    """Return the graph to draw, or None for molecules, images and inputs without edges."""
+    if any(drawn is not None for drawn in (item.smiles, item.molecule, item.segments)):
+        return None
+    graph = item.data.to_dict()  # PyG takes several times as long for each attribute
+    edges = graph.get("edge_index")
+    if not isinstance(edges, torch.Tensor) or edges.dim() != 2:
+        return None
+    from graphxai.adapters.chosen import chosen_nodes  # needs PyG
+
+    explained = tuple(chosen_nodes(graph))
+    return PlainGraph(edges.cpu().numpy().astype(np.int64), _labels(graph, item), explained)
+
+
+def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
+    """Return what a graph with these attributes calls its nodes, or () if it has no names."""
+    schema = values.get("schema")
+    if schema is not None:
+        kinds = [kind for kind, _ in schema.nodes]
+        numbers = dict.fromkeys(kinds, 0)
+        labels = []
+        for code in values["node_type"].tolist():
+            labels.append(f"{kinds[code]} {numbers[kinds[code]]}")
+            numbers[kinds[code]] += 1
+        return tuple(labels)
+    for key in [*(name for name in NAMES if name in values), *values]:
+        value = values[key]
+        listed = isinstance(value, list | tuple | np.ndarray) and len(value) == item.num_nodes
+        if listed and all(isinstance(word, str) for word in value):
+            return tuple(map(str, value))
+    return ()

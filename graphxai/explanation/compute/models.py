@@ -1,12 +1,15 @@
 """The types of models that results are computed for, and how they are loaded."""
 
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphxai.adapters.chemprop.paths import is_chemprop_path
 from graphxai.contract.intervals import Conformal
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.graph import is_data
 from graphxai.models.graphormer import (
     Ensemble,
     Graphormer,
@@ -18,7 +21,15 @@ from graphxai.models.graphormer import (
 if TYPE_CHECKING:
     from graphxai.adapters import WrappedModel
 
-__all__ = ["Model", "conformal_of", "last_written", "load", "loaded", "standardisation_of"]
+__all__ = [
+    "Model",
+    "conformal_of",
+    "last_written",
+    "load",
+    "loaded",
+    "mark_explained_for",
+    "standardisation_of",
+]
 
 Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 
@@ -67,3 +78,56 @@ def standardisation_of(model: "Model") -> Standardisation:
     """Return how a model brings molecules to their parents. Wrapped models leave them as drawn."""
     way: Standardisation = getattr(model.config, "standardise", AS_DRAWN)
     return way
+
+
+def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
+    """Note in each input which node or pair is explained, if the model answers for these.
+
+    A single graph of a Graphormer is encoded here, once for all its nodes.
+
+    Raises:
+        ValueError: the model does not answer for nodes or pairs.
+    """
+    if node is None and pair is None:
+        return inputs
+    level = getattr(model.config, "level", None)  # wrapped models have none
+    if level == "graph":
+        raise ValueError("a Graphormer has one output per graph: leave out node= and pair=.")
+    if level == "node" and pair is not None:
+        raise ValueError("this model answers for nodes: give node= instead of pair=.")
+    if level == "node" and is_data(inputs):
+        inputs = model.prepare(inputs).data
+    from graphxai.adapters.chosen import mark_explained  # needs PyG
+
+    return mark_explained(inputs, node, pair)
+
+
+def provenance(model: Any, explainer: Any) -> dict[str, Any]:
+    """Return the provenance that all explanations of a model by one explainer share."""
+    options = {
+        name: value
+        for name, value in vars(explainer).items()
+        if isinstance(value, str | int | float | bool | None)
+    }
+    standardise = getattr(model.config, "standardise", "")
+    return {
+        "model": model.origin.name,
+        "sha256": model.origin.sha256,
+        "method": explainer.name,
+        "options": options,
+        "versions": versions(),
+        **({"standardise": standardise} if standardise else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that affect a result."""
+    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

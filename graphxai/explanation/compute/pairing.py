@@ -14,10 +14,10 @@ from graphxai.explainers import Explainer
 from graphxai.explainers.pairs import distances_of, pair_relevance, rules_of, walk_relevance
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.pairs import Pairs
-from graphxai.explanation.prediction import NotFiniteError
 
 from .explaining import explanations_or_errors
 from .models import Model
+from .predicting import or_not_finite
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,8 @@ class PairsComputation:
             for row, (number, item) in enumerate(part):
                 tokens = item.num_nodes + 1
                 of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
-                matrices = _pairs_or_error(
-                    explanations[number], of_graph, distances[row], has_graph_token, self.num_layers
-                )
-                yield number, matrices
+                about = distances[row], has_graph_token, self.num_layers
+                yield number, or_not_finite(Pairs, explanations[number], of_graph, *about)
 
     def _relevance(self, model: Model, batch: Any) -> Tensor:
         """Return the relevance of pairs in each layer (B, L, T, T), or of walks (B, 1, T, T)."""
@@ -74,11 +72,3 @@ class PairsComputation:
             walks = walk_relevance(model, batch, self.num_layers, self.target, rules)
             relevance = walks[:, None]
         return relevance.cpu().to(torch.promote_types(relevance.dtype, torch.float32))
-
-
-def _pairs_or_error(*fields: Any) -> Pairs | NotFiniteError:
-    """Make the pairs of one graph from the fields of `Pairs`, or return the error if not finite."""
-    try:
-        return Pairs(*fields)
-    except NotFiniteError as error:
-        return error

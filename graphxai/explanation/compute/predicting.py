@@ -1,8 +1,8 @@
 """Compute each graph's predictions of all tasks, from encoded inputs in batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -15,6 +15,8 @@ from graphxai.explanation.prediction import NotFiniteError, Prediction, read_out
 from .models import Model, conformal_of
 from .nearness import nearness_when_read
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Predictions = tuple[Prediction, ...]  # one for each task
 
 
@@ -42,10 +44,7 @@ def predict_prepared(
     training: TrainingSet | None = None,
 ) -> Iterator[tuple[Key, Predictions]]:
     """Predict encoded inputs, and raise an error if an output is not finite."""
-    for key, predictions in predictions_or_errors(model, prepared, training=training):
-        if isinstance(predictions, Exception):
-            raise predictions
-        yield key, predictions
+    return without_errors(predictions_or_errors(model, prepared, training=training))
 
 
 def predictions_or_errors(
@@ -67,7 +66,9 @@ def predictions_or_errors(
     answers_for_nodes = getattr(model.config, "level", None) == "node"
     compute = _outputs_of_nodes if answers_for_nodes else _outputs
     for key, item, outputs in compute(model, prepared):
-        yield key, _read_or_error(model, outputs, item, training)
+        near = nearness_when_read(item, training)
+        about = near, conformal_of(model), item.note, item.parent
+        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
 
 
 def _outputs(
@@ -107,12 +108,21 @@ def _outputs_of_nodes(
                 yield key, item, of_graph[node].tolist()
 
 
-def _read_or_error(
-    model: Model, outputs: Sequence[float], item: Input, training: TrainingSet | None
-) -> Predictions | NotFiniteError:
-    """Read one graph's outputs, or return the error if they are not finite."""
+def or_not_finite(
+    compute: Callable[Parameters, Result], *args: Parameters.args, **keywords: Parameters.kwargs
+) -> Result | NotFiniteError:
+    """Compute one graph's result, or return the error if it is not finite."""
     try:
-        near = nearness_when_read(item, training)
-        return read_outputs(model.config, outputs, near, conformal_of(model), item.note)
+        return compute(*args, **keywords)
     except NotFiniteError as error:
         return error
+
+
+def without_errors(
+    results: Iterable[tuple[Key, Result | NotFiniteError]],
+) -> Iterator[tuple[Key, Result]]:
+    """Yield the results, and raise the first error among them."""
+    for key, result in results:
+        if isinstance(result, NotFiniteError):
+            raise result
+        yield key, result

@@ -1,1 +1,1 @@
-"""Training on anybody's graphs: a PyG data set in, a checkpoint out."""
+"""Anybody's graphs as the source of a run: how they are read, and simple models to compare with."""

@@ -13,11 +13,11 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
-from graphxai.learning.graphs.features import mean_features, node_features
-from graphxai.learning.graphs.splitting import SplitGraphs
+from graphxai.learning.graphs.reading import mean_features, node_features
 from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import readings
 from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar
@@ -123,9 +123,7 @@ def _parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def gin_readings(
-    model: Graphormer, split: SplitGraphs, settings: TrainingSettings
-) -> list[FloatArray]:
+def gin_readings(model: Graphormer, source: Source, settings: TrainingSettings) -> list[FloatArray]:
     """Train a GIN for as many epochs as a Graphormer, and read its predictions for the test part.
 
     The weights of the epoch with the lowest validation loss are kept, and training stops with the
@@ -140,7 +138,7 @@ def gin_readings(
     optimizer = torch.optim.Adam(gin.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(settings.seed)
     train: Any = DataLoader(
-        _bare(split.train.graphs), settings.batch_size, shuffle=True, generator=generator
+        _bare(source.train.graphs), settings.batch_size, shuffle=True, generator=generator
     )
     best, kept, stale = float("inf"), None, 0
     with progress_bar("training a GIN, epochs", settings.epochs, show=settings.show) as advance:
@@ -151,10 +149,10 @@ def gin_readings(
                 labels = batch.y if gin.config.level == "graph" else batch[NODE_LABELS]
                 objective(gin(batch), labels).backward()
                 optimizer.step()
-            outputs = _outputs(gin, split.valid.graphs)
-            loss = float(objective(outputs, torch.from_numpy(split.valid.y).float()))
+            outputs = _outputs(gin, source.valid.graphs)
+            loss = float(objective(outputs, torch.from_numpy(source.valid.y).float()))
             advance(1)
-            if loss < best or not split.valid.graphs:
+            if loss < best or not source.valid.graphs:
                 best, stale = loss, 0
                 kept = {name: value.clone() for name, value in gin.state_dict().items()}
             else:
@@ -163,7 +161,7 @@ def gin_readings(
                 break
     if kept is not None:
         gin.load_state_dict(kept)
-    outputs = _outputs(gin, split.test.graphs)
+    outputs = _outputs(gin, source.test.graphs)
     by_task = zip(model.config.tasks, model.config.columns, strict=True)
     return [readings(task, outputs[:, columns]) for task, columns in by_task]
 
@@ -199,7 +197,7 @@ def _simple_features(graphs: Sequence[Data], config: GraphormerConfig) -> Tensor
     )
 
 
-def forest_readings(config: GraphormerConfig, split: SplitGraphs, seed: int) -> list[FloatArray]:
+def forest_readings(source: Source, seed: int) -> list[FloatArray]:
     """Fit a forest to simple features of the training part, and predict the test part.
 
     They are the mean features of graphs, or those of nodes and their neighbours.
@@ -208,10 +206,10 @@ def forest_readings(config: GraphormerConfig, split: SplitGraphs, seed: int) -> 
         Probabilities or values of the test part, by task.
     """
     train, test = (
-        _simple_features(part.graphs, config).numpy() for part in (split.train, split.test)
+        _simple_features(part.graphs, source.config).numpy() for part in (source.train, source.test)
     )
     by_task = []
-    for task, y in zip(config.tasks, split.train.y.T, strict=True):
+    for task, y in zip(source.tasks, source.train.y.T, strict=True):
         present = ~np.isnan(y)
         forest = Forest.fit(task, train[present], y[present], trees=TREES, seed=seed)
         by_task.append(forest.predict(test))

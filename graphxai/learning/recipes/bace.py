@@ -21,8 +21,7 @@ from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.calibration import fit_temperature, scale_logits
-from graphxai.learning.card import STANDARDISED as MOLECULES
-from graphxai.learning.card import coverage_text
+from graphxai.learning.card import MOLECULES, counted, coverage_text
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.finetuning import FINETUNING, molecule_config
 from graphxai.learning.fit import require_hardware
@@ -30,6 +29,7 @@ from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.recipes.distillation import DISTILLING, distil
 from graphxai.learning.scores import ClassifierReport, report_classifier
 from graphxai.learning.settings import RunSettings
+from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import reference_forest
 from graphxai.learning.teachers.linked import Link
 from graphxai.learning.writing import held_out_csv
@@ -47,6 +47,15 @@ __all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_traini
 STANDARDISED: Standardisation = "parent"
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
 LINK = Link(ACTIVITY, POTENCY, threshold=7.0)
+RECOMBINED = 40_000  # molecules that the teacher labels
+DISTILLED = f"""first learned the measured labels. Then it also learned from molecules
+recombined from the training molecules, labelled by an ensemble of random forests and a Gaussian
+process on fingerprints. In this second stage, the label of a training molecule is half its
+measurement and half the ensemble's prediction, made without having seen the molecule. The ensemble
+derives half of a class from the pIC50, as
+sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})). Where class and pIC50 contradict each other,
+as for those 17 ligands, the mean pIC50 of the class replaces the measured one."""
+FINE_TUNED = "learned the measured labels."
 # On unseen scaffolds, the class overfits sooner than pIC50.
 FIRST_ROUND = replace(FINETUNING, epochs=12, task_weights=(0.2, 1.0))
 
@@ -79,7 +88,7 @@ def train_bace(
     *,
     root: str | os.PathLike[str] | None = None,
     split: str = "random",
-    molecules: int = 40_000,
+    molecules: int = RECOMBINED,
     settings: RunSettings | None = None,
     log: Callable[[str], None] = lambda line: None,
     **options: Any,
@@ -111,13 +120,12 @@ def train_bace(
     out, seed = Path(out), settings.seed
     graphs = load_bace(root, canonical=True, standardise=STANDARDISED)
     parts = bace_split(graphs, split, seed)
-    tasks = bace_tasks(graphs, parts)
-    graphs = encode_all(graphs, molecule_config(tasks))
-
+    config = molecule_config(bace_tasks(graphs, parts), dropout=0.0, attention_dropout=0.0)
+    graphs = encode_all(graphs, config)
+    y = torch.cat([graph.y for graph in graphs])
+    source = Source(graphs, y.double().numpy(), parts, config)
     model = distil(
-        graphs,
-        tasks,
-        parts,
+        source,
         out,
         molecules=molecules,
         links=[LINK],
@@ -126,14 +134,12 @@ def train_bace(
         resume=settings.resume,
         log=log,
     )
-    y = torch.cat([graph.y for graph in graphs])
-    valid = list(parts.valid)
-    logits = predict(model, [graphs[k] for k in valid])[:, 0]
-    temperature = fit_temperature(logits, y[valid, 0])
+    logits = predict(model, source.valid.graphs)[:, 0]
+    temperature = fit_temperature(logits, y[list(parts.valid), 0])
     _, columns = model.config.task_columns(ACTIVITY)
     scale_logits(model, columns, temperature)
     scores = score_bace(model, graphs, parts)
-    coverage = calibrate(model, graphs, y.numpy().astype(float), parts)
+    coverage = calibrate(model, source)
     metadata = {
         "data": BACE_URL,
         "md5": BACE_MD5,
@@ -144,10 +150,9 @@ def train_bace(
         "summary": f"ROC-AUC {scores['graphormer']['roc_auc']:.3f}",
         "split": json.loads(parts.to_json()),
     }
-    command = f"graphxai train bace --out runs/bace --split {split} --seed {seed}"
-    card = _card(parts, scores, temperature, command, coverage)
+    card = _card(metadata, parts, molecules, settings.epochs)
     set_standardisation(model, STANDARDISED)
-    measure_mean_node(model, [graphs[k] for k in parts.train])
+    measure_mean_node(model, source.train.graphs)
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     write_training_compounds(folder, graphs, parts)
     return folder
@@ -201,14 +206,9 @@ compounds:
 """
 
 
-def _card(
-    split: Split,
-    scores: dict[str, Any],
-    temperature: float,
-    command: str,
-    coverage: dict[str, Any],
-) -> str:
-    """Return the model card."""
+def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | None) -> str:
+    """Return the model card, given the numbers of recombined molecules and of epochs wanted."""
+    scores, seed = metadata["scores"], metadata["seed"]
     model, forest = (ClassifierReport(**scores[name]) for name in ("graphormer", "forest"))
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
@@ -216,7 +216,13 @@ def _card(
         if split.kind == "scaffold"
         else f"at random with seed {split.seed}"
     )
-    molecules = "\n".join(wrap(MOLECULES[STANDARDISED], 100))
+    command = f"graphxai train bace --out runs/bace --split {split.kind} --seed {seed}"
+    command += "" if epochs is None else f" --epochs {epochs}"
+    if molecules != RECOMBINED:  # for which the command line has no option
+        command = f'train_bace("runs/bace", split="{split.kind}", {molecules=}, {seed=}, {epochs=})'
+    own = "" if epochs is None else f", apart from {counted(epochs, 'epoch')} for each stage,"
+    chosen = f"{'Epochs and settings' if epochs is None else 'Settings'}{own}"
+    drawn = "\n".join(wrap(MOLECULES[STANDARDISED], 100))
     return f"""# BACE-1 inhibition
 
 A Graphormer (4 layers, width 128, 8 heads, 560,000 parameters) that predicts from a SMILES whether
@@ -227,21 +233,15 @@ a compound inhibits human beta-secretase 1 (`inactive`, `active`), and its pIC50
 structures are labelled active in the file despite a lower value, and were left as they are. The
 file draws 838 compounds with a charge.
 
-{molecules}
+{drawn}
 
 **Split.** {len(split.train)} / {len(split.valid)} / {len(split.test)} compounds, {kind}. Their row
 positions are in `config.json`.
 
 **Training.** Training started from the weights `molecules`, which were pre-trained without any BACE
-compound. The model first learned the measured labels. Then it also learned from molecules
-recombined from the training molecules, labelled by an ensemble of random forests and a Gaussian
-process on fingerprints. In this second stage, the label of a training molecule is half its
-measurement and half the ensemble's prediction, made without having seen the molecule. The ensemble
-derives half of a class from the pIC50, as
-sigmoid({LINK.slope} (pIC50 - {LINK.threshold:g})). Where class and pIC50 contradict each other,
-as for those 17 ligands, the mean pIC50 of the class replaces the measured one. Only the training
-part was used for all this. Epochs and settings were chosen on validation data. The class logit is
-divided by a temperature of {temperature:.2f}, fitted on validation data.
+compound. The model {DISTILLED if molecules else FINE_TUNED} Only the training
+part was used for all this. {chosen} were chosen on validation data. The class logit is
+divided by a temperature of {metadata["temperature"]:.2f}, fitted on validation data.
 
     {command}
 
@@ -256,7 +256,7 @@ n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
 pIC50: RMSE {scores["pIC50 RMSE"]:.2f}; predicting the training mean:
 {scores["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
 
-{uncertainty(coverage)}
+{uncertainty(metadata["coverage"])}
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
 amidines, macrocycles and their like) are out of scope, whatever the probability says.
 """

@@ -1,28 +1,36 @@
-"""Distil a teacher of several tasks, some of them linked, into one Graphormer (Hinton 2015)."""
+"""Distil a teacher of several tasks, some of them linked, into one Graphormer (Hinton 2015).
+
+The teacher labels new molecules part by part, so that an interruption loses one part.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch_geometric.data import Data
+from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.splits import Split
-from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune, labelled
+from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune
 from graphxai.learning.predicting import encoded_molecules
-from graphxai.learning.recipes.labelling import label_molecules
 from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.source import Source, labelled
 from graphxai.learning.teachers.linked import Link, LinkedTeacher
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.progress import in_chunks
+from graphxai.runtime.writing import atomic_write, json_text, write_whole
 
-__all__ = ["DISTILLING", "distil"]
+__all__ = ["DISTILLING", "LabelledMolecules", "distil", "label_molecules"]
 
+FloatArray = NDArray[np.float64]
+ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
+PART = 500  # molecules that are labelled at a time
 TEACHER = "teacher.safetensors"  # beside the labels, so that a resumed run does not fit it again
 DISTILLING = replace(
     FINETUNING,
@@ -33,6 +41,84 @@ DISTILLING = replace(
     ema_decay=0.995,
     label_smoothing=0.0,
 )
+
+
+def distil(
+    source: Source,
+    out: str | Path,
+    *,
+    molecules: int = 40_000,
+    links: Sequence[Link] = (),
+    init_weights: str | Path | None = PRETRAINED,
+    first_settings: TrainingSettings = FINETUNING,
+    settings: TrainingSettings = DISTILLING,
+    resume: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Graphormer:
+    """Train one Graphormer on the labels and on a teacher's predictions (Hinton 2015).
+
+    It is first fine-tuned on the training part. Then new molecules are recombined from the training
+    molecules and labelled by a `LinkedTeacher` fitted only to the training part, and the Graphormer
+    continues on both. Each measured label is averaged with the teacher's prediction made without
+    that molecule, which keeps the network from memorising the labels. Validation and test molecules
+    are neither recombined nor labelled, and products identical to one of them are dropped.
+
+    Args:
+        source: molecules with labels of binary and regression tasks.
+        out: folder of the run.
+        molecules: number of recombined molecules; 0 means plain fine-tuning.
+        links: classes that the teacher also derives from a value.
+        init_weights: checkpoint to start from, by name or folder; None trains from scratch.
+        first_settings: settings of the fine-tuning.
+        settings: settings of the second stage.
+        resume: continue an interrupted run in `out`.
+        log: called with a line of text at each stage.
+    """
+    out, tasks, train = Path(out), source.tasks, source.train
+    first = finetune(
+        source,
+        out / "fine-tuned",
+        init_weights=init_weights,
+        settings=first_settings,
+        resume=resume,
+    ).model
+    if not molecules:
+        return first
+    smiles = list(train.smiles)
+
+    def recombine() -> list[str]:
+        log(f"recombining {molecules:,} molecules for a teacher to label")
+        held_out = [*source.valid.smiles, *source.test.smiles]
+        return recombined_smiles(smiles, molecules, held_out, settings)
+
+    def fit_teacher() -> LinkedTeacher:
+        log("fitting forests and a Gaussian process to the training part")
+        return LinkedTeacher(tasks, smiles, train.y, links, settings.show)
+
+    folder = out / "labels"
+    new = label_molecules(
+        folder,
+        {
+            "train": smiles,
+            "y": np.nan_to_num(train.y, nan=-1e9).tolist(),
+            "molecules": molecules,
+        },
+        recombine,
+        lambda: _fitted_once(folder / TEACHER, fit_teacher, tasks, links),
+        resume=resume,
+        show=settings.show,
+    )
+    halfway = (train.y + new.left_out) / 2
+    y = source.y.copy()
+    y[list(train.positions)] = np.where(np.isnan(halfway), train.y, halfway)
+    return finetune(
+        source.with_labels(y),
+        out / "distilled",
+        init_weights=first,
+        settings=settings,
+        resume=resume,
+        extra=labelled(encoded_molecules(new.smiles, first.config, settings), new.labels),
+    ).model
 
 
 def _fitted_once(
@@ -56,85 +142,85 @@ def _fitted_once(
     return teacher
 
 
-def distil(
-    graphs: Sequence[Data],
-    tasks: Sequence[Task],
-    split: Split,
-    out: str | Path,
-    *,
-    molecules: int = 40_000,
-    links: Sequence[Link] = (),
-    init_weights: str | Path | None = PRETRAINED,
-    first_settings: TrainingSettings = FINETUNING,
-    settings: TrainingSettings = DISTILLING,
-    resume: bool = False,
-    log: Callable[[str], None] = lambda line: None,
-) -> Graphormer:
-    """Train one Graphormer on the labels and on a teacher's predictions (Hinton 2015).
+class LabellingTeacher(Protocol):
+    """A teacher that labels molecules."""
 
-    It is first fine-tuned on the training part. Then new molecules are recombined from the training
-    molecules and labelled by a `LinkedTeacher` fitted only to the training part, and the Graphormer
-    continues on both. Each measured label is averaged with the teacher's prediction made without
-    that molecule, which keeps the network from memorising the labels. Validation and test molecules
-    are neither recombined nor labelled, and products identical to one of them are dropped.
+    def predict(self, smiles: Sequence[str]) -> FloatArray:
+        """Return labels (n, tasks)."""
+        ...
+
+    def left_out(self) -> FloatArray:
+        """Predict each training molecule without having seen it, (n, tasks)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMolecules:
+    """New molecules with a teacher's labels.
+
+    Attributes:
+        smiles: the molecules (m,).
+        labels: their labels (m, tasks).
+        left_out: the teacher's prediction for each of its training molecules, made without that
+            molecule (n, tasks).
+    """
+
+    smiles: list[str]
+    labels: FloatArray
+    left_out: FloatArray
+
+
+def label_molecules(
+    folder: Path,
+    identity: dict[str, Any],
+    make_molecules: Callable[[], list[str]],
+    fit_teacher: Callable[[], LabellingTeacher],
+    *,
+    resume: bool,
+    show: bool | None = None,
+) -> LabelledMolecules:
+    """Make molecules and let a teacher label them, 500 at a time. Each part is stored.
+
+    The teacher is fitted only if something is left for it to do.
 
     Args:
-        graphs: graphs with labels `y` (1, tasks), NaN where one is missing.
-        tasks: binary and regression tasks.
-        split: split of the graphs.
-        out: folder of the run.
-        molecules: number of recombined molecules; 0 means plain fine-tuning.
-        links: classes that the teacher also derives from a value.
-        init_weights: checkpoint to start from, by name or folder; None trains from scratch.
-        first_settings: settings of the fine-tuning.
-        settings: settings of the second stage.
-        resume: continue an interrupted run in `out`.
-        log: called with a line of text at each stage.
+        folder: where the molecules and labels are stored. Files of another identity are deleted,
+            among them a teacher that `fit_teacher` may store there.
+        identity: what must be the same for stored labels to be used, as JSON values.
+        make_molecules: makes the molecules.
+        fit_teacher: fits the teacher.
+        resume: whether to use what is stored.
+        show: as for `progress_bar`.
     """
-    out = Path(out)
-    first = finetune(
-        graphs,
-        tasks,
-        split,
-        out / "fine-tuned",
-        init_weights=init_weights,
-        settings=first_settings,
-        resume=resume,
-    )
-    if not molecules:
-        return first
-    train = [graphs[k].smiles for k in split.train]
-    held_out = [graphs[k].smiles for k in (*split.valid, *split.test)]
-    y = torch.cat([graph.y for graph in graphs]).double().numpy()
-    y_train = y[list(split.train)]
+    teacher = cache(fit_teacher)
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = _stored_molecules(folder / ABOUT, identity) if resume else None
+    if stored is None:
+        for path in (*folder.glob("*.npy"), *folder.glob("*.safetensors")):
+            path.unlink()
+        stored = make_molecules()
+        write_whole(folder / ABOUT, json_text({"identity": identity, "smiles": stored}))
+    left_out = _array(folder / LEFT_OUT, lambda: teacher().left_out())
+    labels = []
+    for number, part in enumerate(in_chunks(stored, "labelling", size=PART, show=show)):
+        path = folder / f"labels-{number:05d}.npy"
+        labels.append(_array(path, lambda part=part: teacher().predict(part)))  # type: ignore[misc]
+    return LabelledMolecules(stored, np.concatenate(labels) if labels else left_out[:0], left_out)
 
-    def recombine() -> list[str]:
-        log(f"recombining {molecules:,} molecules for a teacher to label")
-        return recombined_smiles(train, molecules, held_out, settings)
 
-    def fit_teacher() -> LinkedTeacher:
-        log("fitting forests and a Gaussian process to the training part")
-        return LinkedTeacher(tasks, train, y_train, links, settings.show)
+def _stored_molecules(path: Path, identity: dict[str, Any]) -> list[str] | None:
+    """Return the stored molecules of this identity, or None if there are none."""
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content["smiles"] if content["identity"] == identity else None
 
-    folder = out / "labels"
-    labelled_molecules = label_molecules(
-        folder,
-        {"train": train, "y": np.nan_to_num(y_train, nan=-1e9).tolist(), "molecules": molecules},
-        recombine,
-        lambda: _fitted_once(folder / TEACHER, fit_teacher, tasks, links),
-        resume=resume,
-        show=settings.show,
-    )
-    extra = encoded_molecules(labelled_molecules.smiles, first.config, settings)
-    halfway = (y_train + labelled_molecules.left_out) / 2
-    y[list(split.train)] = np.where(np.isnan(halfway), y[list(split.train)], halfway)
-    return finetune(
-        labelled(graphs, y),
-        tasks,
-        split,
-        out / "distilled",
-        init_weights=first,
-        settings=settings,
-        resume=resume,
-        extra=labelled(extra, labelled_molecules.labels),
-    )
+
+def _array(path: Path, compute: Callable[[], FloatArray]) -> FloatArray:
+    """Return a stored array, or compute and store it."""
+    if path.is_file():
+        return np.load(path, allow_pickle=False)
+    values = compute()
+    with atomic_write(path, "wb") as file:
+        np.save(file, values, allow_pickle=False)
+    return values

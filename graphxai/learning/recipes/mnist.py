@@ -26,6 +26,7 @@ from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware
 from graphxai.learning.predicting import predict
 from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, versions_for
+from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,
@@ -120,7 +121,9 @@ def train_mnist(
     test = list(_graphs(images, digits, config, "test graphs", progress))
     figures = measure(predict(model, test), torch.from_numpy(digits))
     answers = np.concatenate([labels[cut:], digits])
-    coverage = conformal.calibrate(model, [*valid, *test], *conformal_parts(answers, held_out))
+    coverage = conformal.calibrate(
+        model, Source([*valid, *test], *conformal_parts(answers, held_out), config)
+    )
     metadata = {
         "dataset": "mnist-superpixels",
         "files": _checksums(root),
@@ -287,6 +290,14 @@ files, the same images are used, but a different tenth of them is held out.
         if any(name.startswith("train10k") for name in metadata["files"])
         else ""
     )
+    versions = (
+        f"""in {metadata["versions"]} versions: unchanged, and rotated,
+scaled, sheared, shifted and elastically deformed before segmentation."""
+        if metadata["versions"] > 1
+        else "unchanged."
+    )
+    passes = f"{training['epochs']} pass{'' if training['epochs'] == 1 else 'es'}"
+    passes += " over all versions" if metadata["versions"] > 1 else " over the images"
     return f"""# mnist-superpixels
 
 A Graphormer that reads a handwritten digit as a graph of about 75 superpixels: {config.num_layers}
@@ -299,8 +310,7 @@ intensity. Edges join superpixels that touch.
 {note}
 Of the first {metadata["train_images"] + metadata["validation_images"]:,} training images, the last
 {metadata["validation_images"]:,} were held out for validation. The other
-{metadata["train_images"]:,} were used in {metadata["versions"]} versions: unchanged, and rotated,
-scaled, sheared, shifted and elastically deformed before segmentation. The
+{metadata["train_images"]:,} were used {versions} The
 {metadata["test_images"]:,} test images are the official ones. They were used only for the
 figures below.
 
@@ -308,7 +318,7 @@ figures below.
 `{_command(metadata)}`
 
 Seed {training["seed"]}; AdamW, learning rate {training["learning_rate"]:g}, batches of
-{training["batch_size"]}, {training["epochs"]} passes over all versions, averaged weights (decay
+{training["batch_size"]}, {passes}, averaged weights (decay
 {training["ema_decay"]}), label smoothing {training["label_smoothing"]}. Epochs and temperature
 ({metadata["temperature"]:.3f}, folded into the read-out) were chosen on validation data, where
 the accuracy is {100 * metadata["validation_accuracy"]:.2f} %.

@@ -16,11 +16,18 @@ from graphxai.explanation.compute.models import standardisation_of
 
 from .models import OfferedModels
 from .molecules import card, changes_at, contrasted, predicted, suggestions, trust_of_rows
-from .opened_table import matching_rows, measured_of_rows, series_of
 from .overview import joint_suggestions, overview
-from .page import EDITOR, text_of
-from .reading import read
-from .tables import KINDS, exported, measured_in, measured_in_all, rows_of
+from .page import EDITOR, read, text_of
+from .tables import (
+    KINDS,
+    exported,
+    matching_rows,
+    measured_in,
+    measured_in_all,
+    measured_of_rows,
+    rows_of,
+    series_of,
+)
 
 LARGEST_FILE = 64_000_000  # how many bytes a file may have that is opened
 LARGEST = 4_000_000  # how many characters any other request may have

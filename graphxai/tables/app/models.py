@@ -10,7 +10,7 @@ from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.visualization.color import Scale
 
-from .reading import MAX_ATOMS
+from .page import MAX_ATOMS
 
 # The page leaves out methods that take seconds for a molecule, and the control.
 LEFT_OUT = {

@@ -25,24 +25,29 @@ from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.evaluation.trust.trust import Trust, explained_with_trust, trust_prepared
+from graphxai.evaluation.trust.trust import Trust, explained_with_trust
 from graphxai.explainers import get_explainer
-from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread
-from graphxai.tables.report.drawing import UNIT
-from graphxai.tables.report.records import record, rounded
-from graphxai.visualization.contrast import aligned
+from graphxai.tables.card import (
+    change_facts,
+    explained_rows,
+    molecule_card,
+    prediction_facts,
+    rounded,
+)
+from graphxai.tables.drawing import UNIT
+from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
 from .overview import picture
-from .reading import PREDICTIONS, read
+from .page import PREDICTIONS, read
 
 MOST_CHANGES = 60  # how many changes are shown at a place
 BOND = 1.5  # the length of a bond in 2D coordinates
@@ -84,7 +89,7 @@ def card(
     mol = explanation.atoms()
     drawn, origin = _drawn_like(model, mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)
-    content = record("", 0, explanation, fragments(explanation, "brics"), trusted, drawn)
+    content = molecule_card("", 0, explanation, fragments(explanation, "brics"), trusted, drawn)
     score = trusted.model
     return content | {
         "origin": origin,
@@ -121,10 +126,8 @@ def trust_of_rows(
     with one_thread():
         encoded = prepare_each(model, list(smiles), Exception)  # RDKit may raise any
         items = [(k, item) for k, item in enumerate(encoded) if isinstance(item, Input)]
-        made = explanations_or_errors(model, items, explainer, target=target, training=training)
-        explained = {k: each for k, each in made if not isinstance(each, Exception)}
-        items = [(k, item) for k, item in items if k in explained]
-        trusted = trust_prepared(model, items, explained, None, target=target)
+        rows = explained_rows(model, items, explainer, target=target, training=training)
+    trusted = {k: row[1] for k, row in rows.items() if not isinstance(row, Exception)}
     return [
         [trusted[k].level, trusted[k].sentence] if k in trusted else None
         for k in range(len(smiles))
@@ -257,10 +260,8 @@ def suggestions(
         last = _suggested(
             replace(results, ranked=tuple(with_measured)) if table.values else results, label
         )
-        note = (
-            f". {table.note.rstrip('.')}" if table.note else ""
-        )  # the page adds the final full stop
-        yield last | {"summary": last["summary"] + note}
+        note = table.note.rstrip(".")  # the page adds the final full stop
+        yield last | {"summary": f"{last['summary']}. {note}" if note else last["summary"]}
 
 
 def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
@@ -269,19 +270,11 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
         "predicted": results.predicted,
         "most": PREDICTIONS,
         "found": [
-            {
-                "smiles": change.smiles,
-                "name": change.changes,
-                "source": change.source,
-                "reached": change.reached,
-                "sure": change.sure,
-                "similarity": rounded([change.similarity], 2)[0],
-                "near": change.prediction.nearness.sentence if change.prediction.nearness else "",
-                "accessibility": change.accessibility and rounded([change.accessibility], 2)[0],
-                "alerts": list(change.alerts),
+            change_facts(change)
+            | {
+                "near": prediction_facts(change.prediction)["near"],
                 "isomers": change.isomers_text,
                 "within": minus_signs(change.change_range or change.prediction.range),
-                "measured": minus_signs(change.measured.sentence) if change.measured else "",
                 "draw": picture(change.smiles),
                 **_brief(change.prediction, label),
             }
@@ -291,15 +284,9 @@ def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
 
 
 def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
-    """Return a prediction in words, with its value or the probability of the class `label`."""
-    value = prediction.value
-    if value is None:
-        value = prediction.probabilities[label or str(prediction.label)]
-    return {
-        "text": minus_signs(str(prediction)),
-        "range": prediction.range,  # empty if the model has no intervals
-        "value": rounded([value])[0],
-    }
+    """Return a prediction as text, with its value or the probability of the class `label`."""
+    facts = prediction_facts(prediction, label or prediction.label)
+    return {name: facts[name] for name in ("text", "range", "value")}
 
 
 def _label(target: Target) -> str | None:

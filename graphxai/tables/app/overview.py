@@ -10,19 +10,16 @@ from rdkit import Chem
 
 from graphxai.api import predict
 from graphxai.chemistry.desirability import PropertyProfile
-from graphxai.chemistry.measured_properties import measured_change, sentence_about
+from graphxai.chemistry.measured_properties import measured_change
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from graphxai.chemistry.profile_search import SearchLimits, search_profile
 from graphxai.chemistry.profile_text import read_profile
-from graphxai.evaluation.trust.distance import distance_of
 from graphxai.explanation.compute.panel import ModelPanel
-from graphxai.explanation.prediction import Prediction
-from graphxai.tables.report.drawing import drawing
-from graphxai.tables.report.records import rounded
-from graphxai.visualization.text import minus_signs
+from graphxai.tables.card import change_facts, prediction_facts, property_facts
+from graphxai.tables.drawing import drawing
 
-from .reading import PREDICTIONS, read
+from .page import PREDICTIONS, read
 
 
 def overview(
@@ -49,6 +46,7 @@ def overview(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings only say which were left out
         predictions = predict(list(panel.models), list(smiles), progress=False) if smiles else []
+    scores = [None if each is None else profile.score(each) for each in predictions]
     return {
         "properties": [
             [each.name, each.model, each.task.name, labels.get(each.name, "")]
@@ -56,8 +54,14 @@ def overview(
         ],
         "goals": [*profile.explanation.split("\n")] if goal else [],
         "molecules": [
-            None if each is None else _molecule(panel, profile, each) | _drawn(text, drawn)
-            for text, each in zip(smiles, predictions, strict=True)
+            None
+            if each is None or score is None
+            else {
+                "cells": property_facts(panel, each, score),
+                "desirability": score.overall if score.parts else None,
+                **_drawn(text, drawn),
+            }
+            for text, each, score in zip(smiles, predictions, scores, strict=True)
         ],
     }
 
@@ -70,52 +74,6 @@ def _drawn(smiles: str, wanted: bool) -> dict[str, Any]:
         return {"draw": picture(smiles)}
     except ValueError:  # it is too large
         return {"draw": None}
-
-
-def _molecule(
-    panel: ModelPanel, profile: PropertyProfile, predictions: Mapping[str, Prediction]
-) -> dict[str, Any]:
-    """Return the properties of a molecule and its desirability."""
-    score = profile.score(predictions)
-    wished = {part.goal.of.name: part for part in score.parts}
-    cells: list[dict[str, Any] | None] = []
-    for each in panel.properties:
-        prediction = predictions.get(each.name)
-        if prediction is None:
-            cells.append(None)
-            continue
-        part = wished.get(each.name)
-        cell = property_cell(prediction, None if part is None else part.goal.label)
-        if prediction.nearness is not None:
-            sign = distance_of(panel.models[each.place], prediction)
-            cell |= {"word": prediction.nearness.word, "near": sign.sentence, "level": sign.level}
-        if part is not None:
-            cell |= {"desirability": part.desirability, "goal": str(part.goal)}
-        cells.append(cell)
-    overall = score.overall if score.parts else None
-    return {"cells": cells, "desirability": overall}
-
-
-def property_cell(prediction: Prediction, label: str | None = None) -> dict[str, Any]:
-    """Return a prediction with its interval and how near its training set the molecule is.
-
-    The value of a class is its probability: that of the wished class `label`, or else of the second
-    of two classes, or else of the predicted one.
-    """
-    if prediction.value is None:
-        names = list(prediction.probabilities)
-        label = label or (names[1] if len(names) == 2 else prediction.label)
-        value = prediction.probabilities[str(label)]
-    else:
-        label, value = "", prediction.value
-    near = prediction.nearness
-    return {
-        "text": minus_signs(str(prediction)),
-        "range": minus_signs(prediction.range),
-        "value": rounded([value])[0],
-        "class": label,
-        "near": "" if near is None else near.sentence,
-    }
 
 
 @lru_cache(maxsize=512)  # a search shows most of its molecules again after every batch
@@ -166,35 +124,33 @@ def _suggested(results: ProfileCounterfactuals) -> dict[str, Any]:
         "summary": results.summary,
         "predicted": results.predicted,
         "most": PREDICTIONS,
-        "found": [_suggestion(change) for change in results],
+        "found": [
+            change_facts(change)
+            | {
+                "desirability": change.score.overall,
+                "front": change.front,
+                "properties": _before_and_after(change),
+                "draw": picture(change.smiles),
+            }
+            for change in results
+        ],
     }
 
 
-def _suggestion(change: ProfileCounterfactual) -> dict[str, Any]:
-    """Return what the page shows of a change: its desirability, and all properties."""
+def _before_and_after(change: ProfileCounterfactual) -> list[list[Any]]:
+    """Return each property's name, and what is predicted after the change and before."""
     wished = {part.goal.of.name: part.goal for part in change.score.parts}
     rows = []
-    for name, prediction in change.predictions.items():
-        before, goal = change.before.get(name), wished.get(name)
-        label = None if goal is None else goal.label
-        cells = [None if p is None else property_cell(p, label) for p in (prediction, before)]
-        if goal is not None:
-            for cell, p in zip(cells, (prediction, before), strict=True):
-                if cell is not None and p is not None:
-                    cell["desirability"] = goal.desirability(p)
-        rows.append([name, *cells])
-    return {
-        "smiles": change.smiles,
-        "name": change.changes,
-        "source": change.source,
-        "reached": change.reached,
-        "sure": change.sure,
-        "similarity": rounded([change.similarity], 2)[0],
-        "accessibility": change.accessibility and rounded([change.accessibility], 2)[0],
-        "alerts": list(change.alerts),
-        "desirability": change.score.overall,
-        "front": change.front,
-        "properties": rows,
-        "measured": minus_signs(sentence_about(change.measured)),
-        "draw": picture(change.smiles),
-    }
+    for name, after in change.predictions.items():
+        goal = wished.get(name)
+        facts: list[dict[str, Any] | None] = []
+        for prediction in (after, change.before.get(name)):
+            if prediction is None:
+                facts.append(None)
+                continue
+            of_property = prediction_facts(prediction, None if goal is None else goal.label)
+            if goal is not None:
+                of_property["desirability"] = goal.desirability(prediction)
+            facts.append(of_property)
+        rows.append([name, *facts])
+    return rows

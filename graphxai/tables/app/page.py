@@ -1,7 +1,9 @@
-"""Put the server's page and the notebook's view together from their files."""
+"""The files of the server's page and the notebook's view, and the limits of what they read."""
 
 import re
 from importlib.resources import files
+
+from rdkit import Chem, rdBase
 
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
@@ -12,6 +14,9 @@ VIEW_SCRIPTS = (
 
 
 OF_REPORT = ("draw.js", "structure_activity.js")  # scripts of reports that the view has, too
+MAX_ATOMS = 100
+MAX_CHARACTERS = 1000  # how long a SMILES may be
+PREDICTIONS = 600  # how many predictions a search makes
 EDITOR = "openchemlib.js"  # in which users draw molecules, see openchemlib/README.md
 
 
@@ -30,3 +35,23 @@ def view_script() -> str:
 def filled(name: str, **parts: str) -> str:
     """Return the text of a file after filling its {{PLACES}}."""
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text_of(name))
+
+
+def read(smiles: str) -> Chem.Mol:
+    """Read the molecule of a SMILES, with its atoms in the order written.
+
+    Raises:
+        ValueError: the text is not a SMILES, or the molecule is too large for the page.
+    """
+    mol = None
+    if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
+        with rdBase.BlockLogs():
+            mol = Chem.MolFromSmiles(smiles)
+    if mol is None or not mol.GetNumAtoms():
+        raise ValueError(f"{smiles[:80]!r} is not a SMILES that RDKit can read.")
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        raise ValueError(
+            f"this molecule has {mol.GetNumAtoms()} atoms; the page shows up to {MAX_ATOMS}. For"
+            " larger ones use `graphxai explain`."
+        )
+    return mol

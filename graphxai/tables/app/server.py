@@ -4,12 +4,15 @@ A request is a POST of JSON to /api/NAME, with the token in a header. A search a
 """
 
 import asyncio
+import html
 import json
 import logging
 import secrets
 import socket
+import tempfile
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +27,7 @@ try:
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError:
     raise missing_extra("the app needs", "Starlette and uvicorn", "app") from None
 
@@ -31,12 +35,11 @@ from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
-from .browser import opened_in_browser
-from .connections import ARRIVAL, TimedConnection
 from .guard import Guard, PublicAddress
 from .models import OfferedModels
 from .page import EDITOR, filled, text_of, view_script
 
+ARRIVAL = 10.0  # how long a request may take to arrive, in seconds
 PATIENCE = 30.0  # how long a request waits for its turn, in seconds
 LOGGER = logging.getLogger(__name__)
 
@@ -220,3 +223,60 @@ def _page(port: int, public: PublicAddress | None) -> tuple[str, str]:
         loaded=[quote(place, safe=":/%") + EDITOR for place in places],
     )
     return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy
+
+
+class TimedConnection(H11Protocol):
+    """HTTP on a connection that is closed if the header of a request does not arrive in time.
+
+    By itself, uvicorn waits forever for the first request, and for the rest of one that has begun.
+    Waiting connections count towards its limit, after which it refuses all others.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start waiting for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a header, or stop waiting once it has arrived."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._deadline is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting for a request."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._deadline = self.loop.call_later(ARRIVAL, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+@contextmanager
+def opened_in_browser(address: str) -> Iterator[None]:
+    """Open an address in the browser without showing its key to other users of the machine.
+
+    Everybody can read the command lines of all processes, and so the address that a browser is
+    started with. Instead, the browser opens a file that leads on to the address and that only its
+    owner can read. The file lasts as long as the block.
+    """
+    link = html.escape(address)
+    # the folder is closed to others from the start
+    with tempfile.TemporaryDirectory(prefix="graphxai-", ignore_cleanup_errors=True) as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(
+            f'<!doctype html>\n<meta charset="utf-8">\n<title>graphxai</title>\n'
+            f'<meta http-equiv="refresh" content="0; url={link}">\n<a href="{link}">graphxai</a>\n',
+            encoding="utf-8",
+        )
+        webbrowser.open(page.as_uri())
+        yield

@@ -1,7 +1,8 @@
-"""Read tables dropped on the page, and write the basket of the page to files."""
+"""Read and search tables that are dropped on the page, and write its basket to files."""
 
 import hashlib
 import tempfile
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
@@ -12,8 +13,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from rdkit import Chem, rdBase
+
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
+from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -23,16 +28,23 @@ from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
+from graphxai.tables.card import bound_text, measured_text, rounded
 from graphxai.tables.files import CsvFormat
 from graphxai.tables.report import report
+from graphxai.tables.report.measured import MeasuredTable, measured_columns, measured_table
+from graphxai.tables.report.structure_activity import StructureActivity
 from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_TABLE
 
-from .reading import MAX_CHARACTERS
+from .page import MAX_CHARACTERS
 
 MAX_BASKET = 60
 MAX_COLUMNS = 100  # how many columns a user can choose from
 KEPT_FILES = 4  # how many files are kept for later requests
+LONGEST_SMARTS = 500  # characters
+LARGEST_COMPARED = 2000  # rows among which pairs are looked for, in about 10 s
+AT_A_TIME = 1.0  # seconds for which one request searches
+FOR_A_ROW = 0.1  # seconds for which one molecule is searched
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
@@ -253,3 +265,126 @@ def _name_column(table: Table) -> str | None:
     by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
     named = (by_name[usual] for usual in NAMES if usual in by_name)
     return next((name for name in named if name != table.structures.name), None)
+
+
+def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list[Any]]:
+    """Return what was measured for each property that names a column of the table.
+
+    A row has a number and a text, or None. A bound such as ">10" has the text alone.
+
+    Args:
+        panel: the models.
+        key: the key of the open table.
+        column: its column of structures, as for `rows_of`.
+    """
+    table, numbers = _measured(panel, key, column)
+    measured = {
+        each.name: [_cell(table, each.task, number) for number in numbers]
+        for each in panel.properties
+        if each.task.name in table.columns
+    }
+    return {name: cells for name, cells in measured.items() if any(cells)}
+
+
+def _measured(panel: ModelPanel, key: str, column: str) -> tuple[MeasuredTable, list[int]]:
+    """Read what was measured in the open table, and the numbers of its rows."""
+    tasks = {each.task.name: each.task for each in panel.properties}
+    with opened_file(key, column) as table:
+        if table is None:
+            return MeasuredTable(), []
+        columns = measured_columns(table, [*tasks.values()], {})
+        columns.pop(table.structures.name, None)
+        values = measured_table(table, [*tasks.values()], columns, LARGEST_TABLE)
+        return values, [record.number for record in _records(table)]
+
+
+def _cell(table: MeasuredTable, task: Task, number: int) -> list[Any] | None:
+    """Return the measured value of a row with its text, or a bound with no value."""
+    value, bound = table.of(number).get(task.name), table.bounds_of(number).get(task.name)
+    if value is not None:
+        return [rounded([value])[0], measured_text(task, value)]
+    return None if bound is None else [None, bound_text(task, bound)]
+
+
+def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, Any]:
+    """Search rows for a substructure, for about a second.
+
+    Returns:
+        A dict with the `matches` (positions of rows), how many rows were too `slow` to search, and
+        the position of the `next` row to search.
+
+    Raises:
+        ValueError: this is no SMARTS, or the table is no longer open.
+    """
+    pattern = None
+    if smarts.isprintable() and len(smarts) <= LONGEST_SMARTS:
+        with rdBase.BlockLogs():
+            pattern = Chem.MolFromSmarts(smarts)
+    if pattern is None or not pattern.GetNumAtoms():
+        raise ValueError(f"{smarts[:80]!r} is not a SMARTS pattern that RDKit can read.")
+    structures = _structures(key, column)
+    matches, slow, end = [], 0, time.monotonic() + AT_A_TIME
+    place = first
+    for place in range(max(0, first), len(structures)):
+        if time.monotonic() > end:
+            break
+        with rdBase.BlockLogs():
+            mol = Chem.MolFromSmiles(structures[place][: MAX_CHARACTERS + 1])
+        if mol is None:
+            continue
+        try:
+            if matches_in_time(mol, pattern, max_matches=1, seconds=FOR_A_ROW):
+                matches.append(place)
+        except SearchTimeError:
+            slow += 1
+    else:
+        place = len(structures)
+    return {"matches": matches, "slow": slow, "next": place}
+
+
+def series_of(panel: ModelPanel, key: str, column: str, core: str) -> dict[str, Any] | None:
+    """Return matched pairs and R-groups among the measured compounds of the table.
+
+    Args:
+        panel: the models.
+        key: the key of the open table.
+        column: its column of structures, as for `rows_of`.
+        core: the core of a table of R-groups, as SMARTS, or "" for pairs and the common cores.
+
+    Returns:
+        What the page shows, or None if there is neither a pair nor a series.
+
+    Raises:
+        ValueError: nothing was measured, the core is not understood, or no compound has it.
+    """
+    among = _structure_activity(panel, key, column)
+    return among.series(core) if core else among.page()
+
+
+@lru_cache(maxsize=2)  # its predictions are used again for another core
+def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureActivity:
+    table, numbers = _measured(panel, key, column)
+    compared = numbers[:LARGEST_COMPARED]
+    measured = {
+        each.name: [table.of(number).get(each.task.name) for number in compared]
+        for each in panel.properties
+        if not each.task.classes
+    }
+    among = StructureActivity.of(panel, _structures(key, column)[:LARGEST_COMPARED], measured)
+    if not among.measured:
+        raise ValueError("the table has no measured values of a property that a model predicts.")
+    return among
+
+
+@lru_cache(maxsize=2)
+def _structures(key: str, column: str) -> Sequence[str]:
+    """Return the SMILES of the rows of the open table."""
+    with opened_file(key, column) as table:
+        if table is None:
+            raise ValueError("the table is no longer open: open it again.")
+        name = table.structures.name
+        return tuple(record.cells[name] for record in _records(table))
+
+
+def _records(table: Table) -> list[Any]:
+    return list(islice(table.records([table.structures.name]), LARGEST_TABLE))

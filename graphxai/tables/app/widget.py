@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +22,13 @@ except ImportError:
 
 from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.html import image_html, table_html
-from graphxai.runtime.notebook_progress import in_kernel
+from graphxai.explanation.html import image_html
+from graphxai.explanation.predictions import TaskPredictions
+from graphxai.runtime.progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
-from .page import filled, text_of, view_script
-from .reading import read
-from .shown_cells import note_shown
+from .page import filled, read, text_of, view_script
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -44,6 +44,8 @@ PROGRAM = filled(
     VIEW=json.dumps(text_of("view.html")),
     RESTARTED=json.dumps(RESTARTED),
 )
+_Execution = tuple[str, list[Any]]  # the id of an execution of a cell, and what it showed
+_executions: dict[str, _Execution] = {}  # the last one of each cell, by the cell's id
 # Molecules are explained one at a time, in the order requested, while the kernel stays free.
 TURNS = ThreadPoolExecutor(1, "graphxai")
 LOGGER = logging.getLogger(__name__)
@@ -133,8 +135,8 @@ class Explorer(anywidget.AnyWidget):
         """Return the molecule shown, explained by the first model, as HTML and as PNG."""
         explanation = explain(self._models[self._models.names[0]], self.smiles, progress=False)
         picture = explanation._repr_png_()
-        rows = [(p.heading, p.in_full) for p in explanation.predictions]
-        shown = table_html(("task", "prediction"), rows) + f"<p>{AGAIN}</p>"
+        predicted = TaskPredictions({p.task: p for p in explanation.predictions})
+        shown = predicted._repr_html_() + f"<p>{AGAIN}</p>"
         text = {"text/plain": repr(self)}
         if picture is None:
             return text | {"text/html": f'<div class="{self.still}">{shown}</div>'}
@@ -214,3 +216,32 @@ def _begun(link: str, smiles: Sequence[str]) -> str:
         read(molecule)
         fields.append(("n", json.dumps([-1, molecule, "", []])))
     return urlencode([*fields, ("at", at)] if smiles else fields)
+
+
+def note_shown(widget: Any) -> None:
+    """Note that the running cell shows a widget, and close those that it showed before.
+
+    A widget that another cell shows, too, stays. A front end that does not name the running cell
+    keeps all.
+    """
+    cell, execution = _running()
+    if cell is None:
+        return
+    execution_before, widgets = _executions.get(cell, ("", []))
+    if execution == execution_before:
+        widgets.append(widget)
+        return
+    _executions[cell] = (execution, [widget])
+    on_view = [shown for _, widgets_shown in _executions.values() for shown in widgets_shown]
+    for before in widgets:
+        if not any(before is shown for shown in on_view):
+            before.close()
+
+
+def _running() -> tuple[str | None, str]:
+    """Return the ids of the running cell, or None, and of its execution."""
+    if not in_kernel():
+        return None, ""
+    request = sys.modules["IPython"].get_ipython().kernel.get_parent() or {}
+    cell = request.get("metadata", {}).get("cellId")
+    return cell, request.get("header", {}).get("msg_id", "")

@@ -21,15 +21,14 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.learning.informativeness import uninformative
+from graphxai.learning.reliability import uninformative
 from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import place_of, write_whole
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
-from .cards import Cards, CardSettings, make_cards
-from .choice import in_full
+from .cards import Cards, CardSettings, in_full, make_cards
 from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
@@ -72,7 +71,7 @@ def report(
 
     Some molecules get a full card, with other methods, every sign of trust, and counterfactuals.
     They are the molecules with the strongest atoms, the least trust, activity cliffs and outliers
-    (see `choice.in_full`). `towards` is what the model should predict for counterfactuals, as in
+    (see `cards.in_full`). `towards` is what the model should predict for counterfactuals, as in
     `graphxai.counterfactuals`.
 
     A list may have `names`, and a file may have a `name_column` and columns of `measured` values.

@@ -1,34 +1,39 @@
 """Make the cards of a report, by explaining each molecule here or in other processes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from graphxai.chemistry.cliffs import activity_cliffs
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.training_set import TrainingSet
-from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
-from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
-from graphxai.tables.cells import predicted_columns, prediction_cells
+from graphxai.tables.card import bound_cell, explained_rows, measured_cell, molecule_card
+from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
+from graphxai.tables.settings import SMOOTH
 
-from .measured import bound_cell, measured_cell
 from .molecules import ReportRow, ReportSource
 from .properties import SeveralModels, properties_of_cards
-from .records import record
 
 CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
+STRONGEST, UNTRUSTED = "one of the strongest atoms", "little trust"
+CLIFF, OUTLIER = "an activity cliff", "an outlier"
+DOUBTS = ("warning", "caution", "unknown")  # levels of trust, with the worst first
 Item = TypeVar("Item")
 
 
@@ -122,50 +127,61 @@ def in_pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
     """Explain one chunk, here or in another process."""
-    model, target = settings.model, settings.target
     rows = {row.number: row for row in chunk}
     cards: list[MoleculeCard] = []
     with one_thread():
-        prepared, rejected = _prepared(model, chunk)
-        explanations: dict[int, Explanation] = {}
-        computed = explanations_or_errors(
-            model, prepared, settings.explainer, target=target, training=settings.training
+        prepared, rejected = _prepared(settings.model, chunk)
+        results = explained_rows(
+            settings.model,
+            prepared,
+            settings.explainer,
+            target=settings.target,
+            training=settings.training,
+            level=settings.level,
         )
-        for number, explanation in computed:
-            if isinstance(explanation, Exception):
-                rejected.append(_rejected(rows[number], explanation))
-            else:
-                explanations[number] = explanation.at(settings.level)
-        prepared = [item for item in prepared if item[0] in explanations]
-        trusted = trust_prepared(model, prepared, explanations, None, target=target)
-        properties: dict[int, dict[str, Any]] = {}
-        if (several := settings.several) is not None:
-            properties = properties_of_cards(several, settings.explainer, chunk, explanations)
-        for number, _ in prepared:
+        rejected += (_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception))
+        explained = {k: r for k, r in results.items() if not isinstance(r, Exception)}
+        about = _about_all(settings, chunk, {k: e for k, (e, _) in explained.items()})
+        for number, (explanation, trust) in explained.items():
+            row = rows[number]
             try:
-                card = _card_of(settings, rows[number], explanations[number], trusted[number])
-                card.content.update(properties.get(number, {}))
+                parts = fragments(explanation, "brics")
+                content = molecule_card(row.name, number, explanation, parts, trust)
+                content |= _of_row(settings, row, explanation) | about[number]
             except Exception as error:  # RDKit raises errors of any type
-                rejected.append(_rejected(rows[number], error))
+                rejected.append(_rejected(row, error))
             else:
-                cards.append(card)
+                cards.append(MoleculeCard(row, explanation, parts, content))
     return Cards(cards, rejected)
 
 
-def _card_of(
-    settings: CardSettings, row: ReportRow, explanation: Explanation, trust: Trust
-) -> MoleculeCard:
-    parts = fragments(explanation, "brics")
-    content = record(row.name, row.number, explanation, parts, trust)
+def _about_all(
+    settings: CardSettings, chunk: Sequence[ReportRow], explained: Mapping[int, Explanation]
+) -> dict[int, dict[str, Any]]:
+    """Return, by row number, the cells of the table of predictions, and those of all properties."""
+    if settings.several is not None:
+        return properties_of_cards(settings.several, settings.explainer, chunk, explained)
+    panel = ModelPanel.of(settings.model)
+    columns = predicted_columns(panel)
+    teachers = teacher_cells(panel, 0, [e.smiles or "" for e in explained.values()])
+    return {
+        number: {"cells": [cells.get(name, "") for name in columns]}
+        for (number, e), by_teacher in zip(explained.items(), teachers, strict=True)
+        for cells in [prediction_cells(e.predictions) | by_teacher]
+    }
+
+
+def _of_row(settings: CardSettings, row: ReportRow, explanation: Explanation) -> dict[str, Any]:
+    """Return what was measured of a molecule, its other cells, and its part of the model's data."""
     (task,) = (t for t in settings.model.config.tasks if t.name == explanation.prediction.task)
-    content["measured"] = measured_cell(task, row.measured, explanation.prediction)
-    content["bound"] = bound_cell(task, row.bounds, explanation.prediction)
     training = settings.training
-    columns, cells = predicted_columns(settings.model), prediction_cells(explanation.predictions)
-    content["cells"] = [cells.get(name, "") for name in columns]
-    content["input"] = list(row.others.values())
-    content["part"] = "" if training is None else training.part(explanation.atoms())
-    return MoleculeCard(row, explanation, parts, content)
+    return {
+        "measured": measured_cell(task, row.measured, explanation.prediction),
+        "bound": bound_cell(task, row.bounds, explanation.prediction),
+        "cells": [],
+        "input": list(row.others.values()),
+        "part": "" if training is None else training.part(explanation.atoms()),
+    }
 
 
 def _prepared(
@@ -189,3 +205,86 @@ def _rejected(row: ReportRow, error: Exception) -> RejectedMolecule:
     smiles = "" if isinstance(row.value, Exception) else str(row.value)[:LONGEST_QUOTE]
     reason = str(error) or type(error).__name__
     return RejectedMolecule(row.number, smiles, reason)
+
+
+def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str]:
+    """Choose the positions of at most `count` records, each with the reason why it is chosen.
+
+    Molecules are taken in turn from four lists. The first has the strongest atoms, and the second
+    the least trust. The third has activity cliffs, which are pairs of similar molecules with values
+    more than a standard deviation apart. The last has outliers, which are the largest errors.
+    Without measured values, cliffs are those of the prediction, and outliers are the molecules
+    farthest from the median.
+    """
+    if count >= len(molecules):
+        return dict.fromkeys(range(len(molecules)), "")
+    lists = {
+        STRONGEST: _descending(max(map(abs, m["r"]), default=0.0) for m in molecules),
+        UNTRUSTED: _least_trusted(molecules),
+        CLIFF: _cliffs(molecules),
+        OUTLIER: _descending(_strangeness(molecules)),
+    }
+    turns = zip_longest(*([(place, why) for place in places] for why, places in lists.items()))
+    chosen: dict[int, str] = {}
+    for place, why in filter(None, chain.from_iterable(turns)):
+        if len(chosen) >= count:
+            break
+        chosen.setdefault(place, why)
+    return chosen
+
+
+def sentence_about(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, str]) -> str:
+    """Say in one sentence which cards are full, or return "" if every card is full."""
+    if len(chosen) == len(molecules):
+        return ""
+    which = (
+        "those with the strongest atoms, the least trust, activity cliffs and outliers"
+        if chosen
+        else "none were requested"
+    )
+    return (
+        f"{len(chosen):,} of the {len(molecules):,} molecules have a full card, with other methods"
+        f" and every sign of trust: {which}."
+    )
+
+
+def _least_trusted(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
+    doubtful = [k for k, m in enumerate(molecules) if m["trust"]["level"] in DOUBTS]
+    return sorted(doubtful, key=lambda k: DOUBTS.index(molecules[k]["trust"]["level"]))
+
+
+def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return both ends of each cliff among the first `SMOOTH` molecules, the highest cliff first.
+
+    The search compares all pairs, so its time grows with the square of their number.
+    """
+    molecules = molecules[:SMOOTH]
+    values = _measured(molecules)
+    if np.isnan(values).all():
+        values = np.array([m["value"] for m in molecules], dtype=float)
+    spread = float(np.nanstd(values))
+    if not spread:
+        return []
+    smiles = [m["smiles"] for m in molecules]
+    cliffs = activity_cliffs(smiles, values, difference=spread, matched=False)
+    return list(dict.fromkeys(end for cliff in cliffs for end in (cliff.a, cliff.b)))
+
+
+def _strangeness(molecules: Sequence[Mapping[str, Any]]) -> Iterable[float]:
+    """Return how far each prediction is from what was measured, or else from the median."""
+    measured = _measured(molecules)
+    predicted = np.array([m["value"] for m in molecules], dtype=float)
+    if np.isnan(measured).all():
+        return np.abs(predicted - np.median(predicted))
+    if any(m["label"] is not None for m in molecules):  # a class that is wrong with much certainty
+        wrong = [m["measured"] is not None and m["label"] != m["measured"][1] for m in molecules]
+        return np.abs(predicted - 0.5) * wrong
+    return np.nan_to_num(np.abs(predicted - measured))
+
+
+def _measured(molecules: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    return np.array([m["measured"][0] if m["measured"] else np.nan for m in molecules], dtype=float)
+
+
+def _descending(values: Iterable[float]) -> list[int]:
+    return np.argsort(-np.fromiter(values, dtype=float), kind="stable").tolist()

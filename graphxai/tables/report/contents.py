@@ -1,34 +1,48 @@
 """Collect everything that the page of a report shows, as JSON values."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from rdkit import Chem
+
 from graphxai.chemistry.fragment_table import FragmentTable
+from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
 from graphxai.datasets.tables.dialect import Dialect
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, versions
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.glossary import about_output, about_terms
 from graphxai.explanation.grid import SATURATED
-from graphxai.explanation.provenance import versions
 from graphxai.runtime.reading import small_file
+from graphxai.tables.card import rounded
 from graphxai.tables.cells import predicted_columns
+from graphxai.tables.drawing import UNIT, drawing_of
+from graphxai.tables.settings import SMOOTH
 from graphxai.visualization.color import PALETTES, Scale
 
-from .cards import Cards, MoleculeCard
-from .choice import sentence_about
-from .drawing import UNIT
+from .cards import Cards, MoleculeCard, sentence_about
 from .full_cards import FullCards
 from .measured import MeasuredTable, agreement
-from .projection import similarity_map
 from .properties import SeveralModels, agreements
-from .records import colour_limit, rounded
-from .summary import fragment_ranking
 
+SHOWN = 12  # how many fragments are shown at either end of a ranking
+RANKINGS = {"per_atom": ("per_atom_low", "per_atom_high"), "mean": ("low", "high")}
+ENOUGH = 3  # how many molecules a meaningful interval needs
+EXAMPLES = 6  # how many molecules are shown for a fragment
+FEWEST = 5  # how many molecules a map of similarity needs
+WIDTH = 1000  # the width of the map in its units
+NEIGHBOURS = 10  # the map should keep as many as it can of these most similar molecules
+PERPLEXITY = 15  # about this many neighbours pull at a molecule
+STEPS = 300  # the steps of the descent, 250 of them with exaggerated pulls. More gain little
+ANGLE = 0.8  # how coarsely distant molecules are lumped together
 BASKET = ("name", "row", "smiles", "changes", "trust", "training set")  # of its own columns
 
 
@@ -54,7 +68,7 @@ def page_data(
         explainer: the method.
         cards: the cards of all molecules.
         full: what full cards add to them.
-        chosen: the molecules with a full card, see `choice.in_full`.
+        chosen: the molecules with a full card, see `cards.in_full`.
         title: the title of the page.
         source: the name of the file, or the number of molecules in words.
         notes: what the page says about measured values.
@@ -63,7 +77,7 @@ def page_data(
         several: all models of a report with several properties, or None.
         sar: what the page shows of matched pairs and R-groups, or None.
     """
-    columns = [*predicted_columns(model)] if several is None else several.columns
+    columns = [*predicted_columns(ModelPanel.of(model))] if several is None else several.columns
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
     ]
@@ -212,3 +226,141 @@ def _intro(explainer: Explainer, outputs: set[str]) -> str:
         rest = "; what is left of the output belongs to the model's constants and its graph token"
     total = f"The sum of atoms on a card is that of its colours{rest}."
     return f"Colours show relevance: {relevance}. {output} {total}"
+
+
+def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:
+    """Return the relevance of the full colour, a quantile of |relevance| over all atoms.
+
+    If the quantile is 0, it is the largest |relevance|. If this is 0 too, it is 1.
+    """
+    values = np.abs(np.concatenate([np.asarray(item["r"], dtype=float) for item in records]))
+    limit = float(np.quantile(values, quantile)) or float(values.max(initial=0.0))
+    return limit or 1.0
+
+
+def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fragments at either end of each ranking in `RANKINGS`, with their means.
+
+    A fragment is ranked if at least `ENOUGH` molecules contain it. If there is no such fragment,
+    all are ranked, without intervals. Examples are positions in the page's records, `molecules`.
+    """
+    everything = table.to_frame()
+    often = everything[everything.molecules >= ENOUGH]
+    ranked = often if len(often) else everything
+    occurrences = _occurrences(molecules)
+    ends: dict[Any, None] = {}
+    for column in RANKINGS:
+        order = ranked.sort_values([column, "smiles"], ascending=[False, True]).index.tolist()
+        ends |= dict.fromkeys([*order[:SHOWN], *order[-SHOWN:]])
+    rows = [
+        _row(row, occurrences[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")
+    ]
+    drawn = [(row, drawing_of(row["smiles"])) for row in rows]
+    return {
+        "rows": [row if draw is None else row | {"draw": draw} for row, draw in drawn],
+        "shown": SHOWN,
+        "enough": ENOUGH,
+        "distinct": len(everything),
+        "ranked": len(ranked),
+    }
+
+
+def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
+    """Return each fragment's relevance in every molecule with it, and the molecule's position."""
+    relevance_of: dict[str, dict[int, float]] = {}
+    for place, molecule in enumerate(molecules):
+        for _, smiles, _, relevance in molecule["fragments"]:
+            inside = relevance_of.setdefault(smiles, {})
+            inside[place] = inside.get(place, 0.0) + relevance
+    return {smiles: [(v, p) for p, v in inside.items()] for smiles, inside in relevance_of.items()}
+
+
+def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str, Any]:
+    """Describe a fragment for the page.
+
+    A mean is a list [mean], or [mean, low, high] if enough molecules contain the fragment.
+    """
+    kept: dict[str, Any] = {key: row[key] for key in ("name", "smiles", "molecules")}
+    kept["atoms"] = rounded([row["atoms"]])[0]
+    for column in RANKINGS:
+        kept[column] = rounded([row[column]])
+        ends = [row[end] for end in RANKINGS[column]]
+        if row["molecules"] >= ENOUGH and math.isfinite(ends[0]):
+            kept[column] += rounded(ends)
+    return kept | {"examples": _spread(occurrences)}
+
+
+def _spread(occurrences: list[tuple[float, int]]) -> list[int]:
+    """Choose a few molecules, evenly spaced from the highest to the lowest relevance."""
+    places = [place for _, place in sorted(occurrences, key=lambda pair: (-pair[0], pair[1]))]
+    if len(places) <= EXAMPLES:
+        return places
+    return [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
+
+
+def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
+    """Place molecules on a map by similarity, or return None for too few or too many of them.
+
+    The map is made by t-SNE (van der Maaten 2008) from the Tanimoto distances of ECFP4. It starts
+    at the principal coordinates (Gower 1966) with a fixed seed and runs in one thread, so that the
+    same molecules give the same map.
+
+    Returns:
+        The places `x` and `y`, as integers from 0 to at most `WIDTH`, and `kept`, which says which
+        share of each molecule's ten most similar molecules are among its ten nearest on the map.
+    """
+    if not FEWEST <= len(molecules) <= SMOOTH:
+        return None  # its time and memory grow with the square of their number
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    bits = packed([ecfp4_bits(mol) for mol in molecules])
+    sizes = set_bits(bits)
+    rows = [1 - tanimoto(molecule, bits, sizes) for molecule in bits]
+    distances = np.stack(rows).astype(np.float32)  # (n, n)
+    with threadpool_limits(1):  # the sums of several threads would differ in their last digits
+        embedding = TSNE(
+            metric="precomputed",
+            init=_principal_coordinates(distances),
+            perplexity=min(PERPLEXITY, (len(molecules) - 1) / 3),
+            max_iter=STEPS,
+            angle=ANGLE,
+            random_state=0,
+            n_jobs=1,
+        )
+        places = embedding.fit_transform(distances)  # (n, 2)
+    places -= places.min(axis=0)
+    drawn = np.rint(places * WIDTH / (places.max() or 1.0)).astype(int)
+    return {
+        "x": drawn[:, 0].tolist(),
+        "y": drawn[:, 1].tolist(),
+        "kept": round(_kept(distances, places), 2),
+    }
+
+
+def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the first two principal coordinates (n, 2), scaled down to start t-SNE."""
+    from scipy.sparse.linalg import eigsh
+
+    centred = distances**2
+    centred -= centred.mean(axis=0)
+    centred -= centred.mean(axis=1, keepdims=True)
+    if not centred.any():  # all molecules are the same
+        return np.zeros((len(centred), 2), dtype=np.float32)
+    start = np.linspace(1, 2, len(centred), dtype=np.float32)  # a random start is the default
+    values, vectors = eigsh(-centred / 2, 2, v0=start, tol=1e-4)
+    coordinates = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+    return (1e-4 * coordinates / coordinates[:, 0].std()).astype(np.float32)
+
+
+def _kept(distances: NDArray[np.float32], places: NDArray[np.float32]) -> float:
+    """Return the share of the nearest neighbours that stay nearest neighbours."""
+    from scipy.spatial import KDTree
+
+    count = min(NEIGHBOURS, len(places) - 1)
+    others = distances.copy()
+    np.fill_diagonal(others, np.inf)
+    similar = np.argpartition(others, count - 1)[:, :count]
+    _, near = KDTree(places).query(places, count + 1)
+    pairs = zip(similar.tolist(), near.tolist(), range(len(places)), strict=True)
+    return float(np.mean([len({*a} & ({*b} - {molecule})) for a, b, molecule in pairs])) / count

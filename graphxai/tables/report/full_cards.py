@@ -3,29 +3,48 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from graphxai.chemistry.counterfactuals import Goal
+from rdkit import Chem
+
+from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
+from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import prepare_all
+from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
+from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.prediction import Prediction
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.tables.card import (
+    change_facts,
+    explained_rows,
+    full_card,
+    prediction_facts,
+    rounded,
+    view_facts,
+)
+from graphxai.tables.cells import prediction_cells
+from graphxai.tables.drawing import drawing, drawing_of
+from graphxai.visualization.grid import aligned
+from graphxai.visualization.layout import laid_out
+from graphxai.visualization.text import minus_signs
 
 from .cards import Cards, CardSettings, MoleculeCard, in_pieces
-from .changes import changes_card, joint_changes_card
-from .drawing import drawing
 from .molecules import ReportRow
-from .records import full_card
+from .properties import SeveralModels
 
+PREDICTIONS = 600  # how many neighbours of a molecule are predicted, as in a search of the app
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
 
 
@@ -132,8 +151,6 @@ def make_full_cards(
 
 def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> FullCards:
     """Compare methods and measure every sign of trust, here or in another process."""
-    from rdkit import Chem
-
     model, target, explainer = settings.card.model, settings.card.target, settings.card.explainer
     explanations = {item.place: item.explanation for item in chosen}
     with one_thread():
@@ -150,7 +167,7 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
             contents[place]["changes"] = _changes(settings, explanation)
         for smiles in _beside(trusted[place]):
             if smiles not in neighbours:
-                neighbours[smiles] = drawing(Chem.MolFromSmiles(smiles))
+                neighbours[smiles] = drawing_of(smiles)
     return FullCards(contents, neighbours, refused)
 
 
@@ -198,3 +215,149 @@ def measurements_of(
     cells = ((card.explanation.smiles, card.row.measured.get(task)) for card in molecules)
     pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
     return Measurements.of(pairs, task, standardisation_of(model)) if pairs else None
+
+
+def changes_card(
+    model: Model,
+    explainer: Explainer,
+    explanation: Explanation,
+    towards: str | None,
+    n: int,
+    level: float,
+    measured: Measurements | None = None,
+) -> dict[str, Any]:
+    """Return what a card shows of up to `n` counterfactuals of an explained molecule.
+
+    Counterfactuals are explained in the same way as the molecule, so that their colours can be
+    compared. A sentence sums up what the search returned, or says which error it met.
+
+    Args:
+        model: the model.
+        explainer: the method.
+        explanation: the explanation of the molecule.
+        towards: what the model should predict, as in `graphxai.counterfactuals`. By default it is
+            the most probable other class, or one unit more.
+        n: how many counterfactuals to show.
+        level: how often the intervals should hold.
+        measured: the measured values of the report's table.
+    """
+    asked = towards or default_goal(explanation.prediction)
+    mol = explanation.atoms()
+    try:
+        goal = Goal.of(asked, model)
+        if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
+            return {"summary": f"It is {goal} already.", "found": []}
+        options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
+        results = counterfactuals(model, mol, asked, n, progress=False, **options)
+        seen = _explained(model, explainer, explanation, [change.smiles for change in results])
+        cards = [
+            _facts(change, results.goal, level) | part
+            for change, part in zip(results, seen, strict=True)
+        ]
+    except Exception as error:  # RDKit raises errors of any type
+        return {"summary": f"None found towards {asked}: {error}", "found": []}
+    return {"summary": f"Towards {results.goal}: {results.summary}.", "found": cards}
+
+
+def joint_changes_card(
+    model: Model,
+    explainer: Explainer,
+    explanation: Explanation,
+    several: SeveralModels,
+    n: int,
+    measured: Mapping[str, Measurements],
+) -> dict[str, Any]:
+    """Return what a card shows of up to `n` changes that lead to the goal for all properties.
+
+    Args:
+        model: the model that explains the cards.
+        explainer: the method.
+        explanation: the explanation of the molecule.
+        several: all models, with a goal.
+        n: how many changes to show.
+        measured: the measured values of the report's table, by property.
+    """
+    mol, models = explanation.atoms(), list(several.panel.models)
+    options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured or None}
+    try:
+        results = counterfactuals(models, mol, several.goal, n, progress=False, **options)
+        seen = _explained(model, explainer, explanation, [change.smiles for change in results])
+        cards = [
+            _joint_facts(change, several) | part for change, part in zip(results, seen, strict=True)
+        ]
+    except Exception as error:  # RDKit raises errors of any type
+        return {"summary": f"None found towards {several.goal}: {error}", "found": []}
+    return {"summary": f"Towards {several.goal}: {results.summary}.", "found": cards}
+
+
+def _explained(
+    model: Model, explainer: Explainer, explanation: Explanation, smiles: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Explain changed molecules as the molecule was, and return their pictures and trust."""
+    prepared = list(enumerate(prepare_all(model, smiles)))
+    about: dict[str, Any] = {"target": explanation.wanted, "training": training_set_of(model)}
+    shown = []
+    for result in explained_rows(model, prepared, explainer, **about).values():
+        if isinstance(result, Exception):
+            raise result
+        changed, trust = result
+        judged = {"level": trust.level, "sentence": trust.sentence}
+        shown.append(_picture(changed, explanation.atoms()) | {"trust": judged})
+    return shown
+
+
+def _joint_facts(change: ProfileCounterfactual, several: SeveralModels) -> dict[str, Any]:
+    """Return what is known about a change, with what it does to each property."""
+    parts = []
+    for name, prediction in change.predictions.items():
+        before = change.before.get(name)
+        text = f"{name} {prediction.at(several.level)}"
+        if prediction.value is not None and before is not None and before.value is not None:
+            text += f" ({prediction.value - before.value:+z.2f})"
+        parts.append(text)
+    leveled = [p.at(several.level) for p in change.predictions.values()]
+    return change_facts(change) | {
+        "prediction": f"desirability {change.score.overall or 0:.2f}",
+        "change": minus_signs("; ".join(parts)),
+        "cells": prediction_cells(leveled, change.score, several_models=True),
+        "sure": change.reached and bool(change.sure),
+        "near": "",
+    }
+
+
+def default_goal(prediction: Prediction) -> str:
+    """Return the most probable class besides the predicted one, or one unit more than the value."""
+    if prediction.value is not None:
+        return f"{prediction.task}: >{prediction.value + 1:.3g}"
+    others = {c: p for c, p in prediction.probabilities.items() if c != prediction.label}
+    return f"{prediction.task}: {max(others, key=others.__getitem__)}"
+
+
+def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str, Any]:
+    """Return what is known about a counterfactual."""
+    after = counterfactual.prediction.at(level)
+    if goal.label is None:
+        leveled = replace(counterfactual, prediction=after, before=counterfactual.before.at(level))
+        change = f"{after.task}: {leveled.change_in_full} {after.unit}".rstrip()
+    else:
+        change = f"{goal.label}: {100 * counterfactual.predicted_change:+.0f} percentage points"
+    facts = prediction_facts(after)
+    shown = (facts["text"], facts["range"])
+    return change_facts(counterfactual) | {
+        "prediction": ", ".join(filter(None, shown)),
+        "change": minus_signs(change),
+        "delta": rounded([counterfactual.predicted_change])[0],
+        "cells": prediction_cells([after]),
+        "sure": counterfactual.reached and bool(goal.sure(after)),
+        "near": facts["near"],
+    }
+
+
+def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
+    """Draw a counterfactual in the pose of the molecule, and return it with its relevance."""
+    mol = explanation.atoms()
+    try:
+        placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)
+    except NoCommonPartError:
+        placed = laid_out(mol)
+    return view_facts(explanation) | {"draw": drawing(placed, keep=True)}

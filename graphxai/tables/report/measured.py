@@ -12,11 +12,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound, parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import Table
-from graphxai.explanation.prediction import Prediction
 from graphxai.learning.metrics import r2, rmse, roc_auc
-from graphxai.visualization.text import minus_signs
-
-from .records import rounded
 
 PARTS = {  # the parts of the model's data, in the order in which they are shown
     "test": "test part of the model",
@@ -109,55 +105,6 @@ def note_on_other_tasks(table: MeasuredTable, tasks: Sequence[Task], explained: 
     return (
         f"The table has measured values of {', '.join(named)}{more}, and this report explains"
         f' {explained}: choose the target "{others[0]}" (--target "{others[0]}") to compare them.'
-    )
-
-
-def shown(task: Task, value: float) -> str:
-    """Return a measured value or class in words."""
-    return (
-        task.classes[int(value)]
-        if task.classes
-        else minus_signs(f"{value:.4g} {task.unit}".rstrip())
-    )
-
-
-def measured_cell(
-    task: Task, values: Mapping[str, float], prediction: Prediction
-) -> list[Any] | None:
-    """Return the measured value of a molecule, its text and words if it surprises, or None.
-
-    The words say that the value lies outside the range of its prediction, and are "" otherwise.
-    """
-    value = values.get(task.name)
-    if value is None:
-        return None
-    fits = True
-    if task.classes and prediction.classes is not None:
-        fits = task.classes[int(value)] in prediction.classes
-    elif prediction.interval is not None:
-        fits = prediction.interval[0] <= value <= prediction.interval[1]
-    return [rounded([value])[0], shown(task, value), "" if fits else _surprise(prediction)]
-
-
-def bound_cell(task: Task, bounds: Mapping[str, Bound], prediction: Prediction) -> list[Any] | None:
-    """Return the bound of a value that was not measured, its text, its side and words, or None.
-
-    The words say that the whole range of the prediction lies on the wrong side of the bound.
-    """
-    bound = bounds.get(task.name)
-    if bound is None:
-        return None
-    text = f"{'>' if bound.side > 0 else '<'} {shown(task, bound.value)}"
-    ends = prediction.interval
-    fits = ends is None or not all(map(bound.excludes, ends))
-    return [rounded([bound.value])[0], text, bound.side, "" if fits else _surprise(prediction)]
-
-
-def _surprise(prediction: Prediction) -> str:
-    """Say that what was measured lies outside the interval, or is none of the likely classes."""
-    share = f"{100 * prediction.level:g} %"
-    return (
-        f"outside the {share} interval" if prediction.label is None else f"not in the {share} set"
     )
 
 

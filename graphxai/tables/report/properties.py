@@ -1,5 +1,6 @@
 """Say for a card what several models predict of the molecule, and what each of them sees."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +8,8 @@ from typing import Any
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.tasks import Task
 from graphxai.datasets.training_set import training_set_of
-from graphxai.evaluation.trust.distance import distance_of
-from graphxai.evaluation.trust.signs import Sign
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
@@ -17,13 +17,18 @@ from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.compute.predicting import predictions_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
-from graphxai.tables.panel_batch import panel_cells, panel_columns
-from graphxai.visualization.text import minus_signs
+from graphxai.tables.card import (
+    bound_cell,
+    measured_cell,
+    prediction_facts,
+    property_facts,
+    view_facts,
+)
+from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
+from graphxai.tables.drawing import drawing
 
-from .drawing import drawing
-from .measured import agreement, bound_cell, measured_cell
+from .measured import agreement
 from .molecules import ReportRow
-from .records import bonds_record, rounded
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class SeveralModels:
     @property
     def columns(self) -> list[str]:
         """The columns of all properties in the table that the page exports."""
-        return list(panel_columns(self.panel, self.profile))
+        return list(predicted_columns(self.panel, self.profile, several_models=True))
 
     @property
     def about(self) -> dict[str, Any]:
@@ -76,7 +81,13 @@ def properties_of_cards(
     wanted = [row for row in rows if row.number in explained]
     outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
     outcomes += [_outcomes(model, explainer, wanted) for model in several.panel.models[1:]]
-    return {row.number: _content(several, row, outcomes) for row in wanted}
+    written = [explained[row.number].smiles or "" for row in wanted]
+    places = range(len(several.panel.models))
+    teachers = zip(*(teacher_cells(several.panel, k, written) for k in places), strict=True)
+    return {
+        row.number: _content(several, row, outcomes, ChainMap(*by_teacher))
+        for row, by_teacher in zip(wanted, teachers, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -110,9 +121,12 @@ def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> 
 
 
 def _content(
-    several: SeveralModels, row: ReportRow, outcomes: Sequence[Mapping[int, _Outcome]]
+    several: SeveralModels,
+    row: ReportRow,
+    outcomes: Sequence[Mapping[int, _Outcome]],
+    by_teacher: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what the card of one molecule shows."""
+    """Return what the card of one molecule shows. The cells of its teachers are given."""
     of_molecule = [each.get(row.number) for each in outcomes]
     predictions = several.panel.merged(
         [
@@ -123,48 +137,47 @@ def _content(
     assert predictions is not None  # the first model has explained it
     profile = several.profile
     score = None if profile is None else profile.score(predictions)
-    parts = {} if score is None else {part.goal.of.name: part for part in score.parts}
-    shown: list[list[Any] | None] = []
-    for each in several.panel.properties:
-        prediction, part = predictions.get(each.name), parts.get(each.name)
-        desirability = None if part is None else part.desirability
-        if prediction is None:
-            shown.append(None)
-            continue
-        measured = measured_cell(each.task, row.measured, prediction)
-        bound = bound_cell(each.task, row.bounds, prediction)
-        sign = distance_of(several.panel.models[each.place], prediction)
-        shown.append([*_shown(prediction, sign, desirability), measured, bound, sign.level])
+    facts = zip(
+        several.panel.properties,
+        property_facts(several.panel, predictions, score),
+        strict=True,
+    )
     first = of_molecule[0]
     views = [
         _view(name, each.explanation, first.explanation if first else None)
         for name, each in zip(several.panel.names, of_molecule, strict=True)
         if each is not None and each.explanation is not None
     ]
-    cells = panel_cells(predictions, score)
+    cells = prediction_cells([*predictions.values()], score, several_models=True) | {**by_teacher}
     return {
-        "properties": shown,
+        "properties": [
+            None if of is None else _shown(each.task, row, of, predictions[each.name])
+            for each, of in facts
+        ],
         "desirability": None if score is None else score.overall,
         "views": views[1:],
         "cells": [cells.get(name, "") for name in several.columns],
     }
 
 
-def _shown(prediction: Prediction, distance: Sign, desirability: float | None) -> list[Any]:
+def _shown(
+    task: Task, row: ReportRow, facts: Mapping[str, Any], prediction: Prediction
+) -> list[Any]:
     """Return prediction, interval, nearness (word, sentence), desirability, value and class.
 
     The value, by which a table is sorted, is that of the second class, or of the predicted one.
-    What was measured follows, a bound (see `measured_cell` and `bound_cell`), and the level of the
-    sign `distance`.
+    What was measured follows, a bound (see `measured_cell` and `bound_cell`), and how far the
+    molecule may be from the training set.
     """
-    near = prediction.nearness
-    words = ["", ""] if near is None else [near.word, distance.sentence]
-    shares = list(prediction.probabilities.values())
-    value = prediction.value
-    if value is None:
-        value = shares[1] if len(shares) == 2 else max(shares)
-    text = minus_signs(str(prediction)), minus_signs(prediction.range)
-    return [*text, *words, desirability, rounded([value])[0], prediction.label or ""]
+    return [
+        *(facts["text"], facts["range"], facts.get("word", ""), facts["near"]),
+        facts.get("desirability"),
+        prediction_facts(prediction)["value"],
+        prediction.label or "",
+        measured_cell(task, row.measured, prediction),
+        bound_cell(task, row.bounds, prediction),
+        facts.get("level", "unknown"),
+    ]
 
 
 def agreements(
@@ -215,9 +228,7 @@ def _view(name: str, explanation: Explanation | None, first: Explanation | None)
         "model": name,
         "target": explanation.subject,
         "legend": list(explanation.legend),
-        "r": rounded(explanation.relevance),
-        "equivalent": explanation.equivalent,
-        **bonds_record(explanation),
+        **view_facts(explanation),
     }
     same = first is not None and first.smiles == explanation.smiles
     return content if same else content | {"draw": drawing(explanation.atoms())}

@@ -22,11 +22,10 @@ from graphxai.chemistry.table_changes import (
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import Prediction
-from graphxai.visualization.text import minus_signs
+from graphxai.tables.card import prediction_facts, rounded
+from graphxai.tables.drawing import drawing_of
 
 from .cards import MoleculeCard
-from .drawing import drawing
-from .records import rounded
 
 MOST_EXCHANGES = 150  # how many exchanges of each measured value a page lists
 MOST_PAIRS = 6  # how many pairs are listed for an exchange
@@ -46,26 +45,13 @@ def structure_activity_of(
         molecules: the cards of the molecules.
         core: the core that the user named, as SMARTS, or "".
     """
-    tasks = {each.task.name: each.name for each in panel.properties if not each.task.classes}
-    if not core and not any(card.row.measured.keys() & tasks.keys() for card in molecules):
+    measured = [card.row.measured for card in molecules]
+    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
+    values = {name: [row.get(task) for row in measured] for name, task in tasks.items()}
+    if not core and not any(set(row) & set(tasks.values()) for row in measured):
         return None
     written = [card.explanation.smiles or "" for card in molecules]
-    compounds = compounds_of(written, standardisation_of(panel.models[0]))
-    places: dict[str, int] = {}
-    values: dict[str, dict[str, list[float]]] = {name: {} for name in tasks.values()}
-    for place, (compound, card) in enumerate(zip(compounds, molecules, strict=True)):
-        if not compound:
-            continue
-        places.setdefault(compound, place)
-        for task, value in card.row.measured.items():
-            if task in tasks:
-                values[tasks[task]].setdefault(compound, []).append(value)
-    measured = {
-        name: Measurements(name, {smiles: float(np.mean(each)) for smiles, each in of.items()})
-        for name, of in values.items()
-        if of
-    }
-    return StructureActivity(panel, measured, places).page(core)
+    return StructureActivity.of(panel, written, values).page(core)
 
 
 class StructureActivity:
@@ -94,6 +80,36 @@ class StructureActivity:
             for name, m in measured.items()
         }
         self.parts: dict[str, list[Any]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        panel: ModelPanel,
+        smiles: Sequence[str],
+        values: Mapping[str, Sequence[float | None]],
+    ) -> "StructureActivity":
+        """Bring molecules to their compounds, of which each stands at its first place.
+
+        Args:
+            panel: the models.
+            smiles: the molecules.
+            values: the measured value of each molecule, by property. A compound has their mean.
+        """
+        compounds = compounds_of(smiles, standardisation_of(panel.models[0]))
+        places: dict[str, int] = {}
+        for place, compound in enumerate(compounds):
+            if compound:
+                places.setdefault(compound, place)
+        measured = {}
+        for name, column in values.items():
+            of_compound: dict[str, list[float]] = {}
+            for compound, value in zip(compounds, column, strict=True):
+                if compound and value is not None:
+                    of_compound.setdefault(compound, []).append(value)
+            if of_compound:
+                means = {smiles: float(np.mean(each)) for smiles, each in of_compound.items()}
+                measured[name] = Measurements(name, means)
+        return cls(panel, measured, places)
 
     def page(self, named: str = "") -> dict[str, Any] | None:
         """Return what the page shows, or None if there is neither a pair nor a series.
@@ -213,14 +229,8 @@ class StructureActivity:
         cells: list[Any] = []
         for each in self.panel.properties:
             prediction = (predictions or {}).get(each.name)
-            if prediction is None:
-                cells.append(None)
-                continue
-            shares = list(prediction.probabilities.values())
-            value = prediction.value
-            if value is None:
-                value = shares[1] if len(shares) == 2 else max(shares)
-            cells.append([rounded([value])[0], minus_signs(str(prediction))])
+            facts = None if prediction is None else prediction_facts(prediction)
+            cells.append(None if facts is None else [facts["value"], facts["text"]])
         return cells
 
 
@@ -234,9 +244,8 @@ def _mean_and_sd(values: Sequence[float]) -> list[float | None]:
 
 
 def _drawn(smiles: str) -> dict[str, Any] | None:
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-    return None if mol is None else drawing(mol) | {"part": True}
+    draw = drawing_of(smiles)
+    return None if draw is None else draw | {"part": True}
 
 
 def _number(group: str) -> tuple[int, str]:

@@ -60,6 +60,15 @@ def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
     }
 
 
+def drawing_of(smiles: str) -> dict[str, Any] | None:
+    """Return the drawing of a SMILES, or None if RDKit cannot read it."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else drawing(mol)
+
+
 def _ready(mol: "Mol", keep: bool) -> "Mol":
     """Return a copy with 2D coordinates, alternating double bonds and wedges."""
     from rdkit import Chem

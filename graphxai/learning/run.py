@@ -1,0 +1,262 @@
+"""Train a model on a table of molecules or on graphs: one run of stages for both.
+
+The source is split. Networks are fitted, and those of a table teach others. The model is
+calibrated, scored beside other models, and written with its card.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from torch_geometric.data import Data
+
+from graphxai.datasets.graph_folders import load_graphs
+from graphxai.learning.calibration import Calibration, calibrate
+from graphxai.learning.card import PREDICTORS, mean_scores
+from graphxai.learning.cleaned_table import CleanTable
+from graphxai.learning.fit import require_hardware, resumable_in
+from graphxai.learning.graphs.reading import TaskLike
+from graphxai.learning.graphs.source import split_graphs
+from graphxai.learning.scores import score_test_part
+from graphxai.learning.settings import EnsembleSettings, GraphSettings, TableSettings
+from graphxai.learning.table import split_table
+from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks
+from graphxai.learning.writing import record_run, write_run
+from graphxai.runtime.options import with_options
+from graphxai.runtime.writing import write_whole
+
+__all__ = ["replicate_rows", "train", "train_replicates", "train_table"]
+
+REPLICATES = "replicates.json"
+
+
+def train_table(
+    table: CleanTable,
+    out: str | Path,
+    settings: TableSettings | None = None,
+    *,
+    command: str = "",
+    log: Log = lambda line: None,
+    **options: Any,
+) -> Path:
+    """Train a Graphormer on a table and score it on its test molecules.
+
+    The network is fitted to the labels of the training part. Then it also learns from a teacher, a
+    weighted mean of forests and Gaussian processes. It is calibrated on the validation part and
+    scored on the test part, beside its teacher, two forests and a dummy.
+
+    Args:
+        table: molecules and labels.
+        out: folder of the run, with `hygiene.json`, `hygiene.csv`, `test.csv` (predictions);
+            the checkpoint is its sub-folder `model`, with `scores.json`, `training.csv` and
+            `held_out.csv`.
+        settings: settings of the run, by default `TableSettings()`.
+        command: how the run was started, for the model card.
+        log: called with a line of text at each stage.
+        options: fields of `TableSettings` to change, such as `seed=1` or `ensemble=3`.
+
+    Returns:
+        The checkpoint folder.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        KeyboardInterrupt: the run was interrupted; the message says how to continue it.
+        TypeError: there is no such option.
+        ValueError: a column beside the values has relations or several units and `values_alone` is
+            False; `out` already contains a run and `resume` is False, or the run has another table
+            or other settings; the split leaves too little to train on; or the settings contradict
+            each other.
+    """
+    settings = with_options(settings or TableSettings(), options, "train_table")
+    require_hardware(settings)
+    source = split_table(table, settings)
+    for warning in source.warnings:
+        log(warning)
+    return _run(source, Path(out), command, log)
+
+
+def train(
+    dataset: Iterable[Data] | Data | str | Path,
+    out: str | Path = "runs/graphs",
+    *,
+    task: TaskLike = None,
+    settings: GraphSettings | None = None,
+    command: str = "",
+    log: Log = lambda line: None,
+    **options: Any,
+) -> Path:
+    """Train a Graphormer on graphs, and score it on its test graphs beside simple models.
+
+    The graphs are split, or their nodes if these have the labels, and continuous features and
+    values are standardised on the training part.
+    The network is fitted until the validation loss no longer falls. It is calibrated on the
+    validation part and scored on the test part, beside a GIN with as many parameters, a forest on
+    mean features and a dummy.
+
+    Args:
+        dataset: a PyG data set, a graph or a list of graphs, each with a label `y` (numbers or a
+            row of them, NaN where one is missing), an `edge_index`, and if there are any `x` and
+            `edge_attr`; or a folder, see `graphxai.datasets.graph_folders`. Integers are
+            categories, other features are numbers. If `y` has a row for each node, the nodes are
+            learned. Graphs may then say by `train_mask`, `val_mask` and `test_mask` which.
+        out: folder of the run, with `test.csv` (predictions); the checkpoint is its sub-folder
+            `model`, with `scores.json`.
+        task: a `Task`, or a list of one for each label; or "binary", "multiclass",
+            "classification" or "regression"; by default from the labels.
+        settings: settings of the run, by default `GraphSettings()`.
+        command: how the run was started, for the model card.
+        log: called with a line of text at each stage.
+        options: fields of `GraphSettings` to change, such as `split=(train, valid, test)`,
+            `seed=1` or `resume=True`.
+
+    Returns:
+        The checkpoint folder, for `graphxai.load`.
+
+    Raises:
+        ImportError: the extra `train` is not installed.
+        TypeError: there is no such option.
+        ValueError: a graph cannot be used (the message names it), labels do not fit the task, or
+            `out` already contains a run and `resume` is False, or one of other graphs or settings.
+    """
+    settings = with_options(settings or GraphSettings(), options, "train")
+    require_hardware(settings)
+    name = ""
+    if isinstance(dataset, str | Path):
+        stored, name = load_graphs(dataset), Path(dataset).name
+        dataset = stored.graphs
+        if settings.split is None and stored.split is not None:
+            settings = with_options(settings, {"split": stored.split}, "train")
+    return _run(split_graphs(dataset, task, settings, name), Path(out), command, log)
+
+
+def train_replicates(
+    data: CleanTable | Iterable[Data] | Data | str | Path,
+    out: str | Path,
+    count: int = 1,
+    settings: EnsembleSettings | None = None,
+    *,
+    task: TaskLike = None,
+    command: str = "",
+    log: Log = lambda line: None,
+    **options: Any,
+) -> Path:
+    """Train a table or graphs several times, from consecutive seeds.
+
+    A random split depends on the seed, other splits stay the same. The first model is in the run's
+    folder, the others in its sub-folders `replicates/1` and so on. `replicates.json` has the
+    leading scores of all models.
+
+    Args:
+        data: a table, see `train_table`, or graphs, see `train`.
+        out: folder of the run.
+        count: number of models.
+        settings: settings of the first model: `TableSettings` or `GraphSettings`.
+        task: what graphs are learned for, see `train`.
+        command: how the run was started, for the model cards.
+        log: called with a line of text at each stage.
+        options: fields of the settings to change.
+
+    Returns:
+        The checkpoint folder of the first model.
+
+    Raises:
+        ImportError, TypeError, ValueError: see `train_table` and `train`.
+    """
+    of_table = isinstance(data, CleanTable)
+    chosen: Any = settings or (TableSettings() if of_table else GraphSettings())
+    chosen = with_options(chosen, options, "train_replicates")
+    data = data if isinstance(data, CleanTable | str | Path | Data) else list(data)
+    once: Callable[..., Path] = train_table if of_table else train
+    about = {"settings": chosen, "command": command, "log": log}
+    about |= {} if of_table else {"task": task}
+    out, models = Path(out), []
+    seeds = range(chosen.seed, chosen.seed + count)
+    for k, seed in enumerate(seeds):
+        if count > 1:
+            log(f"replicate {k + 1} of {count}, seed {seed}")
+        folder = out / "replicates" / str(k) if k else out
+        models.append(once(data, folder, seed=seed, **about))
+    if count > 1:
+        scores = [json.loads((m / "scores.json").read_text("utf-8"))["scores"] for m in models]
+        content = {
+            "seeds": list(seeds),
+            "targets": {name: [_leading(each[name]) for each in scores] for name in scores[0]},
+            "means": [mean_scores(each) for each in scores],
+        }
+        write_whole(out / REPLICATES, json.dumps(content, indent=1) + "\n")
+    return models[0]
+
+
+def _run(source: RunSource, out: Path, command: str, log: Log) -> Path:
+    """Train on a source, score the model and write it, and return the checkpoint folder."""
+    smaller = source.smaller()
+    record_run(out, source.identity(), resume=source.settings.resume)
+    source.save(out)
+    with resumable_in(out):
+        log(str(source))
+        learned, calibration, scores = _stages(source, out, log)
+        curve = []
+        for part in smaller:
+            log(f"learning curve: {part.share:.1%} of the training part")
+            *_, of_share = _stages(part, out / "learning-curve" / f"{part.share:g}", log)
+            curve.append(_point(part, of_share))
+        results = {
+            "temperature": calibration.temperatures,
+            "scores": scores,
+            "coverage": calibration.coverage,
+            "learning_curve": [*curve, _point(source, scores)] if curve else [],
+        }
+        return write_run(out, source, learned, results, calibration.test_readings, command)
+
+
+def _stages(
+    source: RunSource, out: Path, log: Log
+) -> tuple[LearnedModel, Calibration, dict[str, Any]]:
+    """Run the stages in which a model learns and is judged."""
+    learned = source.learn(fit_networks(source, out, log), out, log)
+    calibration = calibrate(learned, source)
+    predictions = {"graphormer": dict(enumerate(calibration.test_readings))}
+    scores = score_test_part(source, predictions | source.rivals(learned, log))
+    return learned, calibration, scores
+
+
+def _point(source: RunSource, scores: dict[str, Any]) -> dict[str, Any]:
+    """Return a point of a learning curve, as JSON values."""
+    return {"share": source.share, "n": len(source.parts.train), "targets": scores}
+
+
+def replicate_rows(out: Path) -> list[list[list[str]]]:
+    """Return a table of means and standard deviations, or no table if there are no replicates."""
+    if not (out / REPLICATES).is_file():
+        return []
+    stored = json.loads((out / REPLICATES).read_text("utf-8"))
+    title = f"mean and spread of {len(stored['seeds'])} replicates"
+    rows = []
+    for name, runs in stored["targets"].items():
+        metrics = {run["metric"] for run in runs if run["values"]}
+        cells = [_spread([run["values"].get(p) for run in runs]) for p in PREDICTORS]
+        rows.append([name, *sorted(metrics), *cells])
+    if len(stored["targets"]) > 1:
+        for kind in zip(*stored["means"], strict=False):
+            cells = [_spread([values.get(p) for _, _, values in kind]) for p in PREDICTORS]
+            rows.insert(0, [f"mean of {kind[0][1]} targets", kind[0][0], *cells])
+    return [[[title, "score", *PREDICTORS.values()], *rows]]
+
+
+def _leading(target_scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the leading metric of a target and its value by predictor."""
+    scores = target_scores["scores"]
+    metric = next(iter(scores["graphormer"]), "") if scores else ""
+    return {"metric": metric, "values": {name: each[metric][0] for name, each in scores.items()}}
+
+
+def _spread(values: list[float | None]) -> str:
+    """Return mean and standard deviation as text, or a dash for fewer than two values."""
+    defined = [value for value in values if value is not None]
+    if len(defined) < 2:
+        return "–"
+    return f"{mean(defined):.3f} ± {stdev(defined):.3f}"
