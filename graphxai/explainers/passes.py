@@ -12,15 +12,13 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.output_without_nodes import wanted_empty_outputs
 from graphxai.models.graphormer import Graphormer, backward, original_encoder, without_nodes
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
-from graphxai.rules.relevance_shares import (
-    PassWithGradient,
-    RelevanceShares,
-    share_of_structure,
-)
 from graphxai.rules.remainders import (
     Gradients,
+    PassWithGradient,
+    RelevanceShares,
     gradients_of,
     remainders,
+    share_of_structure,
     tensors_passed,
     through_softmax,
 )

@@ -9,9 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .class_token import JOINS, with_class_token
 from .id_arithmetic import IdArithmetic
-from .node_ids import LARGE, NONE, VIEWS, EntryIds, NodeIds, agree, compressed
+from .node_ids import (
+    JOINS,
+    LARGE,
+    NONE,
+    VIEWS,
+    EntryIds,
+    NodeIds,
+    agree,
+    compressed,
+    with_class_token,
+)
 from .trace import Op, Ref, Trace
 from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
 
