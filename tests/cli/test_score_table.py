@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphxai as gx
-from graphxai.cli.score_table import print_scores
+from graphxai.cli.train import print_scores
 from graphxai.learning.card import score_tables
 
 PRETRAINED = Path(gx.__file__).parents[1] / "models" / "graphormer" / "pretrained"

@@ -24,8 +24,14 @@ from graphxai.datasets.rule_tables import RuleTable
 from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.learning.conformal import calibrate
-from graphxai.learning.finetuning import molecule_config, start_at_frequencies
-from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
+from graphxai.learning.fit import (
+    evaluate,
+    fit,
+    initialise,
+    molecule_config,
+    require_hardware,
+    start_at_frequencies,
+)
 from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
