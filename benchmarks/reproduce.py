@@ -21,8 +21,7 @@ from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, kendall_tau, merged
 from graphxai.evaluation.conservation import Conservation, conservation
 from graphxai.evaluation.sources import Source, bace_test, mnist_test
-from graphxai.learning.finetuning import molecule_config
-from graphxai.learning.fit import fit
+from graphxai.learning.fit import fit, molecule_config
 from graphxai.learning.recipes.bace import bace_tasks
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
 from graphxai.learning.settings import TrainingSettings
