@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets.features import ATOM_CARDINALITIES
-from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, save_graphs
+from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, plain, save_graphs
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.metrics import DEFAULT_METRICS
-from graphxai.learning.graphs.reading import input_fields, mean_features, plain, tasks_of
+from graphxai.learning.graphs.reading import input_fields, mean_features, tasks_of
 from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.run import train_replicates
 from graphxai.learning.settings import GraphSettings
@@ -312,8 +312,9 @@ def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):
     result = CliRunner().invoke(
         app, ["train", str(folder), "--out", str(tmp_path / "b"), "--keep-teacher"]
     )
-    assert "--keep-teacher is for a table, not for a folder of graphs" in " ".join(
-        result.output.replace("│", " ").split()
+    assert (
+        "--keep-teacher is for a table or a data set of OGB, not for a folder of graphs"
+        in " ".join(result.output.replace("│", " ").split())
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.prediction_metrics import readings
 from graphxai.contract.tasks import Task
 from graphxai.learning import scores as training_scores
 from graphxai.learning import training
@@ -21,7 +22,6 @@ from graphxai.learning.calibration import task_temperature
 from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
-from graphxai.learning.predicting import readings
 from graphxai.learning.reliability import teacher_ahead, useless_tasks, verdicts
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import METRICS, dummy_predictions, measure
@@ -445,8 +445,8 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
 
 
 def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
-    truth = np.arange(30.0)
-    predicted = truth + RNG.normal(scale=5, size=30)
+    truth, rng = np.arange(30.0), np.random.default_rng(0)
+    predicted = truth + rng.normal(scale=5, size=30)
     scores = {"size": measure("regression", {"graphormer": predicted, "teacher": truth}, truth)}
     (line,) = teacher_ahead(scores, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the test molecules")
@@ -455,7 +455,7 @@ def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
     assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
     (line,) = teacher_ahead(scores, stored=True)
     assert "beside the model's" in line
-    level = {"graphormer": predicted, "teacher": truth + RNG.normal(scale=5, size=30)}
+    level = {"graphormer": predicted, "teacher": truth + rng.normal(scale=5, size=30)}
     assert teacher_ahead({"size": measure("regression", level, truth)}, stored=True) == []
 
 
@@ -640,7 +640,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
     [
         (
             ("missing.csv", "--target-column", "y"),
-            "no such file; give a table, a folder of graphs or one of bace",
+            "no such file; give a table, a folder of graphs, a data set of OGB or one of bace",
         ),
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
@@ -663,11 +663,12 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         (("bace", "--smiles-column", "s"), "--smiles-column is for a table"),
         (
             ("bace", "--no-teacher", "--ensemble", "2"),
-            "--ensemble is for a table or a folder of graphs; --no-teacher is for a table",
+            "--ensemble is for a table, a data set of OGB or a folder of graphs; --no-teacher is"
+            " for a table",
         ),
         (
             (None, "--target-column", "size", "--data", "d"),
-            "for bace or mnist-superpixels, not for a",
+            "for bace, mnist-superpixels or a data set of OGB, not for a",
         ),
         (("bace", "--split", "clusters"), "split by scaffold or at random"),
         ((None, "--target-column", "size", "--no-teacher", "--keep-teacher"), "no teacher to keep"),

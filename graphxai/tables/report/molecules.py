@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphxai.contract.inputs import as_list
+from graphxai.contract.prediction_metrics import r2, rmse, roc_auc
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound, parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
@@ -17,7 +18,6 @@ from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import OTHERS, SUFFIXES
 from graphxai.datasets.tables.table import Table
-from graphxai.learning.metrics import r2, rmse, roc_auc
 from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_TABLE, ReportSettings
 
