@@ -1,4 +1,5 @@
-"""How molecules are brought to their parents before a model reads them, and what that changed.
+"""How molecules are brought to their parents before a model reads them, what that changed, and
+the errors of those that cannot be read.
 
 This file needs no RDKit, so that a model's configuration can name the ways.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["AS_DRAWN", "AsGiven", "Standardisation"]
+__all__ = ["AS_DRAWN", "AsGiven", "MixtureError", "MoleculeError", "Standardisation"]
 
 Standardisation: TypeAlias = Literal["as drawn", "parent", "tautomers"]
 AS_DRAWN: Standardisation = "as drawn"
@@ -34,3 +35,11 @@ class AsGiven(NamedTuple):
     def sentence(self) -> str:
         """What was done, in one line."""
         return "; ".join(self.changes)
+
+
+class MoleculeError(ValueError):
+    """A molecule cannot become a graph. The message says which, why, and what to do."""
+
+
+class MixtureError(MoleculeError):
+    """A molecule is a mixture of several compounds, none of which is a counter-ion."""

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-from .as_given import AS_DRAWN, AsGiven, Standardisation
-from .molecule_errors import MixtureError, MoleculeError
+from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
 from .standardise import may_change, parent_of
 
 __all__ = [

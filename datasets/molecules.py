@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, tee
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import torch
 from rdkit import Chem
@@ -17,8 +17,7 @@ from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
 from .as_given import AS_DRAWN, Standardisation
-from .featurising import TURN, Featurised, featurise
-from .featurising_workers import featurise_in_workers
+from .featurising import TURN, Featurised, featurise, featurise_in_workers
 from .graph import Graph
 from .labels import is_missing
 from .molecule_reading import MoleculeError, shortened
@@ -49,6 +48,14 @@ MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the squ
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
+
+
+class MoleculeReading(TypedDict, total=False):
+    """How molecules are read, see `molecule_to_data`."""
+
+    max_atoms: int
+    canonical: bool
+    standardise: Standardisation
 
 
 @dataclass(frozen=True)
@@ -96,48 +103,34 @@ def molecule_to_data(
         MoleculeError: the molecule cannot be read, has no atoms, has more than `max_atoms`, or is a
             mixture of compounds that has no parent.
     """
-    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
-    return _data(molecule_graph(molecule, max_atoms=max_atoms, **options))
+    reading = MoleculeReading(max_atoms=max_atoms, canonical=canonical, standardise=standardise)
+    return _data(molecule_graph(molecule, **reading))
 
 
-def molecule_graph(
-    molecule: str | Chem.Mol,
-    *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
-) -> Graph:
+def molecule_graph(molecule: str | Chem.Mol, **reading: Unpack[MoleculeReading]) -> Graph:
     """Make the graph of a molecule as `molecule_to_data` does, without PyG."""
-    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
-    (graph,) = molecule_graphs([molecule], max_atoms=max_atoms, **options)
+    (graph,) = molecule_graphs([molecule], **reading)
     if isinstance(graph, MoleculeError):
         raise graph
     return graph
 
 
 def molecule_graphs(
-    molecules: Iterable[str | Chem.Mol],
-    *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
-    workers: int = 1,
+    molecules: Iterable[str | Chem.Mol], *, workers: int = 1, **reading: Unpack[MoleculeReading]
 ) -> Generator[Graph | MoleculeError, None, None]:
     """Make the graphs of many molecules as `molecules_to_data` does, without PyG.
 
     Args:
-        molecules: as for `molecules_to_data`.
-        max_atoms: as for `molecules_to_data`.
-        canonical: as for `molecules_to_data`.
-        standardise: as for `molecule_to_data`.
-        workers: as for `molecules_to_data`.
+        molecules, workers: as for `molecules_to_data`.
+        reading: as for `molecule_to_data`.
     """
+    defaults: Any = {"max_atoms": MAX_ATOMS, "canonical": False, "standardise": AS_DRAWN}
     if workers == 1:
         remaining = iter(molecules)
         while group := list(islice(remaining, TURN)):
-            yield from map(_graph, featurise(group, max_atoms, canonical, standardise))
+            yield from map(_graph, featurise(group, **{**defaults, **reading}))
         return
-    in_workers = featurise_in_workers(molecules, max_atoms, canonical, workers, standardise)
+    in_workers = featurise_in_workers(molecules, workers=workers, **{**defaults, **reading})
     with closing(in_workers) as featurised:
         yield from map(_graph, featurised)
 
@@ -145,10 +138,8 @@ def molecule_graphs(
 def molecules_to_data(
     molecules: Iterable[str | Chem.Mol],
     *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
+    **reading: Unpack[MoleculeReading],
 ) -> Generator[Data | MoleculeError, None, None]:
     """Make the graphs of many molecules one by one, as `molecule_to_data` does, but faster.
 
@@ -157,9 +148,7 @@ def molecules_to_data(
 
     Args:
         molecules: SMILES strings or RDKit molecules.
-        max_atoms: as for `molecule_to_data`.
-        canonical: as for `molecule_to_data`.
-        standardise: as for `molecule_to_data`.
+        reading: as for `molecule_to_data`.
         workers: 1, or the number of extra processes that read and featurise SMILES, with the same
             result. It takes a few thousand molecules to make up for their start. RDKit molecules
             are featurised in this process. The workers import neither the script nor torch, so
@@ -170,17 +159,13 @@ def molecules_to_data(
     Raises:
         ValueError: `workers` is not a whole number of at least 1.
     """
-    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
     workers = checked_workers(workers)
-    return _as_data(molecule_graphs(molecules, max_atoms=max_atoms, workers=workers, **options))
+    return _as_data(molecule_graphs(molecules, workers=workers, **reading))
 
 
 def require_graphs(
     molecules: Iterable[str | Chem.Mol],
-    *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
+    **reading: Unpack[MoleculeReading],
 ) -> list[Data]:
     """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
 
@@ -188,8 +173,7 @@ def require_graphs(
         MoleculeError: the error of the first molecule that cannot become a graph.
     """
     graphs: list[Data] = []
-    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
-    for data in molecules_to_data(molecules, max_atoms=max_atoms, **options):
+    for data in molecules_to_data(molecules, **reading):
         if isinstance(data, MoleculeError):
             raise data
         graphs.append(data)
@@ -201,10 +185,8 @@ def iter_table(
     smiles_column: str | None = None,
     label_columns: Sequence[str] = (),
     *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
+    **reading: Unpack[MoleculeReading],
 ) -> Iterator[Data | RejectedRow]:
     """Read the rows of a table one by one, as graphs or rejected rows, in the file's order.
 
@@ -214,37 +196,18 @@ def iter_table(
     `smiles_column`, the structures are in the column with a usual name, or in the only one whose
     cells can be read as SMILES. A rejected row keeps at most 1,000 characters of its SMILES.
 
-    `max_atoms`, `canonical` and `standardise` are as for `molecule_to_data`, `workers` is as for
-    `molecules_to_data`.
+    `reading` is as for `molecule_to_data`, and `workers` as for `molecules_to_data`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no table, a column is missing (the message lists the existing ones), a
             quote is not closed, or `workers` is not a whole number of at least 1.
     """
-    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical, "workers": workers}
-    options["standardise"] = standardise
-    yield from _as_data(table_graphs(path, smiles_column, label_columns, **options))
-
-
-def table_graphs(
-    path: str | os.PathLike[str],
-    smiles_column: str | None = None,
-    label_columns: Sequence[str] = (),
-    *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
-    workers: int = 1,
-) -> Generator[Graph | RejectedRow, None, None]:
-    """Read the rows of a table as `iter_table` does, without PyG."""
     table = open_table(path, smiles_column)
     structures = table.structures.name
     records, again = tee(table.records((structures, *label_columns)))
     texts = (record.cells[structures] for record in again)
-    options: dict[str, Any] = {"max_atoms": max_atoms, "canonical": canonical}
-    options["standardise"] = standardise
-    graphs = molecule_graphs(texts, workers=checked_workers(workers), **options)
+    graphs = molecule_graphs(texts, workers=checked_workers(workers), **reading)
     with closing(graphs):
         for graph, (number, cells, problem) in zip(graphs, records, strict=True):
             try:
@@ -259,7 +222,7 @@ def table_graphs(
                 yield RejectedRow(number, shortened(cells[structures], MAX_QUOTED), str(error))
                 continue
             graph.row = number
-            yield graph
+            yield _data(graph)
 
 
 def read_table(
@@ -267,23 +230,13 @@ def read_table(
     smiles_column: str | None = None,
     label_columns: Sequence[str] = (),
     *,
-    max_atoms: int = MAX_ATOMS,
-    canonical: bool = False,
-    standardise: Standardisation = AS_DRAWN,
     workers: int = 1,
+    **reading: Unpack[MoleculeReading],
 ) -> tuple[list[Data], list[RejectedRow]]:
     """Read all rows of a table as `iter_table` does, into graphs and rows that were left out."""
     graphs: list[Data] = []
     rejected: list[RejectedRow] = []
-    for item in iter_table(
-        path,
-        smiles_column,
-        label_columns,
-        max_atoms=max_atoms,
-        canonical=canonical,
-        standardise=standardise,
-        workers=workers,
-    ):
+    for item in iter_table(path, smiles_column, label_columns, workers=workers, **reading):
         if isinstance(item, RejectedRow):
             rejected.append(item)
         else:
@@ -320,8 +273,8 @@ def load_bace(
             f"give the folder that contains bace/raw/bace.csv ({ROOT_ARGUMENT} or GRAPHXAI_DATA)."
         )
     fetch(BACE_URL, path, md5=BACE_MD5)
-    options: dict[str, Any] = {"canonical": canonical, "standardise": standardise}
-    graphs, rejected = read_table(path, "mol", BACE_LABELS, **options)
+    reading: MoleculeReading = {"canonical": canonical, "standardise": standardise}
+    graphs, rejected = read_table(path, "mol", BACE_LABELS, **reading)
     if rejected:
         raise MoleculeError(f"{path}, {rejected[0]}")
     for graph in graphs:

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from rdkit import Chem
 from rdkit.Chem.MolStandardize import rdMolStandardize
 
-from .as_given import Standardisation
+from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
-from .molecule_errors import MixtureError
 
 __all__ = ["Parent", "may_change", "parent_of"]
 

@@ -10,9 +10,8 @@ from typing import Any
 from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
-from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from .labels import is_missing
-from .molecule_errors import MixtureError
 from .molecule_reading import is_inchi, shortened, smiles_of_features
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_graph
 from .tables.table import Table

@@ -77,11 +77,9 @@ SUBJECTS = {
     "datasets/tables/delimited.py": TABLES,
     "datasets/tables/dialect.py": TABLES,
     "datasets/tables/opening.py": TABLES,
-    "datasets/tables/parquet.py": TABLES,
     "datasets/tables/structures.py": TABLES,
     "datasets/tables/table.py": TABLES,
-    "datasets/tables/typed_cells.py": TABLES,
-    "datasets/tables/workbook.py": TABLES,
+    "datasets/tables/typed.py": TABLES,
 }
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
 LEFT_OUT = ("BinaryOperator_BitOr", "ExceptionReplacer", "RemoveDecorator", "_Is")

@@ -134,8 +134,8 @@ NEEDS = {
     ),
     "excel": (
         "openpyxl",
-        "graphxai.datasets.tables.workbook",
-        lambda workbook: workbook._opened(Path("table.xlsx")).__enter__(),
+        "graphxai.datasets.tables.typed",
+        lambda typed: typed._opened_workbook(Path("table.xlsx")).__enter__(),
     ),
     "counterfactuals": (
         "selfies",

@@ -15,9 +15,8 @@ from .columns import StructureColumn, named_column, structure_column
 from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, read_header, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
 from .opening import HEAD, Format, TableError, format_of, opened
-from .parquet import parquet_count, parquet_names, parquet_rows
 from .structures import property_names, read_structures, record_count
-from .workbook import Sheet, sheet_of, sheet_rows
+from .typed import Sheet, parquet_count, parquet_names, parquet_rows, sheet_of, sheet_rows
 
 __all__ = ["Record", "Table", "iter_records", "open_table"]
 

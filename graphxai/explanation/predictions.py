@@ -58,10 +58,10 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 
         For each task it has the value or the class, the probability of each class, and the ends of
         `Prediction.interval` or the set of `Prediction.classes`. For molecules,
-        `nearest_similarity` and `training_set` tell how near each is to the training set, and
-        `note` what was done to it before it was predicted. Where several models predicted, each
-        property has its own nearness, such as `solubility_training_set`. The row of an input that
-        was left out is empty.
+        `nearest_similarity` and `training_set` tell how near each is to the training set, `parent`
+        which molecule was predicted instead, and `note` what was done to it. Where several models
+        predicted, each property has its own nearness, such as `solubility_training_set`. The row of
+        an input that was left out is empty.
 
         The predictions of a data frame keep its index, so that `frame.join(predictions.to_frame())`
         puts them beside its columns. Those of a list of SMILES have these in the column `smiles`.

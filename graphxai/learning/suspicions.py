@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolHash import HashFunction, MolHash
 
-from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.as_given import AS_DRAWN, MoleculeError, Standardisation
 from graphxai.datasets.labels import NUMBER, Labels, is_missing, name_and_unit
-from graphxai.datasets.molecule_errors import MoleculeError
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
 from graphxai.datasets.table_rows import TableMolecule, TableRows

@@ -19,7 +19,7 @@ from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.columns import structure_column
 from graphxai.datasets.tables.opening import SUFFIXES as READABLE
 from graphxai.datasets.tables.table import open_table
-from graphxai.datasets.tables.typed_cells import as_text
+from graphxai.datasets.tables.typed import as_text
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -120,15 +120,9 @@ def structures_of(table: str | os.PathLike[str], asked: str | None) -> str:
     if suffix not in CUT:
         with _local_copy(filesystem, path) as copy:
             return open_table(copy, asked).structures.name
-    if suffix == ".lance":
-        opened = _lance(path, os.fspath(table))
-        names, first = opened.schema.names, lambda: opened.to_table(limit=SAMPLE)
-        return structure_column(path, names, lambda: _texts(first(), names), asked).name
-    with _parquet(filesystem, path) as file:
-        names = file.schema_arrow.names
-        return structure_column(
-            path, names, lambda: _texts(next(file.iter_batches(SAMPLE)), names), asked
-        ).name
+    dataset = _dataset(filesystem, path, os.fspath(table))
+    names = dataset.schema.names
+    return structure_column(path, names, lambda: _texts(dataset.head(SAMPLE), names), asked).name
 
 
 def _texts(cells: Any, names: list[str]) -> list[tuple[str, ...]]:
@@ -214,27 +208,26 @@ def _file(filesystem: "pafs.FileSystem", path: str, table: str, columns: list[st
             records = [(*record.cells.values(), record.problem) for record in opened]
         cells = tuple(zip(*records, strict=True)) or ((),) * (len(columns) + 1)
         return Piece(path, 1, 0, len(records), cells)
-    if suffix == ".lance":
-        dataset = _lance(path, table)
-        _require_columns(path, columns, dataset.schema.names)
-        return Piece(path, 1, 0, dataset.count_rows(), version=dataset.version)
-    with _parquet(filesystem, path) as file:
-        _require_columns(path, columns, file.schema_arrow.names)
-        return Piece(path, 1, 0, file.metadata.num_rows)
+    dataset = _dataset(filesystem, path, table)
+    existing = dataset.schema.names
+    for name in columns:
+        if name not in existing:
+            raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(existing)}.")
+    version = dataset.version if suffix == ".lance" else None
+    return Piece(path, 1, 0, dataset.count_rows(), version=version)
 
 
-def _lance(path: str, table: str) -> Any:
+def _dataset(filesystem: "pafs.FileSystem", path: str, table: str) -> Any:
+    """Open a file that can be read from the middle, as pyarrow or Lance does."""
+    if Path(path).suffix.lower() != ".lance":
+        import pyarrow.dataset as pads
+
+        return pads.dataset(path, filesystem=filesystem, format="parquet")
     try:
         import lance
     except ImportError as error:
         raise ImportError(f"{path}: install `pylance` to read Lance tables.") from error
     return lance.dataset(table)
-
-
-def _require_columns(path: str, columns: list[str], existing: list[str]) -> None:
-    for name in columns:
-        if name not in existing:
-            raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(existing)}.")
 
 
 @contextmanager

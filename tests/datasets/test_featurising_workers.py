@@ -237,7 +237,7 @@ def test_a_worker_that_is_killed_is_replaced_and_loses_nothing() -> None:
 
 SCRIPT = """
 import sys
-from graphxai.datasets.featurising_workers import featurise_in_workers
+from graphxai.datasets.featurising import featurise_in_workers
 
 print("the script runs as", __name__)
 found = list(featurise_in_workers(["CCO"] * 200, 500, False, workers=2))
@@ -264,7 +264,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
 
 def test_a_worker_needs_no_torch() -> None:
     program = (
-        "import sys, graphxai.datasets.featurising_workers;"
+        "import sys, graphxai.datasets.featurising;"
         "print([name for name in ('torch', 'pandas', 'scipy') if name in sys.modules])"
     )
     root = str(Path(graphxai.__file__).parents[1])

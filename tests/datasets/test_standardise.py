@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.datasets.molecule_errors import MixtureError
+from graphxai.datasets.as_given import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
 from graphxai.learning.cleaning import clean_table

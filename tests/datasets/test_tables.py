@@ -16,14 +16,14 @@ from rdkit import Chem
 
 from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
-from graphxai.datasets.tables import delimited, opening, workbook
+from graphxai.datasets.tables import delimited, opening, typed
 from graphxai.datasets.tables import table as table_module
 from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.structures import records_in
 from graphxai.datasets.tables.table import iter_records, open_table
-from graphxai.datasets.tables.typed_cells import as_text
+from graphxai.datasets.tables.typed import as_text
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -292,7 +292,7 @@ def test_a_workbook_with_a_cell_far_away_does_not_take_forever(
     book.save(tmp_path / "far.xlsx")
     with pytest.raises(TableError, match="empty rows"):
         list(open_table(tmp_path / "far.xlsx").records(["smiles"]))
-    monkeypatch.setattr(workbook, "MAX_CONTENT", 1000)
+    monkeypatch.setattr(typed, "MAX_CONTENT", 1000)
     with pytest.raises(TableError, match="when it is unpacked"):
         open_table(tmp_path / "far.xlsx")
 
@@ -337,7 +337,7 @@ def test_a_bomb_of_zips_is_refused_by_the_sizes_it_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openpyxl")
-    monkeypatch.setattr(workbook, "MAX_CONTENT", 1 << 20)
+    monkeypatch.setattr(typed, "MAX_CONTENT", 1 << 20)
     with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("xl/workbook.xml", b"\0" * (1 << 22))
     with pytest.raises(TableError, match="when it is unpacked"):

@@ -1,13 +1,8 @@
 /* All properties that the models predict, and how desirable they are for the goal. */
 
-const WHERE = {
-  near: "near training", edge: "edge of training", far: "far from training",
-  "training compound": "training compound", unknown: "training unknown",
-};
 let properties = []; // [name, model, task, class of the goal] of each, from the last answer
 
 const overviewKey = () => state.goal;
-const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
 
 /* A change of a value, or of a probability in points. Empty if it is too small to be seen. It has a
    colour if a goal says whether that is better or worse. */

@@ -28,16 +28,6 @@ const current = () => state.nodes[state.at];
 const choice = () => ({ model: state.model, method: state.method, task: state.task, label: state.label });
 const key = () => JSON.stringify(choice());
 
-function element(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const name in attributes) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), attributes[name]);
-    else if (attributes[name] !== false) node.setAttribute(name, attributes[name] === true ? "" : attributes[name]);
-  }
-  node.append(...children);
-  return node;
-}
-
 function say(text) {
   byId("notice").hidden = !text;
   byId("notice").textContent = text || "";

@@ -97,14 +97,6 @@ function isChosen(row) {
     (!table.matched || table.matched.has(row.place)) && ((low === -Infinity && high === Infinity) || (value >= low && value <= high));
 }
 
-/* Smaller first; what has no value comes last, whichever way the column is sorted. */
-function compared(a, b, down) {
-  const missing = (value) => value === undefined || value === null || Number.isNaN(value);
-  if (missing(a) || missing(b)) return missing(a) - missing(b);
-  const order = typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
-  return down ? -order : order;
-}
-
 /* Choose and sort the rows anew. What needs predictions of all rows waits for them. */
 async function arrangeRows() {
   const thisTable = table;

@@ -31,7 +31,7 @@ from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.card import bound_text, measured_text, rounded
 from graphxai.tables.files import CsvFormat
 from graphxai.tables.report import report
-from graphxai.tables.report.measured import MeasuredTable, measured_columns, measured_table
+from graphxai.tables.report.molecules import MeasuredTable, measured_columns, measured_table
 from graphxai.tables.report.structure_activity import StructureActivity
 from graphxai.tables.rows import RowSource, other_cells
 from graphxai.tables.settings import LARGEST_TABLE

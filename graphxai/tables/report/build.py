@@ -36,8 +36,7 @@ from .full_cards import (
     measurements_for,
     measurements_of_properties,
 )
-from .measured import note_on_other_tasks
-from .molecules import ReportSource, report_source
+from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
 from .properties import SeveralModels
 from .structure_activity import structure_activity_of

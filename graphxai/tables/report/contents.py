@@ -30,7 +30,7 @@ from graphxai.visualization.color import PALETTES, Scale
 
 from .cards import Cards, MoleculeCard, sentence_about
 from .full_cards import FullCards
-from .measured import MeasuredTable, agreement
+from .molecules import MeasuredTable, agreement
 from .properties import SeveralModels, agreements
 
 SHOWN = 12  # how many fragments are shown at either end of a ranking

@@ -1,6 +1,7 @@
 "use strict";
-/* Molecules as SVG, from coordinates, labels and bonds. Lengths are in hundredths of a bond. Text
-   is always set as text, never as markup. */
+/* What the report and the app share: elements, the order of cells, and molecules as SVG, from
+   coordinates, labels and bonds. Lengths are in hundredths of a bond. Text is always set as text,
+   never as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const DISC = 34;
@@ -8,7 +9,22 @@ const BAND = 42;
 const FONT = 44;
 const LINE = 5;
 const INK = "#000";
+// how near a molecule is to a training set, in the words of tables
+const WHERE = { "training compound": "training compound", near: "near training", edge: "edge of training", far: "far from training", unknown: "training unknown" };
+const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
 let drawings = 0; // keeps the ids of gradients unique across pictures
+
+/* An element with attributes and children (elements or text). */
+function element(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const name in attributes || {}) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), attributes[name]);
+    else if (attributes[name] === true) node.setAttribute(name, "");
+    else if (attributes[name] !== false) node.setAttribute(name, attributes[name]);
+  }
+  node.append(...children);
+  return node;
+}
 
 function shape(parent, tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -168,4 +184,12 @@ function markAtoms(svg, picture, atoms) {
   marks.replaceChildren();
   for (const i of atoms)
     shape(marks, "circle", { cx: picture.x[i], cy: picture.y[i], r: DISC + 4, "stroke-width": 5 });
+}
+
+/* Smaller first; what has no value comes last, whichever way the column is sorted. */
+function compared(a, b, down) {
+  const missing = (value) => value === undefined || value === null || Number.isNaN(value);
+  if (missing(a) || missing(b)) return missing(a) - missing(b);
+  const order = typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  return down ? -order : order;
 }

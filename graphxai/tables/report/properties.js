@@ -1,7 +1,5 @@
 /* Several properties: what each model predicts and sees, and how desirable that is. */
 
-const WHERE = { "training compound": "training compound", near: "near training", edge: "edge of training", far: "far from training", unknown: "training unknown" };
-const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
 const isWished = () => Boolean(data.several?.goals.length);
 
 /* How good it is to be as near the training set, by the errors of that model. */

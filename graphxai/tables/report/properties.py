@@ -27,8 +27,7 @@ from graphxai.tables.card import (
 from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
 from graphxai.tables.drawing import drawing
 
-from .measured import agreement
-from .molecules import ReportRow
+from .molecules import ReportRow, agreement
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,6 @@ const LEVELS = {
 const PARTS = { training: "in training", validation: "in validation", test: "in test" };
 let arms = Object.values(data.palettes)[0];
 
-/* An element with attributes and children (elements or text). */
-function element(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const name in attributes || {}) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), attributes[name]);
-    else if (attributes[name] === true) node.setAttribute(name, "");
-    else if (attributes[name] !== false) node.setAttribute(name, attributes[name]);
-  }
-  node.append(...children);
-  return node;
-}
-
 const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
 const levelOf = (molecule) => molecule.trust.level;
 const isFull = (molecule) => molecule.full !== undefined;

@@ -35,14 +35,6 @@ function rowPicture(molecule) {
   return svg;
 }
 
-/* Smaller first; what has no value comes last, whichever way the column is sorted. */
-function compared(a, b, down) {
-  const missing = (value) => value === undefined || value === null || Number.isNaN(value);
-  if (missing(a) || missing(b)) return missing(a) - missing(b);
-  const order = typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
-  return down ? -order : order;
-}
-
 function drawRows() {
   for (const svg of rowPictures.splice(0)) forget(svg);
   const order = [...shown];

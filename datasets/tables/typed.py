@@ -1,7 +1,9 @@
-"""Read the rows of a sheet of an Excel workbook with openpyxl."""
+"""Read the rows of tables whose cells have types: workbooks with openpyxl, Parquet with pyarrow."""
 
 from __future__ import annotations
 
+import datetime
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +15,91 @@ from graphxai.runtime.extras import missing_extra
 
 from .delimited import Row
 from .opening import TableError, opened
-from .typed_cells import as_text
 
-__all__ = ["Sheet", "sheet_of", "sheet_rows"]
+__all__ = [
+    "Sheet",
+    "as_text",
+    "parquet_count",
+    "parquet_names",
+    "parquet_rows",
+    "sheet_of",
+    "sheet_rows",
+]
 
+ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
 MAX_COLUMNS = 2000
 MAX_EMPTY = 100_000  # empty rows one after another; a cell far down makes a million of them
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a cell of text, "" if it is missing.
+
+    A whole number has no decimal point, as spreadsheets hold all numbers as floating point.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:  # NaN and pandas's NaT
+        return ""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < 1e15
+        return str(int(value)) if whole else repr(value) if math.isfinite(value) else ""
+    if isinstance(value, datetime.datetime):
+        is_date = value.time() == datetime.time() and value.tzinfo is None
+        return value.date().isoformat() if is_date else value.isoformat(sep=" ")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
+
+
+def parquet_names(path: Path) -> list[str]:
+    """Return the columns of a Parquet file.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TableError: the file is damaged.
+    """
+    with _opened_parquet(path) as file:
+        return [name for name in file.schema_arrow.names if name != "__index_level_0__"]
+
+
+def parquet_count(path: Path) -> int:
+    """Return how many rows a Parquet file has."""
+    with _opened_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def parquet_rows(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows one by one. The cells of columns that are not wanted are empty."""
+    places = [names.index(name) for name in wanted]
+    number = 0
+    with _opened_parquet(path) as file:
+        for batch in file.iter_batches(ROWS, columns=list(wanted)):
+            columns = [batch.column(name).to_pylist() for name in wanted]
+            for k in range(batch.num_rows):
+                number += 1
+                cells = [""] * len(names)
+                for place, column in zip(places, columns, strict=True):
+                    cells[place] = as_text(column[k])
+                yield number, cells, ""
+
+
+@contextmanager
+def _opened_parquet(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        purpose = f"{path}: Parquet needs"
+        raise missing_extra(purpose, "pyarrow", "parquet", "save it as CSV") from error
+    with opened(path) as content:
+        try:
+            with pq.ParquetFile(content) as file:
+                yield file
+        except pa.ArrowInvalid as error:
+            raise TableError(f"{path} cannot be read as Parquet: {error}.") from error
 
 
 @dataclass(frozen=True)
@@ -46,7 +126,7 @@ def sheet_of(path: Path) -> Sheet:
         ImportError: openpyxl is not installed.
         TableError: the file is damaged, is no workbook, or is too large when it is unpacked.
     """
-    with _opened(path) as workbook:
+    with _opened_workbook(path) as workbook:
         titles = [sheet.title for sheet in workbook.worksheets]
         for sheet in workbook.worksheets:
             stated = max(sheet.max_row or 1, 1) - 1
@@ -64,7 +144,7 @@ def sheet_of(path: Path) -> Sheet:
 def sheet_rows(path: Path, sheet: Sheet) -> Iterator[Row]:
     """Yield the rows below the header that are not empty, numbered from 1."""
     width = len(sheet.names)
-    with _opened(path) as workbook:
+    with _opened_workbook(path) as workbook:
         values = _values(workbook[sheet.name], width + 1, path)
         next(values, None)
         for number, row in enumerate(values, start=1):
@@ -91,7 +171,7 @@ def _values(sheet: Any, width: int, path: Path) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened_workbook(path: Path) -> Iterator[Any]:
     """Open a workbook to read values, not formulas."""
     try:
         from openpyxl import load_workbook
