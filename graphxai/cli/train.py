@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NAMED = ("bace", "mnist-superpixels")
 SHOWN_ROWS = 4
-SHORTEST_NAME = 8  # characters of the first column in a narrow terminal
 
 
 @dataclass(frozen=True)
