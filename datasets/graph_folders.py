@@ -8,15 +8,13 @@ validate and test.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save
@@ -34,17 +32,13 @@ if TYPE_CHECKING:
 __all__ = [
     "GraphFolderError",
     "StoredGraphs",
-    "digest_of",
     "holds_graphs",
     "load_graphs",
     "ogb_split",
-    "plain",
     "save_graphs",
-    "starts_of",
 ]
 
 FILE, FORMAT = "graphs.safetensors", "graphxai-graphs"
-KEPT = ("x", "edge_index", "edge_attr", "y", "smiles")
 OGB_EDGES = "raw/edge.csv.gz"
 PARTS = ("train", "valid", "test")
 
@@ -118,36 +112,6 @@ def load_graphs(folder: str | Path) -> StoredGraphs:
         f"{folder} has neither {FILE} (see graphxai.datasets.graph_folders.save_graphs) nor OGB's"
         f" {OGB_EDGES}."
     )
-
-
-def plain(graph: Data) -> Data:
-    """Return a graph with only features, edges, labels and SMILES, and vectors as columns."""
-    from torch_geometric.data import Data
-
-    copy = Data(**{name: graph[name] for name in KEPT if graph.get(name) is not None})
-    for name in ("x", "edge_attr"):
-        if (values := copy.get(name)) is not None and values.dim() == 1:
-            copy[name] = values[:, None]
-    if copy.x is None:
-        copy.num_nodes = graph.num_nodes
-    return copy
-
-
-def digest_of(graphs: Sequence[Data]) -> str:
-    """Return the SHA-256 of the features and edges of graphs as from `plain`."""
-    digest = hashlib.sha256()
-    for graph in graphs:
-        for name in ("x", "edge_index", "edge_attr"):
-            value = graph.get(name)
-            if isinstance(value, torch.Tensor):
-                digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-                digest.update(value.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def starts_of(graphs: Sequence[Data]) -> NDArray[np.int_]:
-    """Return the number of each graph's first node, counted over all graphs, and of all nodes."""
-    return np.cumsum([0, *(int(graph.num_nodes or 0) for graph in graphs)])
 
 
 def _num_edges(graph: Data) -> int:

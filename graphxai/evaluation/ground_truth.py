@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from graphxai.api import pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
-from graphxai.contract.prediction_scores import score_task
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method, each_of, told_apart
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.predicting import raw_outputs
 from graphxai.explanation.explanation import Explanation
+from graphxai.learning.objectives import score_task
+from graphxai.learning.predicting import predict
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import progress_bar
 
@@ -219,10 +219,7 @@ def model_score(
     if wanted.shape != (len(inputs),):
         raise ValueError(f"{len(inputs)} inputs, but labels of shape {wanted.shape}.")
     task, columns = model.config.task_columns(Target.of(target).task_in(model.config).name)
-    prepared = list(enumerate(prepare_all(model, inputs)))
-    rows = {number: row for number, _, row in raw_outputs(model, prepared)}
-    outputs = torch.tensor([rows[number] for number, _ in prepared], dtype=torch.double)
-    outputs = outputs.view(len(prepared), model.config.num_outputs)  # (n, num_outputs)
+    outputs = predict(model, [item.data for item in prepare_all(model, inputs)])
     value = score_task(task, outputs[:, columns], torch.from_numpy(wanted))
     name = {"binary": "ROC-AUC", "multiclass": "accuracy", "regression": "R2"}[task.kind]
     return name, np.nan if value is None else value

@@ -8,9 +8,9 @@ import torch
 
 from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.explanation.compute.models import Model
+from graphxai.learning.masked_atom_network import MaskedAtoms
 from graphxai.learning.masked_atoms import accuracy, train_masked_atoms
 from graphxai.models.graphormer import Ensemble, Graphormer
-from graphxai.models.graphormer.masked_atom_network import MaskedAtoms
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.learning.masked_atom_network import Network, small_config
 from graphxai.learning.predicting import SizeBuckets
 from graphxai.models.graphormer import GraphormerConfig, collate
-from graphxai.models.graphormer.masked_atom_network import Network, small_config
 from graphxai.runtime.progress import Progress
 
 BATCH = 32

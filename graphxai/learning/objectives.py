@@ -1,7 +1,8 @@
-"""The training loss (multi-task, missing labels masked) and the scores of all tasks."""
+"""The training loss (multi-task, missing labels masked) and the scores of a model's outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.contract.prediction_scores import score_task
 from graphxai.contract.tasks import Task
+from graphxai.learning.metrics import accuracy, r2, roc_auc
 
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
 
-__all__ = ["Objective", "censored_loss", "scores"]
+__all__ = ["Objective", "censored_loss", "score_task", "scores"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,20 @@ def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float
         if value is not None:
             by_task[task.name] = value
     return by_task
+
+
+def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Score one task's outputs (G, columns) for labels y (G,), or return None if undefined."""
+    if not len(y):
+        return None
+    truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
+    if task.kind == "multiclass":
+        return accuracy(outputs.numpy(), truth)
+    if task.kind == "binary":
+        value = roc_auc(outputs[:, 0].numpy(), truth)
+    else:
+        value = r2((task.offset + task.scale * outputs[:, 0]).numpy(), truth)
+    return None if math.isnan(value) else value
 
 
 def _columns(tasks: Sequence[Task], kind: str) -> _Columns:

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.prediction_scores import (
+from graphxai.contract.tasks import Task, TaskKind
+from graphxai.learning.metrics import (
     accuracy,
     average_precision,
     brier,
@@ -23,7 +24,6 @@ from graphxai.contract.prediction_scores import (
     rmse,
     roc_auc,
 )
-from graphxai.contract.tasks import Task, TaskKind
 from graphxai.learning.source import Source
 
 __all__ = [

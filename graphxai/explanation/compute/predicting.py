@@ -63,18 +63,12 @@ def predictions_or_errors(
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.
     """
-    for key, item, outputs in raw_outputs(model, prepared):
+    answers_for_nodes = getattr(model.config, "level", None) == "node"
+    compute = _outputs_of_nodes if answers_for_nodes else _outputs
+    for key, item, outputs in compute(model, prepared):
         near = nearness_when_read(item, training)
         about = near, conformal_of(model), item.note, item.parent
         yield key, or_not_finite(read_outputs, model.config, outputs, *about)
-
-
-def raw_outputs(
-    model: Model, prepared: Sequence[tuple[Key, Input]]
-) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each encoded input with its outputs, those of a model of nodes for its chosen node."""
-    answers_for_nodes = getattr(model.config, "level", None) == "node"
-    return (_outputs_of_nodes if answers_for_nodes else _outputs)(model, prepared)
 
 
 def _outputs(

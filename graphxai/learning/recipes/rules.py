@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from graphxai.contract.prediction_scores import score_task
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
@@ -27,6 +26,7 @@ from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
+from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.learning.source import Source
