@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from graphxai.contract.inputs import prepare_all
+from graphxai.contract.prediction_metrics import score_task
 from graphxai.datasets.rule_tables import RuleTable
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES, shape_dataset
 from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store
 from graphxai.explainers.registry import Method
-from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import predict
 from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.models.graphormer import CONFIG, Graphormer, load_checkpoint

@@ -8,13 +8,15 @@ validate and test.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save
@@ -30,12 +32,16 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 __all__ = [
+    "KEPT",
     "GraphFolderError",
     "StoredGraphs",
+    "digest_of",
     "holds_graphs",
     "load_graphs",
     "ogb_split",
+    "plain",
     "save_graphs",
+    "starts_of",
 ]
 
 FILE, FORMAT = "graphs.safetensors", "graphxai-graphs"
@@ -243,3 +249,36 @@ def _codes_or_numbers(values: np.ndarray) -> Tensor:
     """Return whole numbers as integers, others as floats."""
     is_whole = bool((values == np.floor(values)).all())
     return torch.from_numpy(values).long() if is_whole else torch.from_numpy(values).float()
+
+
+def starts_of(graphs: Sequence[Data]) -> NDArray[np.int_]:
+    """Return the number of each graph's first node, counted over all graphs, and of all nodes."""
+    return np.cumsum([0, *(int(graph.num_nodes or 0) for graph in graphs)])
+
+
+KEPT = ("x", "edge_index", "edge_attr", "y", "smiles")
+
+
+def plain(graph: Data) -> Data:
+    """Return a graph with only features, edges, labels and SMILES, and vectors as columns."""
+    from torch_geometric.data import Data  # slow to import
+
+    copy = Data(**{name: graph[name] for name in KEPT if graph.get(name) is not None})
+    for name in ("x", "edge_attr"):
+        if (values := copy.get(name)) is not None and values.dim() == 1:
+            copy[name] = values[:, None]
+    if copy.x is None:
+        copy.num_nodes = graph.num_nodes
+    return copy
+
+
+def digest_of(graphs: Sequence[Data]) -> str:
+    """Return the SHA-256 of the features and edges of graphs as from `plain`."""
+    digest = hashlib.sha256()
+    for graph in graphs:
+        for name in ("x", "edge_index", "edge_attr"):
+            value = graph.get(name)
+            if isinstance(value, torch.Tensor):
+                digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+                digest.update(value.contiguous().numpy().tobytes())
+    return digest.hexdigest()

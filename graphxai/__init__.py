@@ -53,8 +53,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
     from graphxai.evaluation.game import game as game
-    from graphxai.evaluation.masked_atoms import MaskedAtoms as MaskedAtoms
-    from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
@@ -71,6 +69,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
+    from graphxai.learning.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.learning.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.learning.run import train as train
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings

@@ -23,13 +23,13 @@ from torch_geometric.utils import subgraph
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import EXPLAINED_NODE
-from graphxai.learning.masked_atom_network import (
+from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
+from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
     MaskedAtoms,
     has_masked_atoms,
     stored_masked_atoms,
 )
-from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 
 from .one_at_a_time import output_of_empty
 from .wrapped import WrappedModel

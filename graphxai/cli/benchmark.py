@@ -239,8 +239,9 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     from graphxai.datasets.rules import RULES as ALL_RULES
     from graphxai.datasets.rules import get_rule
     from graphxai.datasets.tables.table import open_table
-    from graphxai.evaluation.ground_truth_report import benchmark_rule, tables
+    from graphxai.evaluation.ground_truth_report import tables
     from graphxai.explainers import REGISTRY, get_explainer
+    from graphxai.learning.recipes.rules import benchmark_rule
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
     folder = options.out or Path("bench") / "rules"

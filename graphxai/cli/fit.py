@@ -191,7 +191,7 @@ def fit_masked_atoms(
 
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """
-    from graphxai.evaluation.masked_atoms import fit_masked_atoms as fit
+    from graphxai.learning.masked_atoms import fit_masked_atoms as fit
     from graphxai.runtime.writing import exclusive_lock, folder_at
 
     refuse_inapplicable(context, "training" if source is None else "table")

@@ -74,7 +74,7 @@ def print_models() -> None:
 
 def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each task of the model in a folder."""
-    from graphxai.learning.reliability import held_out_score
+    from graphxai.contract.held_out_score import held_out_score
 
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     metadata, name = content.get("metadata") or {}, folder.name

@@ -14,13 +14,13 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
         operators_for,
         outputs_of_parts,
     )
+    from graphxai.learning.masked_atoms import MaskedAtoms, fit_masked_atoms
+    from graphxai.learning.refit import Refit
 
     from .benchmark import evaluate
     from .curves import Curve, Series, node_series
     from .ground_truth import evaluate_truth, model_score
-    from .masked_atoms import MaskedAtoms, fit_masked_atoms
     from .metrics import METRICS, Metric
-    from .refit import Refit
     from .report import Report, merged
     from .statistics import (
         Comparison,

@@ -17,11 +17,10 @@ from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.keywords import with_keywords
 
 from .measure import Item, MeasurementPlan
-from .metrics import DEFAULT_METRICS, choose_metrics
-from .refit import ROAR, Refitting
+from .metrics import DEFAULT_METRICS, ROAR, choose_metrics
 from .removal_scores import measure_robustness
 from .report import Report
-from .runs import EvaluationOptions, Graphs, Run
+from .runs import EvaluationOptions, Graphs, Refits, Run
 from .store import Key
 from .targets import (
     Labels,
@@ -126,7 +125,7 @@ def _with_metrics(
     tracked: TrackedOutput,
     metrics: str | Sequence[str],
     options: EvaluationOptions,
-) -> tuple[MeasurementPlan, Refitting | None]:
+) -> tuple[MeasurementPlan, Refits | None]:
     """Add to a plan what is measured, and by which model if not by the explained one."""
     judge, refit = options.get("judge"), options.get("refit")
     if judge is not None and refit is not None:
@@ -136,9 +135,9 @@ def _with_metrics(
         resampling = (resampling or Resampling(seed=plan.seed)).of(model)
     elif resampling is not None:
         raise ValueError("resampling= is for the operator 'resample', which is not measured here.")
-    refitting = None
+    refitting: Refits | None = None
     if refit is not None:
-        refitting = Refitting.of(model, refit, tracked, plan.operators)
+        refitting = refit.on(model, tracked, plan.operators)
     kind = tracked.target.task_in(model.config).kind
     roar = refitting is not None and refitting.is_roar
     chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind))

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from graphxai.adapters.removal import outputs_of_many
 from graphxai.api import pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
+from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method, each_of, told_apart
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.explanation import Explanation
-from graphxai.learning.objectives import score_task
-from graphxai.learning.predicting import predict
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import progress_bar
 
@@ -219,7 +219,9 @@ def model_score(
     if wanted.shape != (len(inputs),):
         raise ValueError(f"{len(inputs)} inputs, but labels of shape {wanted.shape}.")
     task, columns = model.config.task_columns(Target.of(target).task_in(model.config).name)
-    outputs = predict(model, [item.data for item in prepare_all(model, inputs)])
+    graphs = [item.data for item in prepare_all(model, inputs)]
+    whole = [torch.ones(1, int(data.num_nodes or 0), dtype=torch.bool) for data in graphs]
+    outputs = torch.cat(outputs_of_many(model, graphs, whole)).cpu()
     value = score_task(task, outputs[:, columns], torch.from_numpy(wanted))
     name = {"binary": "ROC-AUC", "multiclass": "accuracy", "regression": "R2"}[task.kind]
     return name, np.nan if value is None else value

@@ -1,4 +1,4 @@
-"""Train on a rule, explain, score against the atoms that the rule names, and write tables."""
+"""Score explanations against the atoms that a rule names, and write tables."""
 
 import json
 from collections.abc import Sequence
@@ -9,20 +9,15 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem
 
-from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rules import RULES
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
-from graphxai.models.graphormer import Graphormer, load_checkpoint
+from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.writing import write_whole
 
-from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth, model_score
+from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth
 from .statistics import bootstrap, compare_pairs
 
-# Rules with hundreds of alerts or odd rings need more molecules, and weights pretrained on
-# molecules.
-FROM_WEIGHTS: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
-TRAINING: dict[str, dict[str, Any]] = {"pains": FROM_WEIGHTS, "large-ring": FROM_WEIGHTS}
 ROWS, SCORES = "rows.csv", "scores.json"
 FURTHER = {
     "Mean ROC-AUC of the bonds": "bond_roc_auc",
@@ -30,88 +25,6 @@ FURTHER = {
     "False positives among the bonds where nothing is true": "bond_false_positives",
 }
 FEWER_IS_BETTER = ("false_positives", "bond_false_positives")
-
-
-def benchmark_rule(
-    name: str,
-    folder: Path,
-    methods: Sequence[Method],
-    *,
-    molecules: Sequence[str] | None = None,
-    data: str | Path | None = None,
-    limit: int = 100,
-    seed: int = 0,
-    progress: bool | None = None,
-) -> None:
-    """Train on a rule, explain test molecules with a truth, and store rows and scores.
-
-    Bonds are scored as well as atoms. The same number of test molecules in which nothing is true
-    are explained too, and atoms that stand out in them are false positives. Results that are
-    already in `folder` are not computed again.
-
-    Args:
-        name: the name of the rule.
-        folder: the folder of the results. The training run is in its sub-folder `run`.
-        methods: names of methods, or explainers.
-        molecules: SMILES to choose from. None takes the tables in the data folder.
-        data: the data folder with those tables.
-        limit: how many molecules with a truth, and how many without, are explained at most.
-        seed: the seed for the choice of molecules and for the training.
-        progress: whether to show progress bars. None shows them only on a terminal.
-
-    Raises:
-        ValueError: no test molecule has true atoms.
-    """
-    from graphxai.learning.recipes.rules import train_rule
-
-    if (folder / SCORES).exists():
-        return
-    smiles = list(local_smiles(data) if molecules is None else molecules)
-    options = {"size": 4000} | TRAINING.get(name, {})
-    checkpoint = train_rule(
-        folder / "run",
-        name,
-        molecules=smiles,
-        seed=seed,
-        resume=True,
-        accelerator="cpu",
-        progress=bool(progress),
-        **options,
-    )
-    model = load_checkpoint(checkpoint)
-    dataset = rule_dataset(smiles, name, size=options["size"], seed=seed)
-    test = list(dataset.split.test)
-    with_truth = dataset.scored(limit=limit)
-    if not with_truth:
-        raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
-    truths = [dataset.truths[k] for k in with_truth]
-    explained = [dataset.smiles[k] for k in with_truth]
-    bonds = [rule_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
-    rows = measure(
-        model,
-        explained,
-        truths,
-        methods,
-        # no bond is true if all true atoms are halogens
-        bonds if any(true.any() for _, true in bonds) else None,
-        _without_truth(dataset)[:limit],
-        progress=progress,
-    )
-    scores = {
-        "question": RULES[name].question,
-        "model": model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test]),
-        "train": len(dataset.split.train),
-        "test": len(test),
-        "explained": len(explained),
-        "share true": mean_share(truths),
-    }
-    store(folder, rows, scores)
-
-
-def _without_truth(dataset: RuleDataset) -> list[str]:
-    """Return the test molecules in which no atom is true. A rule with shares has none."""
-    test = ((dataset.smiles[k], dataset.truths[k]) for k in dataset.split.test)
-    return [text for text, truth in test if truth.dtype == bool and not truth.any()]
 
 
 def measure(

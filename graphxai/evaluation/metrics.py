@@ -248,6 +248,17 @@ METRICS["model_randomisation"] = Metric(
 )
 
 
+# Measured by models that are trained anew, and not from curves (see `learning.refit`).
+ROAR = Metric(
+    "roar",
+    higher_is_better=True,
+    source="Hooker 2019; Amara 2023",
+    summary="p minus p of models trained without the top share of the nodes, mean over shares.",
+    measure=None,
+    classes_only=True,
+)
+
+
 def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
     """Return metrics by name for a kind of task, where "all" means those that fit it.
 

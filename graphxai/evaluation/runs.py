@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 from urllib.parse import quote
 
 import torch
@@ -25,12 +25,45 @@ from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .measure import Item, MeasurementPlan, measure, unmeasured
-from .refit import Refit, Refitting
 from .report import Report
 from .store import Key, Store, Unit
 from .targets import TrackedOutput, target_text
 
 CHUNK = 16  # how many graphs are explained, measured and written together
+
+
+class Refits(Protocol):
+    """Trains the models that measure, on graphs with nodes removed (see `learning.refit`)."""
+
+    @property
+    def is_roar(self) -> bool:
+        """Whether `roar` is measured, and not the curves of a judge."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is needed to repeat the training, as JSON values."""
+
+    def judges(
+        self, plan: MeasurementPlan, folder: Path, progress: bool | None = None
+    ) -> Mapping[str, Model]:
+        """Train the model of `f-fidelity` for each operator."""
+
+    def roar_units(
+        self,
+        plan: MeasurementPlan,
+        items: Sequence[Item],
+        targets: Mapping[Key, Target],
+        folder: Path,
+        done: set[tuple[Key, str]],
+        progress: bool | None = None,
+    ) -> Generator[list[Unit], None, None]:
+        """Yield the units of `roar`, of one method after another."""
+
+
+class RefitOption(Protocol):
+    """What `evaluate` takes as `refit`: `graphxai.evaluation.Refit`."""
+
+    def on(self, model: Any, tracked: TrackedOutput, operators: Sequence[str]) -> Refits:
+        """Encode the training graphs for a model and an output."""
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -42,7 +75,7 @@ class EvaluationOptions(TypedDict, total=False):
     workers: int | None
     device: torch.device | str | None
     judge: "Model | None"
-    refit: Refit | None
+    refit: RefitOption | None
     resampling: Resampling | None
 
 
@@ -77,7 +110,7 @@ class Run:
 
     model: Model
     graphs: Graphs
-    refitting: Refitting | None
+    refitting: Refits | None
     store: Store | None
     settings: dict[str, Any]
     digests: Mapping[Key, str]
@@ -90,7 +123,7 @@ class Run:
         plan: MeasurementPlan,
         tracked: TrackedOutput,
         graphs: Graphs,
-        refitting: Refitting | None,
+        refitting: Refits | None,
         options: EvaluationOptions,
     ) -> "Run":
         """Read what an earlier run measured, after checking its settings."""

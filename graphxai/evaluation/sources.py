@@ -94,8 +94,7 @@ def graph_part(model: Model, part: str, folder: str | Path) -> Source:
         part: "train", "valid" or "test".
         folder: see `graphxai.datasets.graph_folders`.
     """
-    from graphxai.datasets.graph_folders import load_graphs
-    from graphxai.learning.graphs.reading import digest_of, plain
+    from graphxai.datasets.graph_folders import digest_of, load_graphs, plain
 
     graphs = [plain(graph) for graph in load_graphs(folder).graphs]
     metadata = model.origin.metadata
@@ -126,7 +125,7 @@ def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title:
         title: the title of the source.
     """
     from graphxai.adapters.chosen import mark_explained
-    from graphxai.learning.source import starts_of
+    from graphxai.datasets.graph_folders import starts_of
 
     starts = starts_of(graphs)
     numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from graphxai.learning import metrics as prediction
+from graphxai.contract import prediction_metrics as prediction
 
 Score = Callable[[NDArray[np.float64], NDArray[Any]], float]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.tasks import Task
-from graphxai.learning.metrics import accuracy, r2, roc_auc
 
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
 
-__all__ = ["Objective", "censored_loss", "score_task", "scores"]
+__all__ = ["Objective", "censored_loss", "scores"]
 
 
 @dataclass(frozen=True)
@@ -124,20 +123,6 @@ def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float
         if value is not None:
             by_task[task.name] = value
     return by_task
-
-
-def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
-    """Score one task's outputs (G, columns) for labels y (G,), or return None if undefined."""
-    if not len(y):
-        return None
-    truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
-    if task.kind == "multiclass":
-        return accuracy(outputs.numpy(), truth)
-    if task.kind == "binary":
-        value = roc_auc(outputs[:, 0].numpy(), truth)
-    else:
-        value = r2((task.offset + task.scale * outputs[:, 0]).numpy(), truth)
-    return None if math.isnan(value) else value
 
 
 def _columns(tasks: Sequence[Task], kind: str) -> _Columns:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.tasks import Task
+from graphxai.contract.prediction_metrics import readings
 from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
@@ -35,7 +35,6 @@ __all__ = [
     "make_loader",
     "make_loaders",
     "predict",
-    "readings",
     "task_outputs",
     "task_readings",
 ]
@@ -140,15 +139,6 @@ def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
         labels = torch.cat([graph[NODE_LABELS] for graph in encoded])
         return torch.cat(joined)[~labels.isnan().all(1)]
     return torch.cat(joined)
-
-
-def readings(task: Task, outputs: Tensor) -> FloatArray:
-    """Turn a task's outputs (n, columns) into probabilities or values, which `measure` takes."""
-    if task.kind == "multiclass":
-        return outputs.double().softmax(1).numpy()
-    if task.kind == "binary":
-        return outputs[:, 0].double().sigmoid().numpy()
-    return (task.offset + task.scale * outputs[:, 0].double()).numpy()
 
 
 def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:

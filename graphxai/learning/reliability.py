@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import roc_auc
 from graphxai.contract.tasks import Task
-from graphxai.learning.metrics import roc_auc
-from graphxai.visualization.text import minus_signs
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import TargetColumn
 
 __all__ = [
-    "HeldOutScore",
     "bound_notes",
-    "held_out_score",
     "labels_met",
     "leak_warnings",
     "teacher_ahead",
@@ -48,77 +44,6 @@ RIVALS = {  # simple models that a network should not be worse than
     "feature_forest": "a random forest on mean features",
     "neighbour_forest": "a random forest on the features of a node and its neighbours",
 }
-
-
-@dataclass(frozen=True)
-class HeldOutScore:
-    """A model's score for one task on test data, with NaN for what is unknown.
-
-    Args:
-        measure: what the score is.
-        value: the score.
-        low: the lower end of its interval at 95 %.
-        calibration_error: the expected calibration error of the probabilities.
-    """
-
-    measure: Literal["R2", "accuracy", "ROC-AUC"]
-    value: float
-    low: float
-    calibration_error: float
-
-    @property
-    def figures(self) -> str:
-        """The score with its interval and the calibration error, as text."""
-        figures = f"{self.measure} {_plain(self.value)}"
-        if not math.isnan(self.low):
-            figures += f", at least {_plain(self.low)} at 95 %"
-        if not math.isnan(self.calibration_error):
-            figures += f", calibration error {self.calibration_error:.3f}"
-        return figures
-
-
-def held_out_score(metadata: Mapping[str, Any], task: str, *, is_class: bool) -> HeldOutScore:
-    """Return the score for a task, given the metadata of a checkpoint.
-
-    The metadata have one of three forms. A model trained on a user's table has scores by task,
-    predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
-    RMSE of the model and of the training mean. The bundled digit model has its accuracy.
-    """
-    test = _mapping(metadata.get("test"))
-    error = _number(test.get("ece"))
-    if is_class and "accuracy" in test:
-        interval = test.get("interval")
-        low = interval[0] if isinstance(interval, list | tuple) and interval else None
-        return HeldOutScore("accuracy", _number(test.get("accuracy")), _number(low), error)
-    measure: Literal["R2", "ROC-AUC"] = "ROC-AUC" if is_class else "R2"
-    value, low = _in_tables(_mapping(metadata.get("scores")), task, measure)
-    return HeldOutScore(measure, value, low, error)
-
-
-def _in_tables(scores: Mapping[str, Any], task: str, measure: str) -> tuple[float, float]:
-    """Return a score and the lower end of its interval."""
-    of_task = _mapping(_mapping(scores.get(task)).get("scores"))
-    score = _mapping(of_task.get("graphormer")).get(measure)
-    if isinstance(score, list | tuple) and score:
-        return _number(score[0]), _number(score[1] if len(score) > 1 else None)
-    if measure == "ROC-AUC":
-        model_scores = _mapping(scores.get("graphormer"))
-        return _number(model_scores.get("roc_auc")), _number(model_scores.get("roc_auc_low"))
-    rmse = _number(scores.get(f"{task} RMSE"))
-    mean = _number(scores.get(f"{task} RMSE of the training mean"))
-    return 1 - (rmse / mean) ** 2 if mean else math.nan, math.nan
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _plain(value: float) -> str:
-    return minus_signs(f"{value:z.2f}")
 
 
 def bound_notes(scores: Mapping[str, Any]) -> list[str]:

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.tasks import Task, TaskKind
-from graphxai.learning.metrics import (
+from graphxai.contract.prediction_metrics import (
     accuracy,
     average_precision,
     brier,
@@ -24,6 +23,7 @@ from graphxai.learning.metrics import (
     rmse,
     roc_auc,
 )
+from graphxai.contract.tasks import Task, TaskKind
 from graphxai.learning.source import Source
 
 __all__ = [

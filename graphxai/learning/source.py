@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.graph_folders import starts_of
 from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import unbounded
 from graphxai.models.graphormer import NODE_LABELS, GraphormerConfig
 
-__all__ = ["Part", "Source", "labelled", "starts_of"]
+__all__ = [
+    "Part",
+    "Source",
+    "labelled",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -143,8 +148,3 @@ def labelled(graphs: Sequence[Data], y: FloatArray) -> list[Data]:
     for graph, labels in zip(copies, y, strict=True):
         graph.y = torch.from_numpy(labels).float()[None]
     return copies
-
-
-def starts_of(graphs: Sequence[Data]) -> NDArray[np.int_]:
-    """Return the number of each graph's first node, counted over all graphs, and of all nodes."""
-    return np.cumsum([0, *(int(graph.num_nodes or 0) for graph in graphs)])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
+from graphxai.datasets.graph_folders import starts_of
 from graphxai.datasets.splits import (
     Split,
     cluster_split,
@@ -27,7 +28,6 @@ from graphxai.datasets.splits import (
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.settings import GraphSettings
-from graphxai.learning.source import starts_of
 
 __all__ = [
     "FEWEST",

@@ -219,9 +219,9 @@ LINES = {
 SLOW = (
     "graphxai.tables.cluster.explain_on_ray",
     "graphxai.explainers.fit_explainer",
-    "graphxai.evaluation.masked_atoms.fit_masked_atoms",
+    "graphxai.learning.masked_atoms.fit_masked_atoms",
     "graphxai.evaluation.evaluate",
-    "graphxai.evaluation.ground_truth_report.benchmark_rule",
+    "graphxai.learning.recipes.rules.benchmark_rule",
     "graphxai.tables.app.server.serve",
     "graphxai.cli.demo.run",
 )

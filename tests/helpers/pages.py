@@ -19,7 +19,7 @@ from graphxai.cli import main as cli
 from graphxai.datasets.samples import example_files
 from graphxai.evaluation import Report
 from graphxai.evaluation.figures import draw
-from graphxai.evaluation.ground_truth_report import TRAINING
+from graphxai.learning.recipes.rules import TRAINING
 from graphxai.models.graphormer import locate
 from other_models import quick_explainer
 

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets.features import ATOM_CARDINALITIES
-from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, save_graphs
+from graphxai.datasets.graph_folders import GraphFolderError, load_graphs, plain, save_graphs
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.metrics import DEFAULT_METRICS
-from graphxai.learning.graphs.reading import input_fields, mean_features, plain, tasks_of
+from graphxai.learning.graphs.reading import input_fields, mean_features, tasks_of
 from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.run import train_replicates
 from graphxai.learning.settings import GraphSettings

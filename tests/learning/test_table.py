@@ -14,6 +14,7 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.prediction_metrics import readings
 from graphxai.contract.tasks import Task
 from graphxai.learning import scores as training_scores
 from graphxai.learning import training
@@ -21,7 +22,6 @@ from graphxai.learning.calibration import task_temperature
 from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
-from graphxai.learning.predicting import readings
 from graphxai.learning.reliability import teacher_ahead, useless_tasks, verdicts
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import METRICS, dummy_predictions, measure

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
-from graphxai.learning.objectives import Objective, score_task
+from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import SizeBuckets, encode_all, predict
 from graphxai.learning.scores import report_classifier
 from graphxai.learning.settings import TrainingSettings

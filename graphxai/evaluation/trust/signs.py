@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.contract.held_out_score import held_out_score
 from graphxai.evaluation.sanity_checks import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import Prediction
-from graphxai.learning.reliability import held_out_score
 
 from .training_images import TrainingImages
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -19,13 +18,11 @@ from graphxai.learning.splitting import MASKS
 
 __all__ = [
     "TaskLike",
-    "digest_of",
     "input_fields",
     "labels_of",
     "level_of",
     "mean_features",
     "node_features",
-    "plain",
     "tasks_of",
 ]
 
@@ -35,7 +32,6 @@ TaskLike = str | Task | Sequence[Task] | None
 KINDS = (*get_args(TaskKind), "classification")
 MOST_CATEGORIES = 10_000  # of all node features together
 MOST_EDGE_CATEGORIES = 1_000  # combinations of all edge features
-KEPT = ("x", "edge_index", "edge_attr", "y", "smiles")
 
 
 def level_of(graphs: Sequence[Data]) -> Level:
@@ -144,29 +140,6 @@ def _check(task: Task, column: FloatArray) -> None:
             f"task {task.name!r} has the classes 0 to {len(task.classes) - 1}; the labels range"
             f" from {present.min():g} to {present.max():g}."
         )
-
-
-def plain(graph: Data) -> Data:
-    """Return a graph with only features, edges, labels and SMILES, and vectors as columns."""
-    copy = Data(**{name: graph[name] for name in KEPT if graph.get(name) is not None})
-    for name in ("x", "edge_attr"):
-        if (values := copy.get(name)) is not None and values.dim() == 1:
-            copy[name] = values[:, None]
-    if copy.x is None:
-        copy.num_nodes = graph.num_nodes
-    return copy
-
-
-def digest_of(graphs: Sequence[Data]) -> str:
-    """Return the SHA-256 of the features and edges of graphs as from `plain`."""
-    digest = hashlib.sha256()
-    for graph in graphs:
-        for name in ("x", "edge_index", "edge_attr"):
-            value = graph.get(name)
-            if isinstance(value, torch.Tensor):
-                digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-                digest.update(value.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]:

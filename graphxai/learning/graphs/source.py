@@ -13,21 +13,13 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.datasets.graph import is_data
+from graphxai.datasets.graph_folders import digest_of, plain, starts_of
 from graphxai.learning.card import counted, summary
 from graphxai.learning.fit import FitResult
 from graphxai.learning.graphs.baselines import forest_readings, gin_readings
-from graphxai.learning.graphs.reading import (
-    TaskLike,
-    digest_of,
-    input_fields,
-    labels_of,
-    level_of,
-    plain,
-    tasks_of,
-)
+from graphxai.learning.graphs.reading import TaskLike, input_fields, labels_of, level_of, tasks_of
 from graphxai.learning.reliability import verdicts
 from graphxai.learning.settings import GraphSettings, TrainingSettings
-from graphxai.learning.source import starts_of
 from graphxai.learning.splitting import FEWEST, graph_parts, node_parts, standardised
 from graphxai.learning.training import LearnedModel, Log, RunSource, joined_networks
 from graphxai.learning.writing import label_text

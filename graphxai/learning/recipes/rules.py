@@ -17,16 +17,25 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rule_tables import RuleTable
-from graphxai.datasets.rules import RuleTask, get_rule
+from graphxai.datasets.rules import RULES, RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
+from graphxai.evaluation.ground_truth import model_score
+from graphxai.evaluation.ground_truth_report import (
+    SCORES,
+    mean_share,
+    measure,
+    rule_bonds,
+    store,
+)
+from graphxai.explainers.registry import Method
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.finetuning import molecule_config, start_at_frequencies
 from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
-from graphxai.learning.objectives import score_task
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.learning.source import Source
@@ -40,12 +49,24 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.options import with_options
 
-__all__ = ["rule_task", "shape_config", "train_rule", "train_rules", "train_shapes"]
+__all__ = [
+    "benchmark_rule",
+    "rule_task",
+    "shape_config",
+    "train_rule",
+    "train_rules",
+    "train_shapes",
+]
 
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
 OF_SHAPES = replace(FROM_SCRATCH, epochs=25, learning_rate=2e-3)
 TOGETHER = replace(FROM_WEIGHTS, epochs=20, learning_rate=5e-4, head_learning_rate=2e-3)
+
+# Rules with hundreds of alerts or odd rings need more molecules, and weights pretrained on
+# molecules.
+MORE: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
+TRAINING: dict[str, dict[str, Any]] = {"pains": MORE, "large-ring": MORE}
 
 
 def rule_task(dataset: RuleDataset) -> Task:
@@ -297,3 +318,83 @@ answer. It predicts nothing that could not be computed. Question: {dataset.rule.
   for testing, split at random with seed {split.seed}.
 * Test: {score}.
 """
+
+
+def benchmark_rule(
+    name: str,
+    folder: Path,
+    methods: Sequence[Method],
+    *,
+    molecules: Sequence[str] | None = None,
+    data: str | Path | None = None,
+    limit: int = 100,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> None:
+    """Train on a rule, explain test molecules with a truth, and store rows and scores.
+
+    Bonds are scored as well as atoms. The same number of test molecules in which nothing is true
+    are explained too, and atoms that stand out in them are false positives. Results that are
+    already in `folder` are not computed again.
+
+    Args:
+        name: the name of the rule.
+        folder: the folder of the results. The training run is in its sub-folder `run`.
+        methods: names of methods, or explainers.
+        molecules: SMILES to choose from. None takes the tables in the data folder.
+        data: the data folder with those tables.
+        limit: how many molecules with a truth, and how many without, are explained at most.
+        seed: the seed for the choice of molecules and for the training.
+        progress: whether to show progress bars. None shows them only on a terminal.
+
+    Raises:
+        ValueError: no test molecule has true atoms.
+    """
+    if (folder / SCORES).exists():
+        return
+    smiles = list(local_smiles(data) if molecules is None else molecules)
+    options = {"size": 4000} | TRAINING.get(name, {})
+    checkpoint = train_rule(
+        folder / "run",
+        name,
+        molecules=smiles,
+        seed=seed,
+        resume=True,
+        accelerator="cpu",
+        progress=bool(progress),
+        **options,
+    )
+    model = load_checkpoint(checkpoint)
+    dataset = rule_dataset(smiles, name, size=options["size"], seed=seed)
+    test = list(dataset.split.test)
+    with_truth = dataset.scored(limit=limit)
+    if not with_truth:
+        raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
+    truths = [dataset.truths[k] for k in with_truth]
+    explained = [dataset.smiles[k] for k in with_truth]
+    bonds = [rule_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
+    rows = measure(
+        model,
+        explained,
+        truths,
+        methods,
+        # no bond is true if all true atoms are halogens
+        bonds if any(true.any() for _, true in bonds) else None,
+        _without_truth(dataset)[:limit],
+        progress=progress,
+    )
+    scores = {
+        "question": RULES[name].question,
+        "model": model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test]),
+        "train": len(dataset.split.train),
+        "test": len(test),
+        "explained": len(explained),
+        "share true": mean_share(truths),
+    }
+    store(folder, rows, scores)
+
+
+def _without_truth(dataset: RuleDataset) -> list[str]:
+    """Return the test molecules in which no atom is true. A rule with shares has none."""
+    test = ((dataset.smiles[k], dataset.truths[k]) for k in dataset.split.test)
+    return [text for text, truth in test if truth.dtype == bool and not truth.any()]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from graphxai.contract.prediction_metrics import r2, rmse, roc_auc
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound, parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import Table
-from graphxai.learning.metrics import r2, rmse, roc_auc
 
 PARTS = {  # the parts of the model's data, in the order in which they are shown
     "test": "test part of the model",

@@ -34,6 +34,11 @@ from graphxai.adapters.removal import remaining
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
+from graphxai.evaluation.curves import class_logits, explained_class
+from graphxai.evaluation.measure import Item, MeasurementPlan, explained_or_reason
+from graphxai.evaluation.metrics import ROAR
+from graphxai.evaluation.store import Key, Unit
+from graphxai.evaluation.targets import TrackedOutput, class_name, targets_by_graph
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -42,21 +47,7 @@ from graphxai.learning.predicting import predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
 
-from .curves import class_logits, explained_class
-from .measure import Item, MeasurementPlan, explained_or_reason
-from .metrics import Metric
-from .store import Key, Unit
-from .targets import TrackedOutput, class_name, targets_by_graph
-
 RefitKind = Literal["f-fidelity", "roar"]
-ROAR = Metric(
-    "roar",
-    higher_is_better=True,
-    source="Hooker 2019; Amara 2023",
-    summary="p minus p of models trained without the top share of the nodes, mean over shares.",
-    measure=None,
-    classes_only=True,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +84,16 @@ class Refit:
         if self.epochs < 1 or not all(0 < share < 1 for share in self.shares):
             raise ValueError("epochs must be at least 1, and shares lie between 0 and 1.")
 
+    def on(self, model: Any, tracked: TrackedOutput, operators: Sequence[str]) -> "Refitting":
+        """Encode the training graphs for a model and an output.
+
+        Raises:
+            ValueError: this model cannot be trained further for this measurement.
+        """
+        task = tracked.target.task_in(model.config)
+        _require_refit(model, operators, self, task)
+        return Refitting(model, self, tracked, _labelled_items(model, self, task))
+
     def settings(self, graphs: Sequence[Data]) -> dict[str, Any]:
         """Return what is needed to repeat the training, as JSON values."""
         content = hashlib.sha256()
@@ -119,19 +120,6 @@ class Refitting:
     refit: Refit
     tracked: TrackedOutput
     training: Sequence[Item]
-
-    @classmethod
-    def of(
-        cls, model: Any, refit: Refit, tracked: TrackedOutput, operators: Sequence[str]
-    ) -> "Refitting":
-        """Encode the training graphs.
-
-        Raises:
-            ValueError: this model cannot be trained further for this measurement.
-        """
-        task = tracked.target.task_in(model.config)
-        _require_refit(model, operators, refit, task)
-        return cls(model, refit, tracked, _labelled_items(model, refit, task))
 
     @property
     def is_roar(self) -> bool:

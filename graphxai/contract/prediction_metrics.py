@@ -11,6 +11,9 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from graphxai.contract.tasks import Task
 
 FloatArray = NDArray[np.float64]
 
@@ -89,3 +92,26 @@ def rmse(value: FloatArray, truth: FloatArray) -> float:
 def mae(value: FloatArray, truth: FloatArray) -> float:
     """Return the mean absolute error."""
     return float(np.mean(np.abs(value - truth)))
+
+
+def readings(task: Task, outputs: Tensor) -> FloatArray:
+    """Turn a task's outputs (n, columns) into probabilities or values, which `measure` takes."""
+    if task.kind == "multiclass":
+        return outputs.double().softmax(1).numpy()
+    if task.kind == "binary":
+        return outputs[:, 0].double().sigmoid().numpy()
+    return (task.offset + task.scale * outputs[:, 0].double()).numpy()
+
+
+def score_task(task: Task, outputs: Tensor, y: Tensor) -> float | None:
+    """Score one task's outputs (G, columns) for labels y (G,), or return None if undefined."""
+    if not len(y):
+        return None
+    truth, outputs = y.double().cpu().numpy(), outputs.double().cpu()
+    if task.kind == "multiclass":
+        return accuracy(outputs.numpy(), truth)
+    if task.kind == "binary":
+        value = roc_auc(outputs[:, 0].numpy(), truth)
+    else:
+        value = r2((task.offset + task.scale * outputs[:, 0]).numpy(), truth)
+    return None if math.isnan(value) else value

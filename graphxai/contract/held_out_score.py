@@ -1,0 +1,79 @@
+"""Read a model's score on test data from the metadata of its checkpoint."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from graphxai.visualization.text import minus_signs
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """A model's score for one task on test data, with NaN for what is unknown.
+
+    Args:
+        measure: what the score is.
+        value: the score.
+        low: the lower end of its interval at 95 %.
+        calibration_error: the expected calibration error of the probabilities.
+    """
+
+    measure: Literal["R2", "accuracy", "ROC-AUC"]
+    value: float
+    low: float
+    calibration_error: float
+
+    @property
+    def figures(self) -> str:
+        """The score with its interval and the calibration error, as text."""
+        figures = f"{self.measure} {_as_text(self.value)}"
+        if not math.isnan(self.low):
+            figures += f", at least {_as_text(self.low)} at 95 %"
+        if not math.isnan(self.calibration_error):
+            figures += f", calibration error {self.calibration_error:.3f}"
+        return figures
+
+
+def held_out_score(metadata: Mapping[str, Any], task: str, *, is_class: bool) -> HeldOutScore:
+    """Return the score for a task, given the metadata of a checkpoint.
+
+    The metadata have one of three forms. A model trained on a user's table has scores by task,
+    predictor and measure. The bundled BACE model has ROC-AUC for its class, and for its value the
+    RMSE of the model and of the training mean. The bundled digit model has its accuracy.
+    """
+    test = _mapping(metadata.get("test"))
+    error = _as_number(test.get("ece"))
+    if is_class and "accuracy" in test:
+        interval = test.get("interval")
+        low = interval[0] if isinstance(interval, list | tuple) and interval else None
+        return HeldOutScore("accuracy", _as_number(test.get("accuracy")), _as_number(low), error)
+    measure: Literal["R2", "ROC-AUC"] = "ROC-AUC" if is_class else "R2"
+    value, low = _in_tables(_mapping(metadata.get("scores")), task, measure)
+    return HeldOutScore(measure, value, low, error)
+
+
+def _in_tables(scores: Mapping[str, Any], task: str, measure: str) -> tuple[float, float]:
+    """Return a score and the lower end of its interval."""
+    of_task = _mapping(_mapping(scores.get(task)).get("scores"))
+    score = _mapping(of_task.get("graphormer")).get(measure)
+    if isinstance(score, list | tuple) and score:
+        return _as_number(score[0]), _as_number(score[1] if len(score) > 1 else None)
+    if measure == "ROC-AUC":
+        model_scores = _mapping(scores.get("graphormer"))
+        return _as_number(model_scores.get("roc_auc")), _as_number(model_scores.get("roc_auc_low"))
+    rmse = _as_number(scores.get(f"{task} RMSE"))
+    mean = _as_number(scores.get(f"{task} RMSE of the training mean"))
+    return 1 - (rmse / mean) ** 2 if mean else math.nan, math.nan
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _as_number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _as_text(value: float) -> str:
+    return minus_signs(f"{value:z.2f}")
