@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from graphxai.runtime.reading import readable_file
+
 __all__ = ["SUFFIXES", "Format", "TableError", "format_of", "opened", "require_file"]
 
 Format = Literal["delimited", "list", "structures", "workbook", "parquet"]
@@ -49,13 +51,12 @@ def require_file(path: Path) -> None:
         FileNotFoundError: there is no such file.
         TableError: it is a folder, or a device or a pipe, which may never end.
     """
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise TableError(f"{path} is a folder: name a file in it.")
-    if path.exists():
-        raise TableError(f"{path} is a device or a pipe: copy its content to a file first.")
-    raise FileNotFoundError(f"{path}: no such file.")
+    try:
+        readable_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise TableError(str(error)) from None
 
 
 def format_of(path: Path) -> Format:

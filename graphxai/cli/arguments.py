@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from graphxai.runtime.options import as_in, option
+from graphxai.runtime.reading import readable_file
 
 from .listing import model_names
 from .options import was_given
@@ -190,8 +191,6 @@ def kind_of(source: str, *, graphs: bool = False) -> str:
         return "graphs"
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in IMAGES:
-        from graphxai.runtime.reading import readable_file  # brings torch
-
         readable_file(Path(source))
         return "image"
     from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, format_of

@@ -195,7 +195,8 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
         names, default = ((f"--no-{dashed}" if default else f"--{dashed}"),), False
     kinds, help = declared.applies_to or (), declared.help
     if len(kinds) == 1 and declared.names_kind:
-        help = f"{kinds[0].capitalize()}: {help[0].lower()}{help[1:]}"
+        first = help[0] if help[:2].isupper() else help[0].lower()
+        help = f"{kinds[0].capitalize()}: {first}{help[1:]}"
     info: Any = typer.Option(
         *names,
         help=help,

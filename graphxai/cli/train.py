@@ -2,15 +2,17 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from graphxai.datasets.as_given import AS_DRAWN, Standardisation
-from graphxai.learning.settings import DigitSettings, GraphSettings, TableSettings
+from graphxai.datasets.as_given import AS_DRAWN
+from graphxai.learning.settings import TABLE, DigitSettings, GraphSettings, TableSettings
+from graphxai.runtime.options import option
 from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
@@ -24,11 +26,60 @@ NAMED = ("bace", "mnist-superpixels")
 SHOWN_ROWS = 4
 
 
-class Standardise(StrEnum):
-    """How molecules are brought to one form."""
+@dataclass(frozen=True)
+class TableReading:
+    """Which columns of a table are learned, and how its cells and molecules are read."""
 
-    parent = "parent"
-    tautomers = "tautomers"
+    target_column: tuple[str, ...] | None = option(
+        None,
+        "Column to learn; repeat to learn several together. 'all', or a pattern such as 'NR-*',"
+        " takes every column with labels that it matches.",
+        applies_to=TABLE,
+        parse=tuple,
+        repeat=True,
+    )
+    smiles_column: str | None = option(
+        None, "Column with structures [default: by its name or content].", applies_to=TABLE
+    )
+    kind: tuple[str, ...] | None = option(
+        None,
+        "COLUMN=classification or COLUMN=regression [default: from the values].",
+        applies_to=TABLE,
+        parse=tuple,
+        repeat=True,
+    )
+    units: tuple[str, ...] | None = option(
+        None,
+        "Unit of the values, or COLUMN=UNIT [default: from a header such as 'freesolv"
+        " (kcal/mol)'].",
+        applies_to=TABLE,
+        parse=tuple,
+        repeat=True,
+    )
+    standardise: Literal["parent", "tautomers"] = option(
+        "parent",
+        "What is learned from, here and in predictions: each molecule's parent, without"
+        " counter-ions and neutral, or its canonical tautomer too.",
+        applies_to=TABLE,
+    )
+    as_drawn: bool = option(
+        False, "Learn from molecules as they are drawn, and predict them so.", applies_to=TABLE
+    )
+
+    def read(self, path: Path, settings: TableSettings) -> "CleanTable":
+        """Read and check the columns that are named, with kinds and units as typed."""
+        from graphxai.learning.cleaning import clean_table, matching_columns
+
+        others = [name for name in (settings.split_column, settings.time_column) if name]
+        table = show_table(path, self.smiles_column)
+        columns = matching_columns(path, self.smiles_column, self.target_column or (), others)
+        kinds, units = _kinds(self.kind or (), columns), _units(self.units or (), columns)
+        standardise = AS_DRAWN if self.as_drawn else self.standardise
+        with progress_bar("reading", table.count()) as advance:
+            return clean_table(
+                path, self.smiles_column, columns,
+                kinds=kinds, units=units, standardise=standardise, progress=advance,
+            )  # fmt: skip
 
 
 @settings_as_options
@@ -43,49 +94,7 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
     *,
-    target_column: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Table: column to learn; repeat to learn several together. 'all', or a pattern"
-            " such as 'NR-*', takes every column with labels that it matches."
-        ),
-        applies_to("table"),
-    ] = None,
-    smiles_column: Annotated[
-        str | None,
-        typer.Option(help="Table: column with structures [default: by its name or content]."),
-        applies_to("table"),
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Table: COLUMN=classification or COLUMN=regression [default: from the values]."
-        ),
-        applies_to("table"),
-    ] = None,
-    units: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Table: unit of the values, or COLUMN=UNIT [default: from a header such as"
-            " 'freesolv (kcal/mol)']."
-        ),
-        applies_to("table"),
-    ] = None,
-    standardise: Annotated[
-        Standardise,
-        typer.Option(
-            help="Table: what is learned from, here and in predictions: each molecule's parent,"
-            " without counter-ions and neutral, or its canonical tautomer too."
-        ),
-        applies_to("table"),
-    ] = Standardise.parent,
-    as_drawn: Annotated[
-        bool,
-        typer.Option(
-            "--as-drawn", help="Table: learn from molecules as they are drawn, and predict them so."
-        ),
-        applies_to("table"),
-    ] = False,
+    reading: TableReading,
     replicates: Annotated[
         int,
         typer.Option(min=1, help="Models to train, from consecutive seeds; mean and spread."),
@@ -158,27 +167,25 @@ def train(
                 folder = _train_digits(out, data, digit_settings)
         echo(f"written: {folder}")
         return
-    if Path(source).is_dir():
+    path = Path(source)
+    if path.is_dir():
         refuse_inapplicable(context, "graphs")
-        _train_graphs(Path(source), out, task, replicates, graph_settings)
+        _train(path, out, replicates, graph_settings, task)
         return
-    if not Path(source).exists():
+    if not path.exists():
         raise FileNotFoundError(
             f"{source}: no such file; give a table, a folder of graphs or one of"
             f" {', '.join(NAMED)}."
         )
     refuse_inapplicable(context, "table")
-    if not target_column:
+    if not reading.target_column:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
     from graphxai.learning.fit import require_hardware
 
     require_hardware(settings)
-    way: Standardisation = AS_DRAWN if as_drawn else standardise.value
-    table = _read_table(
-        Path(source), smiles_column, target_column, kind or [], units or [], way, settings
-    )
+    table = reading.read(path, settings)
     _print_hygiene(table)
-    _train_table(table, out, replicates, settings)
+    _train(table, out, replicates, settings)
 
 
 def _exclusive(out: Path) -> AbstractContextManager[None]:
@@ -205,29 +212,7 @@ def _train_digits(out: Path, data: Path | None, settings: DigitSettings) -> Path
     return train_mnist(out, root=data, settings=settings)
 
 
-def _read_table(
-    path: Path,
-    smiles_column: str | None,
-    patterns: list[str],
-    kinds: list[str],
-    units: list[str],
-    standardise: Standardisation,
-    settings: TableSettings,
-) -> "CleanTable":
-    """Read and check the columns that are named, with kinds and units as typed."""
-    from graphxai.learning.cleaning import clean_table, matching_columns
-
-    others = [name for name in (settings.split_column, settings.time_column) if name is not None]
-    table = show_table(path, smiles_column)
-    columns = matching_columns(path, smiles_column, patterns, others)
-    reading: dict[str, Any] = {"kinds": _kinds(kinds, columns), "units": _units(units, columns)}
-    with progress_bar("reading", table.count()) as advance:
-        return clean_table(
-            path, smiles_column, columns, **reading, standardise=standardise, progress=advance
-        )
-
-
-def _kinds(texts: list[str], target_columns: list[str]) -> dict[str, Any]:
+def _kinds(texts: Sequence[str], target_columns: list[str]) -> dict[str, Any]:
     """Read kinds by column from COLUMN=KIND, where the name may contain "=" too."""
     kinds = {}
     for text in texts:
@@ -242,7 +227,7 @@ def _kinds(texts: list[str], target_columns: list[str]) -> dict[str, Any]:
     return kinds
 
 
-def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
+def _units(texts: Sequence[str], target_columns: list[str]) -> dict[str, str]:
     """Read units by column from COLUMN=UNIT, or from UNIT if there is a single column."""
     units = {}
     for text in texts:
@@ -256,7 +241,13 @@ def _units(texts: list[str], target_columns: list[str]) -> dict[str, str]:
     return units
 
 
-def _train_table(table: "CleanTable", out: Path, replicates: int, settings: TableSettings) -> None:
+def _train(
+    data: "CleanTable | Path",
+    out: Path,
+    replicates: int,
+    settings: TableSettings | GraphSettings,
+    task: str | None = None,
+) -> None:
     """Train, and print the test scores and the notes that were not logged yet."""
     from graphxai.learning.run import train_replicates
 
@@ -267,25 +258,12 @@ def _train_table(table: "CleanTable", out: Path, replicates: int, settings: Tabl
         echo(line)
 
     with _exclusive(out):
-        command = typed_command()
-        folder = train_replicates(table, out, replicates, settings, command=command, log=log)
-    _print_scores(folder, logged)
-    echo(f"written: {folder}; rows left out or merged: {out / 'hygiene.csv'}")
-
-
-def _train_graphs(
-    source: Path, out: Path, task: str | None, replicates: int, settings: GraphSettings
-) -> None:
-    """Train on a folder of graphs, and print the test scores."""
-    from graphxai.learning.run import train_replicates
-
-    with _exclusive(out):
-        command = typed_command()
         folder = train_replicates(
-            source, out, replicates, settings, task=task, command=command, log=echo
+            data, out, replicates, settings, task=task, command=typed_command(), log=log
         )
-    _print_scores(folder, set())
-    echo(f"written: {folder}")
+    _print_scores(folder, logged)
+    hygiene = "" if isinstance(data, Path) else f"; rows left out or merged: {out / 'hygiene.csv'}"
+    echo(f"written: {folder}{hygiene}")
 
 
 def _print_hygiene(table: "CleanTable") -> None:

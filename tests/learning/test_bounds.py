@@ -9,7 +9,7 @@ from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.objectives import SPREAD, Objective, censored_loss
 from graphxai.learning.scores import kept_bounds
-from graphxai.learning.teachers.bounded_labels import expected_within, filled_column
+from graphxai.learning.teachers.forests import expected_within, filled_column
 from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
 

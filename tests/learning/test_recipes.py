@@ -29,9 +29,14 @@ from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
 from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source
-from graphxai.learning.teachers.forests import FingerprintForests
-from graphxai.learning.teachers.gaussian_process import NOISE, TanimotoProcess, tanimoto
-from graphxai.learning.teachers.linked import PROCESS_SHARE, Link, LinkedTeacher
+from graphxai.learning.teachers.gaussian_process import NOISE, tanimoto
+from graphxai.learning.teachers.linked import (
+    PROCESS_SHARE,
+    FingerprintForests,
+    Link,
+    LinkedTeacher,
+    TanimotoProcess,
+)
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks

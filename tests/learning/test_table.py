@@ -445,8 +445,8 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
 
 
 def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
-    truth = np.arange(30.0)
-    predicted = truth + RNG.normal(scale=5, size=30)
+    truth, rng = np.arange(30.0), np.random.default_rng(0)
+    predicted = truth + rng.normal(scale=5, size=30)
     scores = {"size": measure("regression", {"graphormer": predicted, "teacher": truth}, truth)}
     (line,) = teacher_ahead(scores, stored=False)
     assert line.startswith("the teacher predicts size better than this model on the test molecules")
@@ -455,7 +455,7 @@ def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
     assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
     (line,) = teacher_ahead(scores, stored=True)
     assert "beside the model's" in line
-    level = {"graphormer": predicted, "teacher": truth + RNG.normal(scale=5, size=30)}
+    level = {"graphormer": predicted, "teacher": truth + rng.normal(scale=5, size=30)}
     assert teacher_ahead({"size": measure("regression", level, truth)}, stored=True) == []
 
 

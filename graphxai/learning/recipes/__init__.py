@@ -1,1 +1,1 @@
-"""Recipes that train the bundled models, and models of your own tables."""
+"""Recipes that train the bundled models, and models of what is known."""

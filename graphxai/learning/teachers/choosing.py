@@ -19,8 +19,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
-from graphxai.learning.teachers.bounded_labels import filled_labels
-from graphxai.learning.teachers.forests import Forest, trees_for
+from graphxai.learning.teachers.forests import Forest, filled_labels, trees_for
 from graphxai.learning.teachers.gaussian_process import (
     Kernel,
     Positions,

@@ -1,4 +1,8 @@
-"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher."""
+"""Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher.
+
+Their trees can be stored as plain arrays. A forest also fills in labels of which only a bound is
+known, so that a teacher can learn from them.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdMolDescriptors
+from scipy.stats import norm
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.datasets.fingerprints import BITS, COUNTS, ecfp4, ecfp6_counts
-from graphxai.learning.teachers.stored_trees import StoredTrees
-from graphxai.runtime.progress import Progress, no_progress
+from graphxai.datasets.fingerprints import ecfp4
 
 __all__ = [
-    "FingerprintForests",
     "Forest",
+    "StoredTrees",
+    "expected_within",
+    "filled_column",
+    "filled_labels",
     "forest_inputs",
     "forest_predictions",
     "reference_forest",
@@ -29,6 +35,8 @@ FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
 TREES_OF_TABLE = 2400  # of all targets of a table together, but at least 100 for each
+FEW_TREES, ROUNDS = 100, 3  # of a forest that fills in labels, and how often it is fitted
+NODES = ("feature", "threshold", "left", "right", "value")
 _PROPERTIES = rdMolDescriptors.Properties()
 _DESCRIPTORS = (
     lambda mol: list(_PROPERTIES.ComputeProperties(mol)),
@@ -153,81 +161,212 @@ def forest_predictions(
     return Forest.fit(task, features, y, max_features=1 / 3).predict(test)
 
 
-class FingerprintForests:
-    """Forests for every task of a table, averaged over two kinds of fingerprint.
+def filled_labels(
+    tasks: Sequence[Task], inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
+) -> FloatArray:
+    """Fill in the labels of regressions that are bounded, see `filled_column`.
 
     Args:
-        tasks: binary and regression tasks.
-        smiles: the training molecules (n,).
-        y: their labels (n, tasks), NaN where one is missing.
-        progress: called with 1 for every forest, two per task.
+        tasks: the tasks.
+        inputs: the features of the molecules (n, F).
+        y: their labels (n, tasks), NaN where none was measured.
+        bounds: the lowest and highest possible values (n, tasks, 2), infinite where nothing is
+            known.
+        seed: the seed of the forests.
+    """
+    columns = [
+        filled_column(task, inputs, y[:, k], bounds[:, k], seed)
+        if task.kind == "regression"
+        else y[:, k]
+        for k, task in enumerate(tasks)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def filled_column(
+    task: Task, inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
+) -> FloatArray:
+    """Fill in labels that are bounded by what a forest expects within their bounds.
+
+    A forest is fitted to the measured labels and to the expected ones, anew for every round, as
+    regressions are fitted to censored values (Schmee and Hahn 1979). Its error on labels that a
+    tree has not seen is the spread around its predictions.
+
+    Args:
+        task: the task.
+        inputs: the features of the molecules (n, F).
+        y: their labels (n,), NaN where none was measured.
+        bounds: the lowest and highest possible values (n, 2), infinite where nothing is known.
+        seed: the seed of the forests.
+
+    Returns:
+        The labels (n,), still NaN where there is neither a label nor a bound.
+    """
+    measured = ~np.isnan(y)
+    censored = ~measured & np.isfinite(bounds).any(axis=1)
+    if not censored.any() or measured.sum() < 2:
+        return y
+    filled = y.copy()
+    for _ in range(ROUNDS):
+        labelled = ~np.isnan(filled)
+        forest = Forest.fit(
+            task,
+            inputs[labelled],
+            filled[labelled],
+            trees=FEW_TREES,
+            out_of_bag=True,
+            seed=seed,
+        )
+        errors = forest.out_of_bag[measured[labelled]] - y[measured]
+        spread = float(np.sqrt(np.nanmean(errors**2)))
+        predicted = forest.predict(inputs[censored])
+        if labelled[censored].all():  # the trees have seen these labels from the second round on
+            predicted = forest.out_of_bag[censored[labelled]]
+        filled[censored] = expected_within(predicted, spread, bounds[censored])
+    return filled
+
+
+def expected_within(predicted: FloatArray, spread: float, bounds: FloatArray) -> FloatArray:
+    """Return the mean of a normal distribution (n,) that is cut off at bounds (n, 2).
+
+    It is mu + s (phi(a) - phi(b)) / (Phi(b) - Phi(a)), where a and b are the bounds, standardised
+    with the mean mu and the spread s. Far outside the bounds it is the nearer one.
+    """
+    low, high = bounds.T
+    a, b = (low - predicted) / spread, (high - predicted) / spread
+    # on the side of the tail where both probabilities are small, not near 1
+    mirrored = a > 0
+    left, right = np.where(mirrored, -b, a), np.where(mirrored, -a, b)
+    mass = norm.cdf(right) - norm.cdf(left)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shift = (norm.pdf(a) - norm.pdf(b)) / mass
+    expected = predicted + spread * np.where(mass > 1e-12, shift, 0.0)
+    return np.clip(expected, low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTrees:
+    """The trees of a forest as arrays over all their nodes. A leaf is its own child.
 
     Attributes:
-        out_of_bag: predictions (n, tasks) by the trees that did not see the molecule; NaN where its
-            label is missing.
+        roots: positions of the roots (T,).
+        feature: position of the feature that a node compares (nodes,).
+        threshold: what it is compared with (nodes,).
+        left: the next node if the feature is not larger (nodes,).
+        right: the next node if it is larger (nodes,).
+        value: what a node holds: a value, or the shares of classes (nodes, columns).
+        classes_: numbers of the classes (C,); empty for a regression.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        smiles: Sequence[str],
-        y: NDArray[np.floating],
-        progress: Progress = no_progress,
-    ) -> None:
-        if any(task.kind == "multiclass" for task in tasks):
-            raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")
-        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
-        self._fitted: list[list[Forest]] = []
-        self.out_of_bag = np.full(y.shape, np.nan)
-        for k, task in enumerate(tasks):
-            labelled = ~np.isnan(y[:, k])
-            trees = None if task.kind == "binary" else 200
-            forests = []
-            for features in inputs:
-                forests.append(
-                    Forest.fit(
-                        task, features[labelled], y[labelled, k], trees=trees, out_of_bag=True
-                    )
-                )
-                progress(1)
-            self._fitted.append(forests)
-            self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+    roots: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    value: NDArray[np.float64]
+    classes_: NDArray[np.float64]
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the forests as arrays by name."""
-        arrays: dict[str, NDArray[Any]] = {"out_of_bag": self.out_of_bag}
-        for k, forests in enumerate(self._fitted):
-            for kind, forest in enumerate(forests):
-                trees = StoredTrees.of(forest.trees)
-                arrays |= {f"{k}/{kind}/{name}": array for name, array in vars(trees).items()}
-        return arrays
+    @classmethod
+    def of(cls, forest: Any) -> StoredTrees:
+        """Take the arrays from a forest of scikit-learn."""
+        trees = [each.tree_ for each in forest.estimators_]
+        starts = np.cumsum([0, *(tree.node_count for tree in trees)])
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in NODES}
+        for start, tree in zip(starts, trees, strict=False):
+            itself = np.arange(tree.node_count)
+            leaf = tree.children_left < 0
+            parts["feature"].append(np.where(leaf, 0, tree.feature))
+            parts["threshold"].append(tree.threshold)
+            parts["left"].append(start + np.where(leaf, itself, tree.children_left))
+            parts["right"].append(start + np.where(leaf, itself, tree.children_right))
+            value = tree.value[:, 0]  # (nodes, classes), or (nodes, 1)
+            shares = hasattr(forest, "classes_")
+            parts["value"].append(value / value.sum(1, keepdims=True) if shares else value)
+        joined = {name: np.concatenate(part) for name, part in parts.items()}
+        classes = np.asarray(getattr(forest, "classes_", []), dtype=np.float64)
+        return cls(starts[:-1], classes_=classes, **joined)
+
+    def predict_proba(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the mean over trees of what the leaves of inputs (n, F) hold, (n, columns)."""
+        inputs = np.asarray(inputs, dtype=np.float32)  # as scikit-learn compares them
+        total = np.zeros((len(inputs), self.value.shape[1]))
+        rows = np.arange(len(inputs))
+        for root in self.roots:
+            node = np.full(len(inputs), root)
+            while (self.left[node] != node).any():
+                lower = inputs[rows, self.feature[node]] <= self.threshold[node]
+                node = np.where(lower, self.left[node], self.right[node])
+            total += self.value[node]
+        return total / len(self.roots)
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the values of a regression, (n,)."""
+        return self.predict_proba(inputs)[:, 0]
+
+    def arrays(self, place: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, each name below a place such as "forest/0"."""
+        return {f"{place}/{name}": array for name, array in vars(self).items()}
 
     @classmethod
     def from_arrays(
-        cls, tasks: Sequence[Task], arrays: Mapping[str, NDArray[Any]]
-    ) -> FingerprintForests:
-        """Make forests from what `arrays` returned for forests of these tasks.
+        cls, arrays: Mapping[str, NDArray[Any]], place: str, num_features: int, num_classes: int
+    ) -> StoredTrees:
+        """Make trees from what `arrays` returned, and check them, see `check`.
 
         Raises:
-            KeyError, ValueError: the arrays are not those of such forests.
+            KeyError, ValueError: the arrays are not those of such trees.
         """
-        stored = cls.__new__(cls)
-        stored._fitted, stored.out_of_bag = [], arrays["out_of_bag"]
-        for k, task in enumerate(tasks):
-            forests = []
-            for kind, width in enumerate((BITS, COUNTS)):
-                names = [each.name for each in fields(StoredTrees)]
-                trees = StoredTrees(**{name: arrays[f"{k}/{kind}/{name}"] for name in names})
-                trees.check(width, len(task.classes))
-                forests.append(Forest(task, trees, np.empty(0)))
-            stored._fitted.append(forests)
-        return stored
+        trees = cls(**{each.name: arrays[f"{place}/{each.name}"] for each in fields(cls)})
+        trees.check(num_features, num_classes)
+        return trees
 
-    def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
-        """Predict probabilities (binary) and values (regression), (n, tasks)."""
-        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
-        columns = [
-            np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)
-            for forests in self._fitted
-        ]
-        return np.stack(columns, axis=1).astype(np.float32)
+    def check(self, num_features: int, num_classes: int) -> None:
+        """Check arrays that were read from a file.
+
+        In scikit-learn's trees every child has a higher number than its parent. A tree in which
+        this holds ends for any input, so it is required here.
+
+        Args:
+            num_features: number of features of the inputs.
+            num_classes: number of classes of the task; 0 for a regression.
+
+        Raises:
+            ValueError: the arrays do not form trees, or hold values that no forest has.
+        """
+        size = len(self.feature)
+        for name in ("roots", "feature", "left", "right"):
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise ValueError(f"{name} is not a list of whole numbers")
+        if any(array.shape != (size,) for array in (self.threshold, self.left, self.right)):
+            raise ValueError("the arrays of the nodes differ in length")
+        nodes = np.arange(size)
+        leaf = self.left == nodes
+        if not (leaf == (self.right == nodes)).all():
+            raise ValueError("a node has one child")
+        for child in (self.left, self.right):
+            if not (leaf | ((nodes < child) & (child < size))).all():
+                raise ValueError("a node's child is no later node of the forest")
+        if not len(self.roots) or not ((self.roots >= 0) & (self.roots < size)).all():
+            raise ValueError("a tree's root is no node of the forest")
+        if not ((self.feature >= 0) & (self.feature < num_features)).all():
+            raise ValueError(f"a node compares a feature beyond the {num_features} of the inputs")
+        if self.threshold.dtype.kind != "f" or np.isnan(self.threshold).any():
+            raise ValueError("a threshold is not a number")
+        self._check_values(num_classes)
+
+    def _check_values(self, num_classes: int) -> None:
+        """Check what the nodes hold, see `check`."""
+        numbers = self.classes_.tolist()
+        possible = {float(number) for number in range(num_classes)}
+        if len(set(numbers)) < len(numbers) or not possible.issuperset(numbers):
+            raise ValueError("the classes of a forest are not those of its task")
+        if num_classes and not numbers:
+            raise ValueError("a forest for classes has no classes")
+        if self.value.shape != (len(self.feature), max(len(numbers), 1)):
+            raise ValueError(f"the values of the nodes have shape {self.value.shape}")
+        if self.value.dtype.kind != "f" or not np.isfinite(self.value).all():
+            raise ValueError("a node's value is not a finite number")
+        shares = bool(numbers)
+        if shares and ((self.value < 0).any() or not np.allclose(self.value.sum(1), 1, atol=1e-6)):
+            raise ValueError("the shares of the classes in a node do not add up to 1")

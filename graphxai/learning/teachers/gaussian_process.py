@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 
 __all__ = [
     "Counts",
     "Process",
-    "TanimotoProcess",
     "carriers_of",
-    "counts_of",
     "process_columns",
     "process_readings",
     "similarity",
@@ -38,7 +34,6 @@ Counts = tuple[NDArray[np.uint16], ...]
 NOISE = 0.05  # ratio of measurement variance to process variance
 EXACT = 10_000  # molecules; the matrix for that many, and its factor, take 1.2 GB
 CARRIERS = 2_000  # molecules that carry a process on more than that
-CHUNK = 1_000  # molecules whose fingerprints are computed at a time
 JITTER = 1e-4  # keeps the carriers' matrix positive definite if two have the same fingerprint
 
 
@@ -58,14 +53,6 @@ def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
         shared = np.minimum(columns[present], counts[:, None]).sum(0, dtype=np.int64)  # (m,)
         similarities[:] = shared / np.maximum(counts.sum(dtype=np.int64) + sizes - shared, 1)
     return kernel
-
-
-def counts_of(smiles: Sequence[str]) -> Counts:
-    """Return counts (n, 4096) of ECFP6 and of atom pairs (Carhart 1985), both without stereo."""
-    parts = [smiles[first : first + CHUNK] for first in range(0, len(smiles), CHUNK)]
-    environments = [ecfp6_counts(part, stereo=False).astype(np.uint16) for part in parts]
-    pairs = [atom_pair_counts(part).astype(np.uint16) for part in parts]
-    return np.concatenate(environments), np.concatenate(pairs)
 
 
 def similarity(a: Counts, b: Counts) -> Kernel:
@@ -172,50 +159,6 @@ def process_readings(tasks: Mapping[int, Task], values: FloatArray) -> dict[int,
         else:
             readings[k] = columns[:, 0].clip(0, 1) if task.kind == "binary" else columns[:, 0]
     return readings
-
-
-class TanimotoProcess:
-    """A `Process` on the mean similarity of ECFP6 counts and atom-pair counts.
-
-    Args:
-        smiles: the training molecules (n,).
-        y: their labels (n, tasks), NaN where one is missing.
-
-    Attributes:
-        left_out: see `Process`.
-    """
-
-    def __init__(self, smiles: Sequence[str], y: NDArray[np.floating]) -> None:
-        counts, carriers = counts_of(smiles), carriers_of(len(smiles))
-        self._counts = tuple(kind[carriers] for kind in counts)
-        self._process = Process.fit(similarity(counts, self._counts), carriers, y)
-        self.left_out = self._process.left_out
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the process as arrays by name."""
-        return vars(self._process) | {f"counts/{k}": kind for k, kind in enumerate(self._counts)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TanimotoProcess:
-        """Make a process from what `arrays` returned.
-
-        Raises:
-            KeyError, ValueError: the arrays are not those of a process.
-        """
-        stored = cls.__new__(cls)
-        stored._process = Process(arrays["weights"], arrays["means"], arrays["left_out"])
-        stored._counts = arrays["counts/0"], arrays["counts/1"]
-        stored.left_out = stored._process.left_out
-        shapes = (len(arrays["weights"]), len(arrays["means"]))
-        if {len(kind) for kind in stored._counts} != {shapes[0]}:
-            raise ValueError("a stored process has other molecules than its counts")
-        if arrays["weights"].shape != shapes or stored.left_out.shape[1:] != shapes[1:]:
-            raise ValueError(f"a stored process does not have {shapes[1]} columns")
-        return stored
-
-    def predict(self, smiles: Sequence[str]) -> FloatArray:
-        """Predict molecules, (n, tasks)."""
-        return self._process.predict(similarity(counts_of(smiles), self._counts))
 
 
 def _exact(

@@ -5,7 +5,7 @@ It can be stored as arrays, so that an interrupted run does not fit it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,21 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.teachers.forests import FingerprintForests
-from graphxai.learning.teachers.gaussian_process import TanimotoProcess
-from graphxai.runtime.progress import progress_bar
+from graphxai.datasets.fingerprints import (
+    BITS,
+    COUNTS,
+    atom_pair_counts,
+    ecfp4,
+    ecfp6_counts,
+)
+from graphxai.learning.teachers.forests import Forest, StoredTrees
+from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
+from graphxai.runtime.progress import Progress, no_progress, progress_bar
 
-__all__ = ["Link", "LinkedTeacher"]
+__all__ = ["FingerprintForests", "Link", "LinkedTeacher", "TanimotoProcess"]
 
 FloatArray = NDArray[np.float64]
+CHUNK = 1_000  # molecules whose fingerprints are computed at a time
 PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules
 
 
@@ -57,6 +65,136 @@ class Link:
 def _fitted_tasks(tasks: Sequence[Task], links: Sequence[Link]) -> list[Task]:
     """Return the tasks, and for each link the value from which its class is derived."""
     return [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
+
+
+class FingerprintForests:
+    """Forests for every task of a table, averaged over two kinds of fingerprint.
+
+    Args:
+        tasks: binary and regression tasks.
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+        progress: called with 1 for every forest, two per task.
+
+    Attributes:
+        out_of_bag: predictions (n, tasks) by the trees that did not see the molecule; NaN where its
+            label is missing.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        smiles: Sequence[str],
+        y: NDArray[np.floating],
+        progress: Progress = no_progress,
+    ) -> None:
+        if any(task.kind == "multiclass" for task in tasks):
+            raise ValueError("forests can teach binary and regression tasks, not multi-class ones.")
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        self._fitted: list[list[Forest]] = []
+        self.out_of_bag = np.full(y.shape, np.nan)
+        for k, task in enumerate(tasks):
+            labelled = ~np.isnan(y[:, k])
+            trees = None if task.kind == "binary" else 200
+            forests = []
+            for features in inputs:
+                forests.append(
+                    Forest.fit(
+                        task, features[labelled], y[labelled, k], trees=trees, out_of_bag=True
+                    )
+                )
+                progress(1)
+            self._fitted.append(forests)
+            self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the forests as arrays by name."""
+        arrays: dict[str, NDArray[Any]] = {"out_of_bag": self.out_of_bag}
+        for k, forests in enumerate(self._fitted):
+            for kind, forest in enumerate(forests):
+                arrays |= StoredTrees.of(forest.trees).arrays(f"{k}/{kind}")
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, tasks: Sequence[Task], arrays: Mapping[str, NDArray[Any]]
+    ) -> FingerprintForests:
+        """Make forests from what `arrays` returned for forests of these tasks.
+
+        Raises:
+            KeyError, ValueError: the arrays are not those of such forests.
+        """
+        stored = cls.__new__(cls)
+        stored._fitted, stored.out_of_bag = [], arrays["out_of_bag"]
+        for k, task in enumerate(tasks):
+            forests = []
+            for kind, width in enumerate((BITS, COUNTS)):
+                of_kind = f"{k}/{kind}"
+                trees = StoredTrees.from_arrays(arrays, of_kind, width, len(task.classes))
+                forests.append(Forest(task, trees, np.empty(0)))
+            stored._fitted.append(forests)
+        return stored
+
+    def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:
+        """Predict probabilities (binary) and values (regression), (n, tasks)."""
+        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        columns = [
+            np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)
+            for forests in self._fitted
+        ]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+
+def counts_of(smiles: Sequence[str]) -> Counts:
+    """Return counts (n, 4096) of ECFP6 and of atom pairs (Carhart 1985), both without stereo."""
+    parts = [smiles[first : first + CHUNK] for first in range(0, len(smiles), CHUNK)]
+    environments = [ecfp6_counts(part, stereo=False).astype(np.uint16) for part in parts]
+    pairs = [atom_pair_counts(part).astype(np.uint16) for part in parts]
+    return np.concatenate(environments), np.concatenate(pairs)
+
+
+class TanimotoProcess:
+    """A `Process` on the mean similarity of ECFP6 counts and atom-pair counts.
+
+    Args:
+        smiles: the training molecules (n,).
+        y: their labels (n, tasks), NaN where one is missing.
+
+    Attributes:
+        left_out: see `Process`.
+    """
+
+    def __init__(self, smiles: Sequence[str], y: NDArray[np.floating]) -> None:
+        counts, carriers = counts_of(smiles), carriers_of(len(smiles))
+        self._counts = tuple(kind[carriers] for kind in counts)
+        self._process = Process.fit(similarity(counts, self._counts), carriers, y)
+        self.left_out = self._process.left_out
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the process as arrays by name."""
+        return vars(self._process) | {f"counts/{k}": kind for k, kind in enumerate(self._counts)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TanimotoProcess:
+        """Make a process from what `arrays` returned.
+
+        Raises:
+            KeyError, ValueError: the arrays are not those of a process.
+        """
+        stored = cls.__new__(cls)
+        stored._process = Process(arrays["weights"], arrays["means"], arrays["left_out"])
+        stored._counts = arrays["counts/0"], arrays["counts/1"]
+        stored.left_out = stored._process.left_out
+        shapes = (len(arrays["weights"]), len(arrays["means"]))
+        if {len(kind) for kind in stored._counts} != {shapes[0]}:
+            raise ValueError("a stored process has other molecules than its counts")
+        if arrays["weights"].shape != shapes or stored.left_out.shape[1:] != shapes[1:]:
+            raise ValueError(f"a stored process does not have {shapes[1]} columns")
+        return stored
+
+    def predict(self, smiles: Sequence[str]) -> FloatArray:
+        """Predict molecules, (n, tasks)."""
+        return self._process.predict(similarity(counts_of(smiles), self._counts))
 
 
 class LinkedTeacher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from safetensors.numpy import save
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import BITS, COUNTS
-from graphxai.learning.teachers.forests import Forest, forest_inputs
+from graphxai.learning.teachers.forests import Forest, StoredTrees, forest_inputs
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.minimol import SIZE
 from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
-from graphxai.learning.teachers.stored_trees import StoredTrees
 
 __all__ = ["TEACHER", "saved_teacher", "teacher_file"]
 
@@ -47,8 +46,7 @@ def teacher_file(teacher: Teacher, digest: str) -> bytes:
         positions = [k for k, weights in enumerate(teacher.weights) if name in (weights or {})]
         if isinstance(source, ForestSource):
             for k in positions:
-                trees = StoredTrees.of(source.forests[k].trees)
-                arrays |= {f"{name}/{k}/{field}": v for field, v in vars(trees).items()}
+                arrays |= StoredTrees.of(source.forests[k].trees).arrays(f"{name}/{k}")
         else:
             positions = list(source.tasks)
             arrays[f"{name}/weights"] = source.process.weights
@@ -146,8 +144,7 @@ def _forests(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> ForestSour
     num_features = BITS if name == "forest" else forest_inputs(["C"]).shape[1]
     forests = {}
     for k, task in tasks.items():
-        trees = StoredTrees(**{f.name: arrays[f"{name}/{k}/{f.name}"] for f in fields(StoredTrees)})
-        trees.check(num_features, len(task.classes))
+        trees = StoredTrees.from_arrays(arrays, f"{name}/{k}", num_features, len(task.classes))
         forests[k] = Forest(task, trees, np.empty(0))
     return ForestSource(name, forests, {})
 

@@ -185,7 +185,7 @@ def _full_card_settings(
         return FullCardSettings(how, compared)
     if several is not None and several.goal:
         of_properties = measurements_of_properties(several.panel, cards.molecules)
-        return FullCardSettings(how, compared, count, of_properties=of_properties)
+        return FullCardSettings(how, compared, count, measured=of_properties)
     measured = measurements_for(how.model, cards.molecules, towards)
     return FullCardSettings(how, compared, count, towards, measured)
 

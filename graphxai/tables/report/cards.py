@@ -1,6 +1,6 @@
 """Make the cards of a report, by explaining each molecule here or in other processes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from graphxai.explanation.explanations import Explanations
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
-from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes
 from graphxai.tables.card import bound_cell, explained_rows, measured_cell, molecule_card
 from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
 from graphxai.tables.settings import SMOOTH
@@ -101,28 +101,42 @@ def make_cards(
     """
     molecules: list[MoleculeCard] = []
     rejected: list[RejectedMolecule] = []
-    pieces = in_pieces(source.rows, CHUNK)
-    done = map_in_processes(partial(_cards_of, settings), pieces, workers, source.total)
+    work = partial(_cards_of, settings)
+    parts = results_of(work, source.rows, CHUNK, workers, source.total, "explaining", progress)
     try:
-        with progress_bar("explaining", source.total, show=progress) as advance, closing(done):
-            for part in chain.from_iterable(done):
+        with closing(parts) as done:
+            for part in done:
                 if isinstance(part.result, LostItem):
                     rejected.append(_rejected(part.items[0], RuntimeError(part.result.reason)))
                 else:
                     molecules += part.result.molecules
                     rejected += part.result.rejected
-                advance(len(part.items))
     except KeyboardInterrupt:
         how_far = f"after {len(molecules)} of {source.total} molecules"
         raise Interrupted(how_far, Cards(molecules, rejected).explanations) from None
     return Cards(molecules, rejected)
 
 
-def in_pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of at most `size`."""
+def results_of(
+    work: Callable[[Sequence[Any]], Any],
+    items: Iterable[Any],
+    size: int,
+    workers: int | None,
+    total: int,
+    label: str,
+    progress: bool | None,
+) -> Generator[PieceResult, None, None]:
+    """Give items to a function, `size` at a time, and yield its results beside a bar.
+
+    The keywords are those of `map_in_processes` and `progress_bar`.
+    """
     rest = iter(items)
-    while piece := list(islice(rest, size)):
-        yield piece
+    pieces = iter(lambda: list(islice(rest, size)), [])
+    done = map_in_processes(work, pieces, workers, total)
+    with progress_bar(label, total, show=progress) as advance, closing(done):
+        for part in chain.from_iterable(done):
+            yield part
+            advance(len(part.items))
 
 
 def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from rdkit import Chem
@@ -15,17 +14,14 @@ from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import prepare_all
-from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
-from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 from graphxai.runtime.interrupts import Interrupted
-from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
-from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.runtime.workers import LostItem
 from graphxai.tables.card import (
     change_facts,
     explained_rows,
@@ -40,9 +36,8 @@ from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
 
-from .cards import Cards, CardSettings, MoleculeCard, in_pieces
+from .cards import Cards, CardSettings, MoleculeCard, results_of
 from .molecules import ReportRow
-from .properties import SeveralModels
 
 PREDICTIONS = 600  # how many neighbours of a molecule are predicted, as in a search of the app
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
@@ -57,16 +52,15 @@ class FullCardSettings:
         compared: the methods to show beside the report's method.
         counterfactuals: how many counterfactuals to find for each molecule.
         towards: what the model should predict for counterfactuals, or None for a default.
-        measurements: the table's measured values, or None.
-        of_properties: the measured values of each property, for changes that lead to a goal.
+        measured: the table's measured values, or None; for changes that lead to the goal of several
+            models, those of each property.
     """
 
     card: CardSettings
     compared: tuple[str, ...]
     counterfactuals: int = 0
     towards: str | None = None
-    measurements: Measurements | None = None
-    of_properties: Mapping[str, Measurements] = field(default_factory=dict)
+    measured: Measurements | Mapping[str, Measurements] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,21 +122,17 @@ def make_full_cards(
         for place in sorted(chosen)
     ]
     full = FullCards()
-    pieces = in_pieces(items, MOLECULES_AT_A_TIME)
-    done = map_in_processes(partial(_full_cards_of, settings), pieces, workers, len(items))
+    work = partial(_full_cards_of, settings)
+    about = len(items), "comparing methods", progress
     try:
-        with (
-            progress_bar("comparing methods", len(chosen), show=progress) as advance,
-            closing(done),
-        ):
-            for part in chain.from_iterable(done):
+        with closing(results_of(work, items, MOLECULES_AT_A_TIME, workers, *about)) as done:
+            for part in done:
                 if isinstance(part.result, LostItem):
                     row = part.items[0].row.number
                     message = f"row {row} has no full card: {part.result.reason}"
                     warnings.warn(message, stacklevel=4)
                 else:
                     full |= part.result
-                advance(len(part.items))
     except KeyboardInterrupt:
         how_far = f"after {len(full.contents)} of {len(chosen)} full cards"
         raise Interrupted(how_far, cards.explanations) from None
@@ -177,16 +167,6 @@ def _beside(trust: Trust) -> list[str]:
     return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
 
 
-def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
-    """Return what a card shows of counterfactuals, for one goal or for the goal of all models."""
-    card, count = settings.card, settings.counterfactuals
-    if card.several is not None and card.several.goal:
-        joint = card.several, count, settings.of_properties
-        return joint_changes_card(card.model, card.explainer, explanation, *joint)
-    about = settings.towards, count, card.level, settings.measurements
-    return changes_card(card.model, card.explainer, explanation, *about)
-
-
 def measurements_for(
     model: Model, molecules: Sequence[MoleculeCard], towards: str | None
 ) -> Measurements | None:
@@ -217,87 +197,49 @@ def measurements_of(
     return Measurements.of(pairs, task, standardisation_of(model)) if pairs else None
 
 
-def changes_card(
-    model: Model,
-    explainer: Explainer,
-    explanation: Explanation,
-    towards: str | None,
-    n: int,
-    level: float,
-    measured: Measurements | None = None,
-) -> dict[str, Any]:
-    """Return what a card shows of up to `n` counterfactuals of an explained molecule.
+def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
+    """Return what a card shows of counterfactuals, for one goal or for the goal of all models.
 
     Counterfactuals are explained in the same way as the molecule, so that their colours can be
     compared. A sentence sums up what the search returned, or says which error it met.
-
-    Args:
-        model: the model.
-        explainer: the method.
-        explanation: the explanation of the molecule.
-        towards: what the model should predict, as in `graphxai.counterfactuals`. By default it is
-            the most probable other class, or one unit more.
-        n: how many counterfactuals to show.
-        level: how often the intervals should hold.
-        measured: the measured values of the report's table.
     """
-    asked = towards or default_goal(explanation.prediction)
-    mol = explanation.atoms()
+    card, several = settings.card, settings.card.several
+    models: Any = card.model
+    asked = settings.towards or default_goal(explanation.prediction)
+    if several is not None and several.goal:
+        models, asked = list(several.panel.models), several.goal
+    options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": settings.measured or None}
     try:
-        goal = Goal.of(asked, model)
-        if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
-            return {"summary": f"It is {goal} already.", "found": []}
-        options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured}
-        results = counterfactuals(model, mol, asked, n, progress=False, **options)
-        seen = _explained(model, explainer, explanation, [change.smiles for change in results])
-        cards = [
-            _facts(change, results.goal, level) | part
-            for change, part in zip(results, seen, strict=True)
+        if models is card.model:
+            goal = Goal.of(asked, card.model)
+            if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
+                return {"summary": f"It is {goal} already.", "found": []}
+        n, mol = settings.counterfactuals, explanation.atoms()
+        results = counterfactuals(models, mol, asked, n, progress=False, **options)
+        pictures = _explained(card, explanation, [change.smiles for change in results])
+        found = [
+            (
+                _facts(change, results.goal, card.level)
+                if isinstance(change, Counterfactual)
+                else _joint_facts(change, card.level)
+            )
+            | picture
+            for change, picture in zip(results, pictures, strict=True)
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
-    return {"summary": f"Towards {results.goal}: {results.summary}.", "found": cards}
-
-
-def joint_changes_card(
-    model: Model,
-    explainer: Explainer,
-    explanation: Explanation,
-    several: SeveralModels,
-    n: int,
-    measured: Mapping[str, Measurements],
-) -> dict[str, Any]:
-    """Return what a card shows of up to `n` changes that lead to the goal for all properties.
-
-    Args:
-        model: the model that explains the cards.
-        explainer: the method.
-        explanation: the explanation of the molecule.
-        several: all models, with a goal.
-        n: how many changes to show.
-        measured: the measured values of the report's table, by property.
-    """
-    mol, models = explanation.atoms(), list(several.panel.models)
-    options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": measured or None}
-    try:
-        results = counterfactuals(models, mol, several.goal, n, progress=False, **options)
-        seen = _explained(model, explainer, explanation, [change.smiles for change in results])
-        cards = [
-            _joint_facts(change, several) | part for change, part in zip(results, seen, strict=True)
-        ]
-    except Exception as error:  # RDKit raises errors of any type
-        return {"summary": f"None found towards {several.goal}: {error}", "found": []}
-    return {"summary": f"Towards {several.goal}: {results.summary}.", "found": cards}
+    towards = results.goal if models is card.model else asked
+    return {"summary": f"Towards {towards}: {results.summary}.", "found": found}
 
 
 def _explained(
-    model: Model, explainer: Explainer, explanation: Explanation, smiles: Sequence[str]
+    card: CardSettings, explanation: Explanation, smiles: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Explain changed molecules as the molecule was, and return their pictures and trust."""
-    prepared = list(enumerate(prepare_all(model, smiles)))
-    about: dict[str, Any] = {"target": explanation.wanted, "training": training_set_of(model)}
+    prepared = list(enumerate(prepare_all(card.model, smiles)))
+    about: dict[str, Any] = {"target": explanation.wanted, "training": card.training}
     shown = []
-    for result in explained_rows(model, prepared, explainer, **about).values():
+    for result in explained_rows(card.model, prepared, card.explainer, **about).values():
         if isinstance(result, Exception):
             raise result
         changed, trust = result
@@ -306,16 +248,16 @@ def _explained(
     return shown
 
 
-def _joint_facts(change: ProfileCounterfactual, several: SeveralModels) -> dict[str, Any]:
+def _joint_facts(change: ProfileCounterfactual, level: float) -> dict[str, Any]:
     """Return what is known about a change, with what it does to each property."""
     parts = []
     for name, prediction in change.predictions.items():
         before = change.before.get(name)
-        text = f"{name} {prediction.at(several.level)}"
+        text = f"{name} {prediction.at(level)}"
         if prediction.value is not None and before is not None and before.value is not None:
             text += f" ({prediction.value - before.value:+z.2f})"
         parts.append(text)
-    leveled = [p.at(several.level) for p in change.predictions.values()]
+    leveled = [p.at(level) for p in change.predictions.values()]
     return change_facts(change) | {
         "prediction": f"desirability {change.score.overall or 0:.2f}",
         "change": minus_signs("; ".join(parts)),
