@@ -4,7 +4,7 @@
   the model mixes graphs, for example by attention without the batch vector or by a norm over the
   batch. Then every method runs the graphs one at a time. This is also done for a model without a
   batch vector, unless it reads its answer at nodes and does not mix graphs.
-* Graphs without nodes: a model may return something else for a graph beside one (`beside_empty`).
+* Graphs without nodes: a model may return something else for a graph beside one (`describing`).
 * Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 
 `padding_check` looks for models that count padding.

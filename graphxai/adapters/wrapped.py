@@ -38,7 +38,7 @@ from .one_at_a_time import (
     warn_of_zeroed_nodes,
 )
 from .padding_check import PaddingCheck
-from .preparing import prepared
+from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 from .wrapped_config import WrappedConfig
 

@@ -294,7 +294,7 @@ def _digest(data: Data) -> str:
 
 def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> dict[str, Any]:
     """Return what is needed to reproduce the values, as JSON values."""
-    from graphxai.explanation.provenance import versions
+    from graphxai.explanation.compute.models import versions
 
     version_of = versions()
     of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}

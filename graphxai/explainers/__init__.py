@@ -5,19 +5,25 @@ from pkgutil import iter_modules
 
 from .activation import AttCat, Cam, GradCam
 from .activation_path import LrpPath
-from .attention import AttentionLast, Gae, GaeRollout, Rollout
+from .attention import AttentionFlow, AttentionLast, Gae, GaeRollout, Rollout
 from .base import Attribution, Explainer
 from .control import Random
-from .flow import AttentionFlow
 from .gnn_explainer import GnnExplainer
-from .gradient import AttnLrp, GradientInput, Lrp, LrpAh, LrpAhLn, LrpLn, Saliency
+from .gradient import (
+    AttnLrp,
+    GradientInput,
+    IntegratedGradients,
+    Lrp,
+    LrpAh,
+    LrpAhLn,
+    LrpLn,
+    Saliency,
+)
 from .heads import HeadStatistics, head_statistics
-from .integrated_gradients import IntegratedGradients
 from .learned import FittedExplainer, Learned, fit_explainer
-from .masked_lrp import MaskedLrp
 from .path_marginals import PathMarginals
 from .perturbation import Occlusion, OrderMarginals, ShapleySampling
-from .positive import LrpZPlus, PartialLrp, TransformerAttribution
+from .positive import LrpZPlus, MaskedLrp, PartialLrp, TransformerAttribution
 from .registry import REGISTRY, get_explainer, register
 from .traits import Traits
 

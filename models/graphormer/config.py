@@ -30,7 +30,7 @@ class GraphormerConfig(TaskSet):
         level: "graph" for a model that reads its answer from a graph token, "node" for one that
             answers for each node, see `nodes.py`.
         environments: number of rows of a table of hashed environments, see
-            `contract.environments`; 0 for a model that does not read environments.
+            `contract.structure`; 0 for a model that does not read environments.
         environment_radius: the largest number of bonds from a node in its environments.
         max_distance: longer shortest paths share the bias of this distance.
         num_hops: number of edges of a shortest path that the edge encoding uses.

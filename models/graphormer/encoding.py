@@ -62,7 +62,7 @@ class StructureEncoding:
         edge_offsets: numbers that are subtracted from continuous features.
         edge_scales: numbers by which they are then divided.
         environments: number of rows that the nodes' environments are dealt to, see
-            `contract.environments`; 0 for none.
+            `contract.structure`; 0 for none.
         environment_radius: the largest number of bonds from a node in its environments.
 
     A graph that already has an encoding with the same settings (`structure`) is returned unchanged.

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import graphxai as gx
+from graphxai.adapters.chemprop.loading import ChempropRunSettings, run_settings
 from graphxai.adapters.chemprop.paths import is_chemprop_path
 from graphxai.adapters.chemprop.records import StoredObject, read_file
-from graphxai.adapters.chemprop.run_settings import ChempropRunSettings, run_settings
 from graphxai.models.graphormer.checkpoint import CheckpointError
 
 FILES = Path(__file__).parents[1] / "data" / "chemprop"

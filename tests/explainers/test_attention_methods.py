@@ -8,7 +8,7 @@ import torch
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
-from graphxai.explainers.flow import maximum_flows
+from graphxai.explainers.attention import maximum_flows
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from toy import random_graphormer

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.evaluation.testing import check_batching, check_ledger
 from graphxai.explainers import get_explainer
-from graphxai.explainers.gate_marginals import between, random_halves
+from graphxai.explainers.perturbation import between, random_halves
 from toy import random_graphormer
 
 AMIDE = "NC(=O)c1cccs1"

@@ -12,8 +12,7 @@ import graphxai
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
-from graphxai.explainers.heads import HeadCounts, count
-from graphxai.explainers.relations import RELATING_GROUPS, RELATIONS, relations_of
+from graphxai.explainers.heads import RELATING_GROUPS, RELATIONS, HeadCounts, count, relations_of
 from graphxai.models.graphormer import collate, locate
 from graphxai.rules.conservative import record
 from positive_reference import Reference, rolled_out

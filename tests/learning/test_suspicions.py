@@ -5,7 +5,7 @@ import re
 import pytest
 
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.table import train_table
+from graphxai.learning.run import train_table
 
 BINARY = [f"{'C' * n},{n % 2}" for n in range(1, 31)]
 

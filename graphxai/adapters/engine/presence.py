@@ -9,6 +9,7 @@ the model gives for the graph of these nodes alone, and one backward pass from t
 marginal of every node, present or absent (see `presence_functions`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +21,12 @@ from graphxai.rules.conservative import Rules
 from . import presence_functions as functions
 from .node_ids import NodeIds
 from .node_tracker import GATHERED
-from .presence_gates import OVER_AXES, Gate, find_gates, reduced_axes
-from .presence_quotients import link_quotients
+from .presence_gates import KEEPS_ZERO, OVER_AXES, Gate, find_gates, reduced_axes
 from .replay import replay
 from .replay_plan import ReplayPlan
 from .roles import Roles
 from .trace import Op, Trace
-from .vocabulary import PLUS_PRODUCT, SOFTMAX
+from .vocabulary import PLUS_PRODUCT, SAME, SOFTMAX
 
 
 @dataclass(eq=False)
@@ -213,3 +213,74 @@ def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
         factor = factor.repeat_interleave(channels, -1)
     sizes = zip(factor.shape, terms.shape, strict=True)
     return factor if all(size in (1, wanted) for size, wanted in sizes) else None
+
+
+# -- sums that divide others: in means, and in softmaxes written out -------------------------------
+
+
+TO_DIVISOR = SAME | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
+
+
+def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
+    """Find the gated sums that are divided by others over the same entries.
+
+    These are means, whose divisor counts, and softmaxes that are written out, whose divisor sums
+    exponentials.
+    """
+    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in GATHERED}
+    for op in trace.ops:
+        if op.name not in ("div", "mul") or len(op.reads) != 2:
+            continue
+        above, below = (ref.value for ref in op.reads)
+        inverts = op.name == "mul"
+        pairs = [(above, below, 1), (below, above, 0)][: 1 + inverts]
+        for dividend, divisor, place in pairs:
+            lower = _gated_sum(trace, sums, divisor, needs="reciprocal" if inverts else "")
+            if lower is None:
+                continue
+            upper = _gated_sum(trace, sums, dividend)
+            for gate in [upper] if upper else _sums_of_terms(trace, sums, op.out):
+                if gate is not lower and _same_groups(trace, gate, lower):
+                    gate.divisor = lower.op.number
+                    lower.quotient = lower.quotient or (op.number, place, inverts)
+
+
+def _gated_sum(trace: Trace, sums: dict[int, Gate], value: int, needs: str = "") -> Gate | None:
+    """Return the gated sum that a value is made of, up to its shape and to constants."""
+    passed = set()
+    while value not in sums:
+        while value in trace.flow.merged:
+            value = trace.flow.merged[value][1]
+        if value in sums:
+            break
+        op = trace.op_of(value)
+        if op is None or op.name not in TO_DIVISOR or not op.reads:
+            return None
+        passed.add(op.name)
+        value = op.reads[0].value
+    return sums[value] if not needs or needs in passed else None
+
+
+def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[Gate]:
+    """Yield the gated sums of terms that a value multiplies."""
+    visited, todo = {value}, [value]
+    while todo:
+        for number in trace.flow.uses[todo.pop()]:
+            op = trace.ops[number]
+            if op.out in sums and op.name in GATHERED and op.args[3].value in visited:
+                yield sums[op.out]
+            elif op.name in KEEPS_ZERO:
+                new = {ref.value for ref in op.makes} - visited
+                visited |= new
+                todo += new
+
+
+def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
+    """Whether two sums over the first axis send their entries to the same groups."""
+    indices = []
+    for gate in (first, second):
+        index = trace.memory.tensors[gate.op.args[2].slot]
+        if gate.op.args[1] not in (0, -index.dim()) or "amax" in gate.op.args:
+            return False
+        indices.append(index.flatten(1)[:, 0] if index.dim() > 1 else index)
+    return torch.equal(*indices)
