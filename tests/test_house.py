@@ -2,9 +2,12 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 import graphxai as gx
 from graphxai import explainers
@@ -20,10 +23,28 @@ def drawing():
     return module
 
 
-def test_the_picture_of_the_floors_is_drawn_from_the_imports():
+@pytest.mark.parametrize("name", ["floors", "hall-explain", "hall-learn", "hall-chemist"])
+def test_a_picture_of_the_house_is_drawn_from_the_imports(name):
     """If this fails, run `python docs/draw_floors.py`."""
     draw = drawing()
-    assert draw.PICTURE.read_text(encoding="utf-8") == draw.picture()
+    file = draw.IMAGES / f"{name}.svg"
+    assert file.read_text(encoding="utf-8") == draw.pictures()[file]
+
+
+def test_every_room_below_the_commands_is_in_one_hall():
+    draw = drawing()
+    halls = [room.split(".")[1] for hall in draw.HALLS for room in draw.modules_of(hall)]
+    assert sorted(halls) == sorted(draw.rooms().keys() - {"cli"})
+
+
+def test_a_hall_is_tested_by_the_folders_of_its_rooms():
+    """If this fails, correct the folders at the top of `make test-explain` and its neighbours."""
+    draw = drawing()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for hall in draw.HALLS:
+        (tested,) = re.findall(rf"^{hall.upper()}_ROOMS := (.*)$", makefile, re.MULTILINE)
+        rooms = {room.split(".")[1] for room in draw.modules_of(hall)}
+        assert set(tested.split()) == {room for room in rooms if (ROOT / "tests" / room).is_dir()}
 
 
 def test_there_are_few_rooms_on_few_floors():
