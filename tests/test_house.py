@@ -12,6 +12,7 @@ import pytest
 import graphxai as gx
 from graphxai import explainers
 from graphxai.explainers import REGISTRY
+from house_budget import NEW, ceilings, measured
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,6 +78,21 @@ def test_the_name_of_a_class_means_one_thing():
         node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     ]
     assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_the_house_stays_within_its_budget():
+    """The ceilings are those of rooms, of folders with more than 25 Python files, and of pages."""
+    limits = ceilings()
+    grown = [
+        f"{name}: {subject} {figure:,}, ceiling {limit:,}"
+        for subject, figures in measured().items()
+        for name, figure in figures.items()
+        if figure > (limit := limits[subject].get(name, NEW.get(subject, 0)))
+    ]
+    assert not grown, (
+        "take something away, or run `python tests/helpers/house_budget.py`; a commit that raises"
+        f" one says why in its body: {'; '.join(grown)}"
+    )
 
 
 def test_every_public_name_is_listed_once_and_loads():
