@@ -56,6 +56,7 @@ torch.manual_seed(0)
 ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 graph = Data(x=torch.randn(4, 8), edge_index=torch.cat([ring, ring.flip(0)], dim=1))
 explanation = gx.explain(gx.wrap(Model().eval(), kind="regression"), graph)
+explanation.save("graph.svg")  # laid out by networkx, which torch brings
 assert abs(explanation.ledger.unexplained) < 1e-4, explanation.ledger
 print(gx.__file__)
 """

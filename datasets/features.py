@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.Chem import rdqueries
 
-from graphxai.runtime.ogb_import import import_ogb
+from graphxai.runtime.ogb import import_ogb
 
 from .molecule_reading import AS_WRITTEN
 

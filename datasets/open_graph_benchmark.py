@@ -20,15 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
-from graphxai.runtime.ogb_import import import_ogb
+from graphxai.runtime.ogb import import_ogb
 
 from .labels import LabelsKind
 from .splits import Split
 from .tables.opening import MAX_RATIO
 
-__all__ = ["OgbMolecules", "is_ogb_name", "load_ogb", "ogb_names"]
+__all__ = ["OgbMolecules", "load_ogb", "ogb_names"]
 
-PREFIX = "ogbg-mol"
 MOLECULES, LABELS = "mapping/mol.csv.gz", "raw/graph-label.csv.gz"
 PARTS = ("train", "valid", "test")
 SMILES, IDENTIFIER = "smiles", "mol_id"  # columns of MOLECULES that are no tasks
@@ -70,10 +69,20 @@ class OgbMolecules:
             predictions: a score, probability or value for each molecule of the part and each task
                 (m, tasks).
             part: the part that is predicted.
+
+        Returns:
+            The score, or NaN if no task has the labels that it needs.
         """
         evaluator = import_ogb("ogb.graphproppred.evaluate").Evaluator(self.name)
         truth = self.labels[self.positions(part)]
-        return float(evaluator.eval({"y_true": truth, "y_pred": predictions})[self.metric])
+        if predictions.shape != truth.shape:
+            raise ValueError(
+                f"predictions {predictions.shape} must be {truth.shape}, as the labels."
+            )
+        try:
+            return float(evaluator.eval({"y_true": truth, "y_pred": predictions})[self.metric])
+        except RuntimeError:  # a part without both classes
+            return float("nan")
 
     def to_csv(self) -> str:
         """Return a table with the columns `smiles`, the tasks, and `split`, the part."""
@@ -86,11 +95,6 @@ class OgbMolecules:
                 cells = ("" if value != value else str(value).removesuffix(".0") for value in row)
                 writer.writerow([smiles, *cells, part_of[k]])
         return text.getvalue()
-
-
-def is_ogb_name(name: str) -> bool:
-    """Return whether a name is meant to be that of a data set of OGB's molecules."""
-    return name.startswith(PREFIX)
 
 
 def ogb_names() -> list[str]:
@@ -189,7 +193,10 @@ def _read(name: str, about: dict[str, str], folder: Path) -> OgbMolecules:
         labels = pd.read_csv(folder / LABELS, header=None, dtype=np.float64).to_numpy()
         split = ogb_split(folder, about["split"])
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{folder} cannot be read as {name}: {error}.") from error
+        raise ValueError(
+            f"{folder} cannot be read as {name} ({error}): put OGB's files there, or delete the"
+            " folder to download them."
+        ) from error
     tasks = tuple(column for column in table.columns if column not in (SMILES, IDENTIFIER))
     expected = (len(table), int(about["num tasks"]))
     if SMILES not in table.columns or labels.shape != expected or len(tasks) != expected[1]:

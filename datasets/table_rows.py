@@ -74,6 +74,7 @@ def read_rows(
     progress: Callable[[int], None],
     standardise: Standardisation = AS_DRAWN,
     beside: Sequence[str] = (),
+    split_column: str | None = None,
 ) -> TableRows:
     """Sort every row into `TableRows`. A molecule is kept once, at its first row.
 
@@ -82,19 +83,22 @@ def read_rows(
     Args:
         standardise: what is kept instead of each molecule, see `molecule_to_data`.
         beside: further columns, whose cells are kept in `TableRows.beside`.
+        split_column: a column of parts, in each of which a molecule is kept once.
     """
     rows = TableRows(beside={name: [] for name in beside})
-    index: dict[str, TableMolecule] = {}
+    index_of: dict[str, dict[str, TableMolecule]] = defaultdict(dict)  # by part
     structures = table.structures.name
+    columns = (structures, *target_columns, *beside, *([split_column] if split_column else []))
     unusable = "SMILES unreadable" if table.format == "structures" else MISFIT
     with rdBase.BlockLogs():
-        for number, record, misfit in table.records((structures, *target_columns, *beside)):
+        for number, record, misfit in table.records(columns):
             rows.read += 1
             progress(1)
             text = record[structures]
             cells = tuple(record[name] for name in target_columns)
             problem: tuple[str, str] | None = (unusable, misfit)
             if not misfit:
+                index = index_of[record[split_column] if split_column else ""]
                 problem = _add_row(rows, index, number, text, cells, max_atoms, standardise)
             if problem is None:
                 for name, kept in rows.beside.items():

@@ -226,8 +226,15 @@ def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for GRAPHXAI_DATA: all of BACE, and the first 600 test images of MNIST."""
+    """Return a folder for GRAPHXAI_DATA.
+
+    It has all of BACE, a hundred of its compounds as OGB's data set, and the first 600 test images
+    of MNIST.
+    """
+    from ogb_folders import write_molbace
+
     root = tmp_path_factory.mktemp("data")
+    write_molbace(root)
     shutil.copytree(DATA / "mnist", root / "mnist")
     (root / "bace" / "raw").mkdir(parents=True)
     packed = (DATA / "bace" / "bace.csv.xz").read_bytes()

@@ -24,7 +24,16 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 ALWAYS = None  # an option that applies to every kind of source
 MODEL = "Name of a bundled model, or a checkpoint folder"
-PROCESSED = ("smiles", "table", "image", "bace", "mnist-superpixels", "checkpoint", "training")
+PROCESSED = (
+    "smiles",
+    "table",
+    "image",
+    "bace",
+    "mnist-superpixels",
+    "ogb",
+    "checkpoint",
+    "training",
+)
 
 
 @dataclass(frozen=True)

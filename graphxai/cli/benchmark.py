@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graphxai.contract.method_names import MEASURED_METHODS
+from graphxai.runtime.ogb import is_ogb_name
 from graphxai.runtime.options import as_in, option
 
 from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
@@ -16,7 +17,7 @@ from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo, printable, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
-MODELS = (*NAMED, "checkpoint")  # not for rules, for which models are trained
+MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
 METHODS = ",".join(MEASURED_METHODS)
 RULES = "indole,halogen,logp"
 
@@ -74,7 +75,7 @@ class BenchmarkOptions:
         names_kind=False,
     )
     data: Path | None = option(
-        None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "rules")
+        None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "ogb", "rules")
     )
     seed: int = as_in(SharedOptions, "seed")
     out: Path | None = option(None, "Output folder [default: bench/SOURCE].", ALWAYS)
@@ -107,6 +108,7 @@ class BenchmarkOptions:
             "data": self.data,
             "smiles_column": self.smiles_column,
             "label_column": self.label_column,
+            "task": self.task,
         }
 
 
@@ -114,7 +116,11 @@ class BenchmarkOptions:
 def benchmark(
     context: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="'bace', 'mnist-superpixels', 'rules', or a checkpoint folder.")
+        str,
+        typer.Argument(
+            help="'bace', 'mnist-superpixels', 'rules', a data set of OGB such as 'ogbg-molbace',"
+            " or a checkpoint folder."
+        ),
     ],
     table: Annotated[
         Path | None,
@@ -147,21 +153,26 @@ def benchmark(
     `graphxai benchmark bace --methods lrp,gae --refit f-fidelity` measures with a model that was
     trained further on masked molecules, so that these are nothing new to it.
 
+    `graphxai benchmark ogbg-molbace --model runs/molbace` measures on the official test molecules.
+
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
     """
     kind = source if source in (*NAMED, "rules") else "checkpoint"
+    kind = "ogb" if is_ogb_name(source) else kind
     refuse_inapplicable(context, kind)
     if options.training is not None and options.refit is None:
         raise typer.BadParameter("--training is for --refit.")
     if kind == "rules":
         _benchmark_rules(table, options)
         return
-    if table is not None and source in NAMED:
+    if table is not None and kind != "checkpoint":
         raise typer.BadParameter(
             "a table goes with a checkpoint folder, not with a named data set."
         )
-    if table is None and source not in NAMED:
+    if kind == "ogb" and not options.model:
+        raise typer.BadParameter(f"name the model to measure on {source}: --model CHECKPOINT.")
+    if table is None and kind == "checkpoint":
         raise typer.BadParameter(
             f"{source!r} is not one of {', '.join(NAMED)}; after a checkpoint folder, give a table"
             " of molecules or a folder of graphs."
@@ -203,13 +214,12 @@ def _measure(
     from graphxai.evaluation import Refit, evaluate
     from graphxai.evaluation.metrics import DEFAULT_METRICS
     from graphxai.evaluation.sources import source as graphs_of
-    from graphxai.evaluation.sources import training_source
 
     loaded = load(checkpoint)
     graphs = graphs_of(loaded, data, **options.columns).sample(options.limit, options.seed)
     refit = None
     if options.refit is not None:
-        learned = training_source(loaded, str(options.training or data), **options.columns)
+        learned = graphs_of(loaded, str(options.training or data), "train", **options.columns)
         learned = learned.labelled().sample(options.refit_limit, options.seed)
         labels = [learned.labels[key] for key in learned.inputs]
         refit = Refit(options.refit, list(learned.inputs.values()), labels)

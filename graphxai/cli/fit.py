@@ -129,9 +129,9 @@ def _inputs(loaded: "Model", source: str | None, column: str | None) -> tuple[li
     """Return the graphs to draw from, and what they are as text."""
     name = loaded.origin.name
     if source is not None and Path(source).is_dir():
-        from graphxai.evaluation.sources import training_source
+        from graphxai.evaluation.sources import source as graphs_of
 
-        graphs = training_source(loaded, source)
+        graphs = graphs_of(loaded, source, "train")
         return list(graphs.inputs.values()), graphs.title
     if loaded.config.reads == "graphs":
         raise ValueError(f"model {name!r} needs a folder of graphs as its source.")

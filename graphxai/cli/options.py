@@ -52,6 +52,7 @@ SOURCES = {
     "ray": "--engine ray",
     "bace": "bace",
     "mnist-superpixels": "mnist-superpixels",
+    "ogb": "a data set of OGB",
     "rules": "rules",
     "checkpoint": "a checkpoint folder",
     "training": "the training compounds",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from graphxai.datasets.as_given import AS_DRAWN
-from graphxai.learning.settings import TABLE, DigitSettings, GraphSettings, TableSettings
+from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.learning.settings import MOLECULES, TABLE, DigitSettings, GraphSettings, TableSettings
+from graphxai.runtime.ogb import is_ogb_name
 from graphxai.runtime.options import option
 from graphxai.runtime.progress import progress_bar
 
@@ -60,11 +61,16 @@ class TableReading:
         "parent",
         "What is learned from, here and in predictions: each molecule's parent, without"
         " counter-ions and neutral, or its canonical tautomer too.",
-        applies_to=TABLE,
+        applies_to=MOLECULES,
     )
     as_drawn: bool = option(
-        False, "Learn from molecules as they are drawn, and predict them so.", applies_to=TABLE
+        False, "Learn from molecules as they are drawn, and predict them so.", MOLECULES
     )
+
+    @property
+    def way(self) -> Standardisation:
+        """How molecules are brought to one form."""
+        return AS_DRAWN if self.as_drawn else self.standardise
 
     def read(self, path: Path, settings: TableSettings) -> "CleanTable":
         """Read and check the columns that are named, with kinds and units as typed."""
@@ -74,11 +80,10 @@ class TableReading:
         table = show_table(path, self.smiles_column)
         columns = matching_columns(path, self.smiles_column, self.target_column or (), others)
         kinds, units = _kinds(self.kind or (), columns), _units(self.units or (), columns)
-        standardise = AS_DRAWN if self.as_drawn else self.standardise
         with progress_bar("reading", table.count()) as advance:
             return clean_table(
                 path, self.smiles_column, columns,
-                kinds=kinds, units=units, standardise=standardise, progress=advance,
+                kinds=kinds, units=units, standardise=self.way, progress=advance,
             )  # fmt: skip
 
 
@@ -88,8 +93,8 @@ def train(
     source: Annotated[
         str,
         typer.Argument(
-            help="'bace', 'mnist-superpixels', a table of molecules (CSV, .smi, .sdf, .xlsx,"
-            " Parquet), or a folder of graphs."
+            help="'bace', 'mnist-superpixels', a data set of OGB such as 'ogbg-molbace', a table of"
+            " molecules (CSV, .smi, .sdf, .xlsx, Parquet), or a folder of graphs."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder."), APPLIES_ALWAYS],
@@ -98,7 +103,7 @@ def train(
     replicates: Annotated[
         int,
         typer.Option(min=1, help="Models to train, from consecutive seeds; mean and spread."),
-        applies_to("table", "graphs"),
+        applies_to("table", "ogb", "graphs"),
     ] = 1,
     settings: TableSettings,
     task: Annotated[
@@ -114,7 +119,7 @@ def train(
     data: Annotated[
         Path | None,
         typer.Option(help="Folder of the named data sets [default: $GRAPHXAI_DATA, or a cache]."),
-        applies_to(*NAMED),
+        applies_to(*NAMED, "ogb"),
     ] = None,
 ) -> None:
     """Train on a table or on graphs, or retrain a bundled model. This needs the extra `train`.
@@ -126,6 +131,9 @@ def train(
 
     A folder of graphs (`graphxai.datasets.graph_folders.save_graphs` writes one; OGB's layout also
     works) trains a model that is tested beside a GIN of the same size and a forest.
+
+    A data set of OGB, the Open Graph Benchmark, is learned in its official split, and the model is
+    also scored by OGB's evaluator.
 
     **Examples**
 
@@ -146,6 +154,8 @@ def train(
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --out aspirin.svg`
 
     `graphxai train bace --out runs/bace`
+
+    `graphxai train ogbg-molhiv --out runs/molhiv`
 
     `graphxai train mnist-superpixels --out runs/mnist --epochs 8`
 
@@ -172,18 +182,25 @@ def train(
         refuse_inapplicable(context, "graphs")
         _train(path, out, replicates, graph_settings, task)
         return
-    if not path.exists():
+    is_official = is_ogb_name(source) and not path.exists()
+    if not path.exists() and not is_official:
         raise FileNotFoundError(
-            f"{source}: no such file; give a table, a folder of graphs or one of"
+            f"{source}: no such file; give a table, a folder of graphs, a data set of OGB or one of"
             f" {', '.join(NAMED)}."
         )
-    refuse_inapplicable(context, "table")
-    if not reading.target_column:
+    refuse_inapplicable(context, "ogb" if is_official else "table")
+    if not reading.target_column and not is_official:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
     from graphxai.learning.fit import require_hardware
 
     require_hardware(settings)
-    table = reading.read(path, settings)
+    if is_official:
+        from graphxai.learning.official import official_table
+
+        with naming_data_option():
+            table = official_table(source, out, root=data, standardise=reading.way)
+    else:
+        table = reading.read(path, settings)
     _print_hygiene(table)
     _train(table, out, replicates, settings)
 

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from graphxai.datasets.molecule_reading import MoleculeError
+from graphxai.datasets.open_graph_benchmark import load_ogb
 from graphxai.explanation.compute.models import Model
+from graphxai.runtime.ogb import is_ogb_name
 
 from .store import Key
 
@@ -68,6 +70,43 @@ def bace_part(model: Model, part: str, root: str | Path | None = None) -> Source
     inputs: dict[Key, Any] = {k: graphs[k].smiles for k in chosen}
     labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in chosen}
     return Source(f"BACE, {part} part of the model's split", inputs, labels)
+
+
+def ogb_part(
+    model: Model,
+    name: str,
+    part: Literal["train", "valid", "test"] = "test",
+    root: str | Path | None = None,
+    task: str | None = None,
+) -> Source:
+    """Return the molecules in a part of the official split of a data set of OGB, by position.
+
+    Args:
+        model: the model to measure.
+        name: such as "ogbg-molbace".
+        part: the part of the official split.
+        root: the folder of the data.
+        task: the task of the model that the labels are for, by default its first. The data set must
+            have it, or a single task.
+
+    Raises:
+        ValueError: there is no such data set, or it does not have the task.
+    """
+    dataset = load_ogb(name, root)
+    chosen, _ = model.config.task_columns(task or model.config.tasks[0].name)
+    if len(dataset.tasks) > 1 and chosen.name not in dataset.tasks:
+        raise ValueError(
+            f"{name} has no task {chosen.name!r} of model {model.origin.name!r}; its tasks are"
+            f" {', '.join(dataset.tasks)}."
+        )
+    column = dataset.tasks.index(chosen.name) if chosen.name in dataset.tasks else 0
+    positions = dataset.positions(part)
+    labels: dict[Key, Any] = {}
+    if chosen.classes and dataset.kind == "classification":
+        values = dataset.labels[positions, column].tolist()
+        labels = {k: int(v) for k, v in zip(positions, values, strict=True) if not math.isnan(v)}
+    inputs: dict[Key, Any] = {k: dataset.smiles[k] for k in positions}
+    return Source(f"{name}, {part} part of the official split", inputs, labels)
 
 
 def mnist_test(root: str | Path | None = None) -> Source:
@@ -176,14 +215,26 @@ def _label(cell: str) -> Any:
 def source(
     model: Model,
     name: str,
+    part: Literal["train", "test"] = "test",
     *,
     data: str | Path | None = None,
     smiles_column: str | None = None,
     label_column: str | None = None,
+    task: str | None = None,
 ) -> Source:
-    """Return the source called `name`, which is "bace", "mnist-superpixels", or a path.
+    """Return the source called `name`: "bace", "mnist-superpixels", a data set of OGB, or a path.
 
-    A path leads to a table of molecules or to a folder of graphs (see `graph_part`).
+    A path leads to a table of molecules, which has no parts, or to a folder of graphs (see
+    `graph_part`).
+
+    Args:
+        model: the model to measure.
+        name: as above.
+        part: the part of the data set.
+        data: folder of the data sets that have names.
+        smiles_column: column of a table with structures.
+        label_column: column of a table with labels.
+        task: task whose labels a data set of OGB gives, by default the model's first.
 
     Raises:
         ValueError: the model does not read such inputs.
@@ -194,20 +245,11 @@ def source(
     if reads != offered and not (is_folder and reads == "molecules"):
         raise ValueError(f"model {model.origin.name!r} reads {reads}, but {name!r} has none.")
     if is_folder:
-        return graph_part(model, "test", name)
+        return graph_part(model, part, name)
     if name == "bace":
-        return bace_test(model, data)
+        return bace_part(model, part, data)
     if name == "mnist-superpixels":
-        return mnist_test(data)
+        return _mnist(part, data)
+    if is_ogb_name(name):
+        return ogb_part(model, name, part, data, task)
     return table(name, smiles_column, label_column)
-
-
-def training_source(
-    model: Model, name: str, *, data: str | Path | None = None, **columns: Any
-) -> Source:
-    """Return the training graphs that belong to the `source` of this name."""
-    if name == "bace":
-        return bace_part(model, "train", data)
-    if Path(name).is_dir():
-        return graph_part(model, "train", name)
-    return _mnist("train", data) if name == "mnist-superpixels" else table(name, **columns)

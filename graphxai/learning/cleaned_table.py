@@ -23,6 +23,8 @@ from graphxai.runtime.writing import atomic_write, write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+    from graphxai.datasets.open_graph_benchmark import OgbMolecules
+
 __all__ = ["CleanTable", "Finding", "Findings", "TargetColumn", "unbounded"]
 
 FloatArray = NDArray[np.float64]
@@ -141,6 +143,7 @@ class CleanTable:
         canonical: the molecules' canonical SMILES.
         findings: what the checks found.
         standardise: how molecules were brought to their parents, see `clean_table`.
+        official: the data set of OGB whose molecules these are, see `learning.official`.
     """
 
     file: Table
@@ -151,6 +154,7 @@ class CleanTable:
     canonical: tuple[str, ...]
     findings: Findings
     standardise: Standardisation = "as drawn"
+    official: OgbMolecules | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(target.name for target in self.targets)

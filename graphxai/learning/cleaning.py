@@ -7,6 +7,7 @@ reason. Rows that are merely suspicious are kept and reported.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -47,6 +48,7 @@ def clean_table(
     units: Mapping[str, str] | None = None,
     max_atoms: int = MAX_ATOMS,
     standardise: Standardisation = "parent",
+    split_column: str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
     """Read a table row by row into distinct molecules with labels.
@@ -66,6 +68,8 @@ def clean_table(
         standardise: learn from the "parent" of each molecule, without counter-ions and neutral;
             from its canonical tautomer too ("tautomers"); or from the molecule "as drawn". See
             `datasets.standardise`.
+        split_column: column that says which part of a split a row is in. Molecules are then merged
+            within their part alone, so that no label of one part is learned in another.
         progress: called with the number of rows read since the last call.
 
     Raises:
@@ -78,7 +82,7 @@ def clean_table(
     smiles_column = table.structures.name
     _check_columns(smiles_column, target_columns, {**kinds, **units})
     beside = [n for n in columns_beside(table.columns) if n not in (smiles_column, *target_columns)]
-    raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside)
+    raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside, split_column)
     _check_rows(path, raw)
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
@@ -96,6 +100,7 @@ def clean_table(
         *merge_findings,
         *column_findings,
         lost,
+        _in_several_parts(raw, molecules),
         *suspicions(molecules, targets, labels.values, standardise),
     ]
     return CleanTable(
@@ -263,6 +268,17 @@ def _labelled_molecules(
     )
     finding = Finding("no usable label left", len(lost), "left out", "", lost)
     return molecules, labels.of(labels.labelled), finding
+
+
+def _in_several_parts(raw: TableRows, molecules: Sequence[TableMolecule]) -> Finding:
+    """Return the finding about molecules that several parts of a given split have."""
+    counts = Counter(molecule.canonical for molecule in molecules)
+    several = tuple(
+        raw.row(molecule.rows[0], f"{counts[molecule.canonical]} parts have this molecule")
+        for molecule in molecules
+        if counts[molecule.canonical] > 1
+    )
+    return Finding("molecule in several parts of the split", len(several), "kept", "", several)
 
 
 def _give_labels(molecules: Sequence[TableMolecule], labels: MoleculeLabels) -> None:

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
+MOLECULES = ("table", "ogb")
 TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)
 EPOCHS, FEWEST_EPOCHS = 60, 8  # on graphs
 STEPS = 300  # for learning labels of nodes, of which one batch has many
@@ -154,7 +155,7 @@ class EnsembleSettings(RunSettings):
     ensemble: int = option(
         1,
         "Number of networks to average; relevance then has a spread over them.",
-        applies_to=("table", "graphs"),
+        applies_to=(*MOLECULES, "graphs"),
         minimum=1,
     )
 
@@ -193,18 +194,20 @@ class TableSettings(EnsembleSettings):
     init_weights: str | Path | None = option(
         "molecules",
         "Weights to start from: a model's name, a folder or 'none'.",
-        applies_to=TABLE,
+        applies_to=MOLECULES,
     )
     teacher: bool = option(
-        True, "Do not learn from a teacher (a fifth of the time, usually worse).", applies_to=TABLE
+        True,
+        "Do not learn from a teacher (a fifth of the time, usually worse).",
+        applies_to=MOLECULES,
     )
     keep_teacher: bool = option(
         False,
         "Store the teacher too; predictions then show the teacher's as well.",
-        applies_to=TABLE,
+        applies_to=MOLECULES,
     )
     learning_curve: bool = option(
-        False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=TABLE
+        False, "Also train on 1/8, 1/4 and 1/2 (three times as long).", applies_to=MOLECULES
     )
     values_alone: bool = option(
         False,

@@ -25,6 +25,7 @@ from graphxai.learning.card import (
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.finetuning import FINETUNING, molecule_config
 from graphxai.learning.fit import FitResult
+from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.reliability import (
     bound_notes,
@@ -80,7 +81,7 @@ class TableSource(RunSource):
     share: float = 1.0
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
-        "coverage", "learning_curve", "notes",
+        "official", "coverage", "learning_curve", "notes",
     )  # fmt: skip
 
     @property
@@ -187,12 +188,13 @@ class TableSource(RunSource):
     def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
         """Return all that is stored with the model, as JSON values."""
         table, settings, scores = self.table, self.settings, results["scores"]
+        official = official_scores(learned.model, table)
         rows, teacher = table.rows, learned.teacher
         of_parts = {
             f"{name}_rows": [rows[k] for k in getattr(self.parts, name)]  # to tell from positions
             for name in ("train", "valid", "test")
         }
-        notes = [*self.warnings]
+        notes = [*self.warnings, *official_note(official)]
         if settings.ensemble > 1:
             last = settings.seed + settings.ensemble - 1
             notes.append(
@@ -216,6 +218,7 @@ class TableSource(RunSource):
             },
             "notes": notes,
             "summary": summary(scores),
+            **({} if official is None else {"official": official}),
         }
 
     @property
@@ -300,6 +303,7 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
     """
     if not settings.values_alone:
         require_plain_values(table)
+    settings = with_official_split(settings, table)
     set_aside, column = not settings.teacher, settings.named_column
     parts = table_split(table, settings.split_kind, settings.seed, column, set_aside=set_aside)
     y = table.y

@@ -79,7 +79,7 @@ def write_run(
     save: Any = save_ensemble if isinstance(model, Ensemble) else save_checkpoint
     card = run_card(source, learned, facts, command)
     folder: Path = save(model, out / "model", card=card, metadata=facts)
-    scores = {name: facts[name] for name in source.stored}
+    scores = {name: facts[name] for name in source.stored if name in facts}
     files = {"scores.json": json_text(scores), **source.files(learned, folder)}
     for name, content in files.items():
         write_whole(folder / name, content)

@@ -60,12 +60,14 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
     "benchmark": {
         "bace": ["bace"],
         "mnist-superpixels": ["mnist-superpixels"],
+        "ogb": ["ogbg-molbace", "--model", "runs/mine"],
         "rules": ["rules"],
         "checkpoint": ["runs/mine", "molecules.csv"],
     },
     "train": {
         "bace": ["bace", "--out", "run"],
         "mnist-superpixels": ["mnist-superpixels", "--out", "run"],
+        "ogb": ["ogbg-molbace", "--out", "run"],
         "table": ["molecules.csv", "--out", "run", "--target-column", "activity"],
     },
 }
@@ -210,6 +212,7 @@ LINES = {
     "benchmark": {
         "bace": ["bace --refit roar"],
         "mnist-superpixels": ["mnist-superpixels --refit roar"],
+        "ogb": ["ogbg-molbace --model trained --refit roar"],
         "rules": ["rules two.csv", "rules two.csv --out squares --resume"],
         "checkpoint": ["trained two.csv --refit roar --training two.csv --label-column y"],
     },

@@ -312,8 +312,9 @@ def test_the_command_trains_on_a_folder_and_refuses_options_of_tables(tmp_path):
     result = CliRunner().invoke(
         app, ["train", str(folder), "--out", str(tmp_path / "b"), "--keep-teacher"]
     )
-    assert "--keep-teacher is for a table, not for a folder of graphs" in " ".join(
-        result.output.replace("│", " ").split()
+    assert (
+        "--keep-teacher is for a table or a data set of OGB, not for a folder of graphs"
+        in " ".join(result.output.replace("│", " ").split())
     )
 
 

@@ -640,7 +640,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
     [
         (
             ("missing.csv", "--target-column", "y"),
-            "no such file; give a table, a folder of graphs or one of bace",
+            "no such file; give a table, a folder of graphs, a data set of OGB or one of bace",
         ),
         ((None,), "name the column to learn"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
@@ -663,11 +663,12 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
         (("bace", "--smiles-column", "s"), "--smiles-column is for a table"),
         (
             ("bace", "--no-teacher", "--ensemble", "2"),
-            "--ensemble is for a table or a folder of graphs; --no-teacher is for a table",
+            "--ensemble is for a table, a data set of OGB or a folder of graphs; --no-teacher is"
+            " for a table",
         ),
         (
             (None, "--target-column", "size", "--data", "d"),
-            "for bace or mnist-superpixels, not for a",
+            "for bace, mnist-superpixels or a data set of OGB, not for a",
         ),
         (("bace", "--split", "clusters"), "split by scaffold or at random"),
         ((None, "--target-column", "size", "--no-teacher", "--keep-teacher"), "no teacher to keep"),

@@ -10,7 +10,7 @@ from importlib import import_module
 from threading import Lock
 from types import ModuleType
 
-__all__ = ["import_ogb"]
+__all__ = ["import_ogb", "is_ogb_name"]
 
 _VARIABLE = "OUTDATED_IGNORE"  # which `ogb` sets, and which silences `outdated` for other packages
 _lock = Lock()
@@ -34,3 +34,8 @@ def import_ogb(name: str) -> ModuleType:
                 os.environ.pop(_VARIABLE, None)
                 os.environ.update({} if ignored is None else {_VARIABLE: ignored})
     return import_module(name)
+
+
+def is_ogb_name(name: str) -> bool:
+    """Return whether a name is meant to be that of a data set of OGB's molecules."""
+    return name.startswith("ogbg-mol")
