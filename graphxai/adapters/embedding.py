@@ -18,7 +18,7 @@ from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
 
 from .batches import WrappedBatch
-from .engine.recording_mode import is_recording
+from .engine.recording import is_recording
 from .layout import OneGraphAtATime
 from .lookups import (
     NodePlaces,
