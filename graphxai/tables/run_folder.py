@@ -135,17 +135,35 @@ def _begin(folder: Path, description: Mapping[str, Any], separator: str, resume:
             table.unlink(missing_ok=True)
         write_whole(stored, json.dumps(description, indent=1) + "\n")
         return set()
+    require_same_run(folder, before, description, resume)
+    return finished
+
+
+def require_same_run(
+    place: str | Path, before: Mapping[str, Any], description: Mapping[str, Any], resume: bool
+) -> None:
+    """Refuse to go on where there are results, unless the same run is to be resumed.
+
+    Args:
+        place: where the results are.
+        before: the description of the run that made them.
+        description: the description of this run.
+        resume: whether to resume it.
+
+    Raises:
+        FileExistsError: it is not to be resumed.
+        ValueError: it is another run.
+    """
     if not resume:
         raise FileExistsError(
-            f"{folder} already holds results: continue with --resume, or choose another folder."
+            f"{place} already holds results: continue with --resume, or choose another folder."
         )
     for name, value in description.items():
         if before.get(name) != value:
             raise ValueError(
-                f"{folder} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
+                f"{place} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
                 " another folder."
             )
-    return finished
 
 
 def _description_in(stored: Path) -> dict[str, Any] | None:

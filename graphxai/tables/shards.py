@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from graphxai.runtime.writing import atomic_write
 
 from .pieces import Span, filesystem_of
+from .run_folder import require_same_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,17 +72,8 @@ class ShardFolder:
                 f"{self.place} holds shards without a manifest: choose another folder."
             )
         shards = [] if before is None else self.shards()
-        if shards and not resume:
-            raise FileExistsError(
-                f"{self.place} already holds results: continue with --resume, or choose another"
-                " folder."
-            )
-        for name, value in settings.items():
-            if before is not None and shards and before.get(name) != value:
-                raise ValueError(
-                    f"{self.place} holds a run with {name} = {before.get(name)!r}, not {value!r}:"
-                    " choose another folder."
-                )
+        if before is not None and shards:
+            require_same_run(self.place, before, settings, resume)
         filesystem, path = self._opened
         filesystem.create_dir(f"{path}/shards")
         self._write("manifest.json", json.dumps(settings | {"finished": False}, indent=1).encode())

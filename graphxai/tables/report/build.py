@@ -28,7 +28,7 @@ from graphxai.runtime.writing import place_of, write_whole
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
-from .cards import Cards, CardSettings, in_full, make_cards
+from .cards import Cards, in_full, make_cards
 from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
@@ -38,7 +38,7 @@ from .full_cards import (
 )
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
-from .properties import SeveralModels
+from .properties import CardSettings
 from .structure_activity import structure_activity_of
 
 
@@ -100,11 +100,8 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     panel = ModelPanel.of(model)
-    first, several = panel.models[0], None
-    if is_several(model) or settings.goal:
-        several = _several(panel, settings)
-    elif settings.towards is not None:
-        Goal.of(settings.towards, first)
+    first, several = panel.models[0], is_several(model) or bool(settings.goal)
+    _require_goals(panel, settings, several)
     if settings.core:
         read_core(settings.core)
     explainer = get_explainer(method, model=first)
@@ -116,7 +113,8 @@ def report(
         tasks.setdefault(each.task.name, each.task)  # models may share a task
     source = report_source(inputs, list(tasks.values()), settings)
     level, training = require_level(settings.level), training_set_of(first)
-    how = CardSettings(first, training, explainer, settings.target, level, several)
+    goal = settings.goal if several else ""
+    how = CardSettings(panel, training, explainer, settings.target, level, several, goal)
     workers = workers_for(first, settings.workers)
     cards = make_cards(how, source, workers, progress)
     _require_molecules(cards, source)
@@ -124,36 +122,21 @@ def report(
     full_settings = _full_card_settings(how, cards, settings)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
     explained = cards.molecules[-1].explanation.prediction.task
-    compared = tasks if several is not None else {explained: tasks[explained]}
+    compared = tasks if several else {explained: tasks[explained]}
     notes = _notes(first, cards, source, compared)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
-    data = page_data(
-        first,
-        explainer,
-        cards,
-        full,
-        chosen,
-        title=title,
-        source=source.name,
-        notes=notes,
-        measured=source.measured,
-        dialect=source.dialect,
-        several=several,
-        sar=structure_activity_of(panel, cards.molecules, settings.core),
-    )
+    sar = structure_activity_of(panel, cards.molecules, settings.core)
+    data = page_data(how, cards, full, chosen, source, title=title, notes=notes, sar=sar)
     written = ReportFile(write_whole(out, render(data, title, model_card(first))))
     written.left_out = len(cards.rejected)
     return written
 
 
-def _several(panel: ModelPanel, settings: ReportSettings) -> SeveralModels:
-    """Return the models of a report with several properties.
-
-    Raises ValueError if one reads no molecules, or the goal is not understood.
-    """
-    for model in panel.models:
+def _require_goals(panel: ModelPanel, settings: ReportSettings, several: bool) -> None:
+    """Raise ValueError if a goal is not understood, or one of several models reads no molecules."""
+    for model in panel.models if several else ():
         require_molecules(model)
     if settings.goal:
         read_profile(panel, settings.goal)
@@ -161,7 +144,6 @@ def _several(panel: ModelPanel, settings: ReportSettings) -> SeveralModels:
         if settings.goal:
             raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
         Goal.of(settings.towards, panel.models[0])
-    return SeveralModels(panel, settings.goal, require_level(settings.level))
 
 
 def _require_molecules(cards: Cards, source: ReportSource) -> None:
@@ -179,11 +161,11 @@ def _full_card_settings(
 ) -> FullCardSettings:
     """Decide how full cards are made, and find the measured values for counterfactuals."""
     compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
-    count, towards, several = max(0, settings.counterfactuals), settings.towards, how.several
+    count, towards = max(0, settings.counterfactuals), settings.towards
     if not count:
         return FullCardSettings(how, compared)
-    if several is not None and several.goal:
-        of_properties = measurements_of_properties(several.panel, cards.molecules)
+    if how.goal:
+        of_properties = measurements_of_properties(how.panel, cards.molecules)
         return FullCardSettings(how, compared, count, measured=of_properties)
     measured = measurements_for(how.model, cards.molecules, towards)
     return FullCardSettings(how, compared, count, towards, measured)

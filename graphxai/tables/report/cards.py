@@ -12,10 +12,7 @@ import numpy as np
 from graphxai.chemistry.cliffs import activity_cliffs
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.contract.inputs import Input, prepare_each
-from graphxai.datasets.training_set import TrainingSet
-from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.runtime.interrupts import Interrupted
@@ -23,11 +20,10 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes
 from graphxai.tables.card import bound_cell, explained_rows, measured_cell, molecule_card
-from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
 from graphxai.tables.settings import SMOOTH
 
 from .molecules import ReportRow, ReportSource
-from .properties import SeveralModels, properties_of_cards
+from .properties import CardSettings, predictions_of_cards
 
 CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
@@ -43,28 +39,6 @@ class RejectedMolecule(NamedTuple):
     row: int
     smiles: str
     reason: str
-
-
-@dataclass(frozen=True)
-class CardSettings:
-    """How molecules are explained for their cards.
-
-    Attributes:
-        model: the model.
-        training: its training set, or None if it is unknown.
-        explainer: the method.
-        target: the output to explain, see `Target`.
-        level: how often the predictions' intervals and sets of classes should hold.
-        several: all models of a report with several properties, of which `model` is the first, or
-            None.
-    """
-
-    model: Model
-    training: TrainingSet | None
-    explainer: Explainer
-    target: Any
-    level: float
-    several: SeveralModels | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +129,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
         )
         rejected += (_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception))
         explained = {k: r for k, r in results.items() if not isinstance(r, Exception)}
-        about = _about_all(settings, chunk, {k: e for k, (e, _) in explained.items()})
+        about = predictions_of_cards(settings, chunk, {k: e for k, (e, _) in explained.items()})
         for number, (explanation, trust) in explained.items():
             row = rows[number]
             try:
@@ -167,22 +141,6 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
             else:
                 cards.append(MoleculeCard(row, explanation, parts, content))
     return Cards(cards, rejected)
-
-
-def _about_all(
-    settings: CardSettings, chunk: Sequence[ReportRow], explained: Mapping[int, Explanation]
-) -> dict[int, dict[str, Any]]:
-    """Return, by row number, the cells of the table of predictions, and those of all properties."""
-    if settings.several is not None:
-        return properties_of_cards(settings.several, settings.explainer, chunk, explained)
-    panel = ModelPanel.of(settings.model)
-    columns = predicted_columns(panel)
-    teachers = teacher_cells(panel, 0, [e.smiles or "" for e in explained.values()])
-    return {
-        number: {"cells": [cells.get(name, "") for name in columns]}
-        for (number, e), by_teacher in zip(explained.items(), teachers, strict=True)
-        for cells in [prediction_cells(e.predictions) | by_teacher]
-    }
 
 
 def _of_row(settings: CardSettings, row: ReportRow, explanation: Explanation) -> dict[str, Any]:

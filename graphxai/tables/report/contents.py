@@ -12,26 +12,23 @@ from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
-from graphxai.datasets.tables.dialect import Dialect
 from graphxai.evaluation.trust.signs import Sign, score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
-from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.grid import SATURATED
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
-from graphxai.tables.cells import predicted_columns
 from graphxai.tables.drawing import UNIT, drawing_of
 from graphxai.tables.settings import SMOOTH
 from graphxai.visualization.color import PALETTES, Scale
 
 from .cards import Cards, MoleculeCard, sentence_about
 from .full_cards import FullCards
-from .molecules import MeasuredTable, agreement
-from .properties import SeveralModels, agreements
+from .molecules import ReportSource, agreement
+from .properties import CardSettings, agreements
 
 SHOWN = 12  # how many fragments are shown at either end of a ranking
 RANKINGS = {"per_atom": ("per_atom_low", "per_atom_high"), "mean": ("low", "high")}
@@ -47,42 +44,36 @@ BASKET = ("name", "row", "smiles", "changes", "trust", "training set")  # of its
 
 
 def page_data(
-    model: Model,
-    explainer: Explainer,
+    settings: CardSettings,
     cards: Cards,
     full: FullCards,
     chosen: Mapping[int, str],
+    source: ReportSource,
     *,
     title: str,
-    source: str,
     notes: Sequence[str],
-    measured: MeasuredTable,
-    dialect: Dialect,
-    several: SeveralModels | None = None,
     sar: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all data for the page's script.
 
     Args:
-        model: the model.
-        explainer: the method.
+        settings: how the cards were made.
         cards: the cards of all molecules.
         full: what full cards add to them.
         chosen: the molecules with a full card, see `cards.in_full`.
+        source: where the molecules come from, with what was measured.
         title: the title of the page.
-        source: the name of the file, or the number of molecules in words.
         notes: what the page says about measured values.
-        measured: the measured values.
-        dialect: how the page writes the basket as a table.
-        several: all models of a report with several properties, or None.
         sar: what the page shows of matched pairs and R-groups, or None.
     """
-    columns = [*predicted_columns(ModelPanel.of(model))] if several is None else several.columns
+    model, explainer, dialect = settings.model, settings.explainer, source.dialect
+    columns = settings.columns
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
     ]
     value_names = {molecule.pop("value_name") for molecule in records}
     explanations = [card.explanation for card in cards.molecules]
+    measured = source.measured.columns
     targets = {explanation.target for explanation in explanations}
     prediction = explanations[0].prediction
     (task,) = (task for task in model.config.tasks if task.name == prediction.task)
@@ -93,7 +84,7 @@ def page_data(
     target = next(iter(targets)) if len(targets) == 1 else None
     return {
         "title": title,
-        "source": source,
+        "source": source.name,
         "model": _about_model(model, task.name, score),
         "versions": versions(),
         **_about_methods([explainer, *map(get_explainer, compared)]),
@@ -109,7 +100,7 @@ def page_data(
         "unit": UNIT,
         **_colours(colour_limit(records, SATURATED), explainer),
         "molecules": records,
-        "several": None if several is None else several.about,
+        "several": settings.about,
         "columns": columns,
         "inputs": _headings(cards.molecules[0].row.others, columns),
         "dialect": [dialect.separator, dialect.decimal, dialect.byte_order_mark],
@@ -118,10 +109,10 @@ def page_data(
         "fragments": None if fragments is None else fragment_ranking(fragments, records),
         "rejected": cards.rejected,
         "refused": dict(full.refused),
-        "measured": agreement(task, measured.columns.get(task.name, ""), target, records),
-        "measured_others": []
-        if several is None
-        else agreements(several.panel, measured.columns, task.name, records),
+        "measured": agreement(task, measured.get(task.name, ""), target, records),
+        "measured_others": agreements(settings.panel, measured, task.name, records)
+        if settings.several
+        else [],
         "sar": sar,
     }
 

@@ -36,8 +36,9 @@ from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
 
-from .cards import Cards, CardSettings, MoleculeCard, results_of
+from .cards import Cards, MoleculeCard, results_of
 from .molecules import ReportRow
+from .properties import CardSettings
 
 PREDICTIONS = 600  # how many neighbours of a molecule are predicted, as in a search of the app
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
@@ -203,14 +204,12 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
     Counterfactuals are explained in the same way as the molecule, so that their colours can be
     compared. A sentence sums up what the search returned, or says which error it met.
     """
-    card, several = settings.card, settings.card.several
-    models: Any = card.model
-    asked = settings.towards or default_goal(explanation.prediction)
-    if several is not None and several.goal:
-        models, asked = list(several.panel.models), several.goal
+    card = settings.card
+    models: Any = list(card.panel.models) if card.goal else card.model
+    asked = card.goal or settings.towards or default_goal(explanation.prediction)
     options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": settings.measured or None}
     try:
-        if models is card.model:
+        if not card.goal:
             goal = Goal.of(asked, card.model)
             if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
                 return {"summary": f"It is {goal} already.", "found": []}
@@ -228,7 +227,7 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
-    towards = results.goal if models is card.model else asked
+    towards = asked if card.goal else results.goal
     return {"summary": f"Towards {towards}: {results.summary}.", "found": found}
 
 

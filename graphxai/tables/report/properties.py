@@ -1,4 +1,4 @@
-"""Say for a card what several models predict of the molecule, and what each of them sees."""
+"""Say for a card what the models predict of the molecule, and what each of several sees."""
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
-from graphxai.datasets.training_set import training_set_of
+from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
@@ -31,18 +31,31 @@ from .molecules import ReportRow, agreement
 
 
 @dataclass(frozen=True)
-class SeveralModels:
-    """The models of a report with several properties, the first of which explains the cards.
+class CardSettings:
+    """How molecules are predicted and explained for their cards.
 
     Attributes:
-        panel: the models.
-        goal: what is wished for their properties, as it was written, or "".
+        panel: the models, the first of which explains the molecules.
+        training: its training set, or None if it is unknown.
+        explainer: the method.
+        target: the output to explain, see `Target`.
         level: how often the predictions' intervals and sets of classes should hold.
+        several: whether the page shows the properties of all models.
+        goal: what is wished for them, as it was written, or "".
     """
 
     panel: ModelPanel
-    goal: str
+    training: TrainingSet | None
+    explainer: Explainer
+    target: Any
     level: float
+    several: bool = False
+    goal: str = ""
+
+    @property
+    def model(self) -> Model:
+        """The model that explains the molecules."""
+        return self.panel.models[0]
 
     @property
     def profile(self) -> PropertyProfile | None:
@@ -51,40 +64,40 @@ class SeveralModels:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of all properties in the table that the page exports."""
-        return list(predicted_columns(self.panel, self.profile, several_models=True))
+        """The columns of the predictions in the table that the page exports."""
+        return list(predicted_columns(self.panel, self.profile, several_models=self.several))
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What the page says about the models and the goals."""
+    def about(self) -> dict[str, Any] | None:
+        """What the page says about several models and the goals, or None for one model."""
+        if not self.several:
+            return None
         profile = self.profile
         goals = [] if profile is None else profile.explanation.split("\n")
         names = [each.name for each in self.panel.properties]
         return {"names": names, "models": list(self.panel.names), "goals": goals}
 
 
-def properties_of_cards(
-    several: SeveralModels,
-    explainer: Explainer,
-    rows: Sequence[ReportRow],
-    explained: Mapping[int, Explanation],
+def predictions_of_cards(
+    settings: CardSettings, rows: Sequence[ReportRow], explained: Mapping[int, Explanation]
 ) -> dict[int, dict[str, Any]]:
-    """Return, by row number, what the cards of explained molecules show of all properties.
+    """Return, by row number, the cells of predictions, and for several models all properties.
 
     Args:
-        several: the models.
-        explainer: the method.
+        settings: how the cards are made.
         rows: the molecules.
         explained: the explanations by the first model.
     """
     wanted = [row for row in rows if row.number in explained]
-    outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
-    outcomes += [_outcomes(model, explainer, wanted) for model in several.panel.models[1:]]
     written = [explained[row.number].smiles or "" for row in wanted]
-    places = range(len(several.panel.models))
-    teachers = zip(*(teacher_cells(several.panel, k, written) for k in places), strict=True)
+    places = range(len(settings.panel.models))
+    teachers = zip(*(teacher_cells(settings.panel, k, written) for k in places), strict=True)
+    outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
+    outcomes += [
+        _outcomes(model, settings.explainer, wanted) for model in settings.panel.models[1:]
+    ]
     return {
-        row.number: _content(several, row, outcomes, ChainMap(*by_teacher))
+        row.number: _content(settings, row, outcomes, ChainMap(*by_teacher))
         for row, by_teacher in zip(wanted, teachers, strict=True)
     }
 
@@ -120,34 +133,32 @@ def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> 
 
 
 def _content(
-    several: SeveralModels,
+    settings: CardSettings,
     row: ReportRow,
     outcomes: Sequence[Mapping[int, _Outcome]],
     by_teacher: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what the card of one molecule shows. The cells of its teachers are given."""
+    panel, profile, several = settings.panel, settings.profile, settings.several
     of_molecule = [each.get(row.number) for each in outcomes]
-    predictions = several.panel.merged(
+    predictions = panel.merged(
         [
-            None if each is None else {p.task: p.at(several.level) for p in each.predictions}
+            None if each is None else {p.task: p.at(settings.level) for p in each.predictions}
             for each in of_molecule
         ]
     )
     assert predictions is not None  # the first model has explained it
-    profile = several.profile
     score = None if profile is None else profile.score(predictions)
-    facts = zip(
-        several.panel.properties,
-        property_facts(several.panel, predictions, score),
-        strict=True,
-    )
-    first = of_molecule[0]
+    cells = prediction_cells([*predictions.values()], score, several_models=several)
+    written = {"cells": [(cells | {**by_teacher}).get(name, "") for name in settings.columns]}
+    if not several:
+        return written
+    facts = zip(panel.properties, property_facts(panel, predictions, score), strict=True)
     views = [
-        _view(name, each.explanation, first.explanation if first else None)
-        for name, each in zip(several.panel.names, of_molecule, strict=True)
+        _view(name, each.explanation, of_molecule[0])
+        for name, each in zip(panel.names, of_molecule, strict=True)
         if each is not None and each.explanation is not None
     ]
-    cells = prediction_cells([*predictions.values()], score, several_models=True) | {**by_teacher}
     return {
         "properties": [
             None if of is None else _shown(each.task, row, of, predictions[each.name])
@@ -155,7 +166,7 @@ def _content(
         ],
         "desirability": None if score is None else score.overall,
         "views": views[1:],
-        "cells": [cells.get(name, "") for name in several.columns],
+        **written,
     }
 
 
@@ -217,17 +228,17 @@ def _compared(cells: Sequence[Any], part: str) -> dict[str, Any]:
     return {"measured": measured, "bound": bound, "value": value, "label": label, "part": part}
 
 
-def _view(name: str, explanation: Explanation | None, first: Explanation | None) -> dict[str, Any]:
+def _view(name: str, explanation: Explanation, first: _Outcome | None) -> dict[str, Any]:
     """Return what one model sees: the relevance of its target at each atom.
 
     The drawing is left out if the first model reads the same molecule.
     """
-    assert explanation is not None
     content = {
         "model": name,
         "target": explanation.subject,
         "legend": list(explanation.legend),
         **view_facts(explanation),
     }
-    same = first is not None and first.smiles == explanation.smiles
+    read = first and first.explanation and first.explanation.smiles
+    same = read == explanation.smiles
     return content if same else content | {"draw": drawing(explanation.atoms())}
