@@ -36,8 +36,10 @@ CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?"), "DATE"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|seconds|min|minutes)\b"), "TIME"),
     (re.compile(r"\b\d+:\d\d:\d\d\b"), "TIME"),
+    (re.compile(r"\b[mp][0-9a-f]{10}\b"), "ID"),  # of shapes that matplotlib draws
     (re.compile(r'"(seconds|time|duration|ms)": ?[\d.e-]+'), "TIME"),
 )
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 TIMED_COLUMNS = ("ms", "seconds")
 
 COMMANDS: dict[str, list[list[str]]] = {
@@ -305,12 +307,18 @@ def _content(path: Path) -> list[str]:
 
 
 def _difference(before: list[str], after: list[str]) -> str:
-    """Return the first line that differs, and by how much its numbers do."""
+    """Return the first line that differs, and by how much the numbers of the file do."""
     for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
         if one != other:
             place = next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
-            start = max(0, place - 40)
-            return f"line {number}: {one[start : start + 120]!r} -> {other[start : start + 120]!r}"
+            shown = slice(max(0, place - 40), max(0, place - 40) + 120)
+            text = f"line {number}: {one[shown]!r} -> {other[shown]!r}"
+            numbers = [[float(n) for line in lines for n in NUMBER.findall(line)]
+                       for lines in (before, after)]  # fmt: skip
+            if len(numbers[0]) != len(numbers[1]):
+                return text
+            largest = max((abs(a - b) for a, b in zip(*numbers, strict=True)), default=0.0)
+            return f"{text}; numbers differ by {largest:.2g} at most"
     return f"{len(before)} lines -> {len(after)}"
 
 
