@@ -8,11 +8,14 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint format dist clean
+.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
 	@echo "make test    run the tests of what the package computes, writes and shows"
+	@echo "make test-explain  test the hall that explains: models, methods, results, evaluation"
+	@echo "make test-learn    test the hall that learns: a table or graphs in, a model out"
+	@echo "make test-chemist  test the hall of the chemist: fragments, changes, tables, reports, app"
 	@echo "make test-pages  run pages and notebooks as a reader would, a table on Ray, the app in a browser"
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
@@ -64,6 +67,19 @@ ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
+
+# The halls, each by the tests of its rooms: docs/halls has a page about each of them.
+EXPLAIN_ROOMS := adapters contract datasets evaluation explainers explanation models rules runtime visualization
+LEARN_ROOMS := learning
+CHEMIST_ROOMS := chemistry tables
+test-explain: $(READY)
+	$(TESTS) $(addprefix tests/,$(EXPLAIN_ROOMS)) tests/test_api.py
+
+test-learn: $(READY)
+	$(TESTS) $(addprefix tests/,$(LEARN_ROOMS))
+
+test-chemist: $(READY)
+	$(TESTS) $(addprefix tests/,$(CHEMIST_ROOMS))
 
 test-pages: $(READY)
 	$(TESTS) tests/walkthroughs

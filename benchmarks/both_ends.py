@@ -15,7 +15,7 @@ from faithfulness import named, shapley
 
 import graphxai as gx
 from graphxai.datasets.mnist import load_mnist
-from graphxai.evaluation.sources import Source, bace_part
+from graphxai.evaluation.sources import BenchmarkSource, bace_part
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.evaluation.store import Key
 from graphxai.explainers import get_explainer
@@ -32,18 +32,18 @@ METRICS = ("auac", "srg")
 FIRST, BOTH, SHAPLEY = "path_marginals", "path_marginals, both ends", "shapley 32/0"
 
 
-def source_of(name: str, model: Model, graphs: int) -> Source:
+def source_of(name: str, model: Model, graphs: int) -> BenchmarkSource:
     """Return validation graphs of a model, without those on which the variant was chosen."""
     if "mnist" in name:
         images, digits = load_mnist(None, "train", limit=10_000)
         keys = range(9_000, 10_000)
         labels: dict[Key, Any] = {k: int(digits[k]) for k in keys}
-        source = Source("MNIST, validation", {k: images[k] for k in keys}, labels)
+        source = BenchmarkSource("MNIST, validation", {k: images[k] for k in keys}, labels)
     else:
         source = bace_part(model, "valid")
     seen = source.sample(CHOSEN_ON[name], seed=SEED).inputs if name in CHOSEN_ON else {}
     unseen = {key: graph for key, graph in source.inputs.items() if key not in seen}
-    return Source(source.title, unseen, source.labels).sample(graphs, seed=SEED)
+    return BenchmarkSource(source.title, unseen, source.labels).sample(graphs, seed=SEED)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.evaluation import Report, merged
 from graphxai.evaluation.best_ordering import best_areas
-from graphxai.evaluation.sources import Source
+from graphxai.evaluation.sources import BenchmarkSource
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.traits import SEARCHES
@@ -172,7 +172,7 @@ def measured(name: str, part: str, out: Path) -> tuple[Report, dict[str, float]]
     return report, best_found(name, model, source, path) if searched else {}
 
 
-def best_found(name: str, model: Any, source: Source, path: Path) -> dict[str, float]:
+def best_found(name: str, model: Any, source: BenchmarkSource, path: Path) -> dict[str, float]:
     """Search the best AUAC of the first graphs, from the orders of two methods."""
     areas: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     task = model.config.tasks[0]

@@ -26,7 +26,7 @@ from gps import load_gps, train_gps
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.sources import Source, mnist_test
+from graphxai.evaluation.sources import BenchmarkSource, mnist_test
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Explainer, get_explainer
 
@@ -96,7 +96,7 @@ def parts_of(name: str) -> tuple[str, str, int]:
     return kind, data, int(seed)
 
 
-def graphs_of(name: str, split: dict[str, list[int]]) -> Source:
+def graphs_of(name: str, split: dict[str, list[int]]) -> BenchmarkSource:
     """Return the test graphs of a model, without those of the smaller test before this one."""
     _, data, seed = parts_of(name)
     if data == "bace":
@@ -106,13 +106,13 @@ def graphs_of(name: str, split: dict[str, list[int]]) -> Source:
         seen = source = mnist_test()
     left_out = seen.sample(SEEN_GRAPHS[data], seed=SEEN).inputs
     unseen = {key: value for key, value in source.inputs.items() if key not in left_out}
-    return Source(source.title, unseen, source.labels).sample(GRAPHS, seed=DRAWN + seed)
+    return BenchmarkSource(source.title, unseen, source.labels).sample(GRAPHS, seed=DRAWN + seed)
 
 
-def bace_source(positions: Sequence[int]) -> Source:
+def bace_source(positions: Sequence[int]) -> BenchmarkSource:
     """Return the compounds of BACE at these positions of its file."""
     graphs = load_bace()
-    return Source(
+    return BenchmarkSource(
         "BACE, test",
         {k: graphs[k].smiles for k in positions},
         {k: int(graphs[k].y[0, 0]) for k in positions},

@@ -39,7 +39,7 @@ from graphxai.contract.target import Target
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.sources import Source
+from graphxai.evaluation.sources import BenchmarkSource
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import fit_explainer, get_explainer
 from graphxai.models.graphormer import PRETRAINED
@@ -64,18 +64,20 @@ def loaded(name: str, models: Path) -> Any:
     return TESTED_MODELS[name].load(models)[0] if name in TESTED_MODELS else gx.load(name)
 
 
-def part_of(name: str, part: str, model: Any) -> Source:
+def part_of(name: str, part: str, model: Any) -> BenchmarkSource:
     """Return the graphs of the model's own training ("train") or validation ("valid")."""
     if name.startswith("bace"):
         graphs = load_bace()
         keys = model.origin.metadata["split"][part]
         labels = {k: int(graphs[k].y[0, 0]) for k in keys}
-        return Source(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
+        return BenchmarkSource(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
     if not name.startswith("mnist"):
-        return Source(f"{name}, {part}", dict(enumerate(molecules_of(name, part))))
+        return BenchmarkSource(f"{name}, {part}", dict(enumerate(molecules_of(name, part))))
     images, digits = load_mnist(None, "train", limit=10_000)
     keys = range(9_000) if part == "train" else range(9_000, 10_000)
-    return Source(f"MNIST, {part}", {k: images[k] for k in keys}, {k: int(digits[k]) for k in keys})
+    return BenchmarkSource(
+        f"MNIST, {part}", {k: images[k] for k in keys}, {k: int(digits[k]) for k in keys}
+    )
 
 
 def molecules_of(name: str, part: str) -> list[str]:

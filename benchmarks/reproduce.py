@@ -20,9 +20,8 @@ from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, kendall_tau, merged
 from graphxai.evaluation.conservation import Conservation, conservation
-from graphxai.evaluation.sources import Source, bace_test, mnist_test
-from graphxai.learning.finetuning import molecule_config
-from graphxai.learning.fit import fit
+from graphxai.evaluation.sources import BenchmarkSource, bace_test, mnist_test
+from graphxai.learning.fit import fit, molecule_config
 from graphxai.learning.recipes.bace import bace_tasks
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
 from graphxai.learning.settings import TrainingSettings
@@ -106,7 +105,7 @@ def train_digits(folder: Path, seed: int, progress: bool) -> Path:
     )
 
 
-def accuracy(model: Graphormer, source: Source) -> str:
+def accuracy(model: Graphormer, source: BenchmarkSource) -> str:
     """Return ROC-AUC or accuracy on the graphs evaluated."""
     from sklearn.metrics import roc_auc_score
 

@@ -11,7 +11,7 @@ import graphxai as gx
 from gps import load_gps
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
-from graphxai.evaluation.sources import Source, mnist_test
+from graphxai.evaluation.sources import BenchmarkSource, mnist_test
 
 DRAWN = 2026  # seed of the graphs drawn for the first model; it grows by one for each other model
 TRIAL = 123  # seed with which an earlier trial of the primary method drew its test graphs
@@ -61,23 +61,23 @@ TESTED_MODELS = {
 }
 
 
-def graphs_of(tested: TestedModel, split: dict[str, list[int]], part: str) -> Source:
+def graphs_of(tested: TestedModel, split: dict[str, list[int]], part: str) -> BenchmarkSource:
     """Return the graphs drawn from a part of the model's data: "test" or "pilot"."""
     if tested.data == "BACE":
         graphs, seen = load_bace(), trial_compounds()
         keys = [k for k in split["test" if part == "test" else "valid"] if k not in seen]
         labels = {k: int(graphs[k].y[0, 0]) for k in keys}
-        source = Source(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
+        source = BenchmarkSource(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
     elif part == "test":
         whole, seen = mnist_test(), trial_images()
-        source = Source(
+        source = BenchmarkSource(
             whole.title, {k: v for k, v in whole.inputs.items() if k not in seen}, whole.labels
         )
     else:
         images, digits = load_mnist(None, "train", limit=10_000)
         keys = split.get("valid") or list(range(9_000, 10_000))
         labels = {k: int(digits[k]) for k in keys}
-        source = Source("MNIST, pilot", {k: images[k] for k in keys}, labels)
+        source = BenchmarkSource("MNIST, pilot", {k: images[k] for k in keys}, labels)
     seed = DRAWN + list(TESTED_MODELS.values()).index(tested)
     return source.sample(tested.test if part == "test" else tested.pilot, seed=seed)
 

@@ -9,9 +9,8 @@ A public name is loaded when it is first used, so that `import graphxai` is quic
 
 from typing import TYPE_CHECKING
 
-from graphxai.runtime.lazy import folders_beside, lazily
+from graphxai.runtime.lazy import folders_beside, import_in_one_piece, is_interactive, lazily
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
-from graphxai.runtime.whole_imports import import_in_one_piece, is_interactive
 
 if TYPE_CHECKING:  # the list of public names
     from graphxai.adapters.engine.interception import conservative as conservative

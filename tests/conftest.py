@@ -178,7 +178,7 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save a small network with the tasks of the pre-trained weights."""
     import torch
 
-    from graphxai.learning.finetuning import PRETRAINED, molecule_config
+    from graphxai.learning.fit import PRETRAINED, molecule_config
     from graphxai.models.graphormer import Graphormer, load_checkpoint, locate, save_checkpoint
     from toy import SMALL
 
@@ -196,16 +196,16 @@ def small_networks(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None
     """
     from functools import partial
 
-    from graphxai.learning import finetuning, table
+    from graphxai.learning import fit, table
     from toy import SMALL
 
-    config, locate = finetuning.molecule_config, finetuning.locate
-    for module in (finetuning, table):
+    config, locate = fit.molecule_config, fit.locate
+    for module in (fit, table):
         monkeypatch.setattr(module, "molecule_config", partial(config, **SMALL))
         monkeypatch.setattr(
             module,
             "locate",
-            lambda name: small_weights if name == finetuning.PRETRAINED else locate(name),
+            lambda name: small_weights if name == fit.PRETRAINED else locate(name),
         )
 
 

@@ -54,11 +54,9 @@ TABLES = ("datasets/test_tables.py", "tables/test_dialects.py")
 SUBJECTS = {
     "rules/conservative.py": ("rules", "adapters/test_tiers.py", "adapters/test_wrap.py"),
     "rules/positive.py": ("explainers/test_positive.py", "adapters/test_wrapped_positive.py"),
-    "rules/relevance_shares.py": ("rules", "test_api.py"),
     "rules/remainders.py": ("rules", "test_api.py"),
-    "rules/operation_rule.py": ("rules",),
+    "rules/operation_rule.py": ("rules", "explainers/test_positive.py"),
     "rules/module_rule.py": ("rules", "adapters/test_wrapped_module_rules.py"),
-    "rules/ratios.py": ("rules", "explainers/test_positive.py"),
     "evaluation/metrics.py": EVALUATION,
     "evaluation/curves.py": EVALUATION,
     "evaluation/statistics.py": EVALUATION[::-1],

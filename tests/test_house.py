@@ -2,13 +2,17 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import graphxai as gx
 from graphxai import explainers
 from graphxai.explainers import REGISTRY
+from house_budget import NEW, ceilings, measured
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,10 +24,28 @@ def drawing():
     return module
 
 
-def test_the_picture_of_the_floors_is_drawn_from_the_imports():
+@pytest.mark.parametrize("name", ["floors", "hall-explain", "hall-learn", "hall-chemist"])
+def test_a_picture_of_the_house_is_drawn_from_the_imports(name):
     """If this fails, run `python docs/draw_floors.py`."""
     draw = drawing()
-    assert draw.PICTURE.read_text(encoding="utf-8") == draw.picture()
+    file = draw.IMAGES / f"{name}.svg"
+    assert file.read_text(encoding="utf-8") == draw.pictures()[file]
+
+
+def test_every_room_below_the_commands_is_in_one_hall():
+    draw = drawing()
+    halls = [room.split(".")[1] for hall in draw.HALLS for room in draw.modules_of(hall)]
+    assert sorted(halls) == sorted(draw.rooms().keys() - {"cli"})
+
+
+def test_a_hall_is_tested_by_the_folders_of_its_rooms():
+    """If this fails, correct the folders at the top of `make test-explain` and its neighbours."""
+    draw = drawing()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for hall in draw.HALLS:
+        (tested,) = re.findall(rf"^{hall.upper()}_ROOMS := (.*)$", makefile, re.MULTILINE)
+        rooms = {room.split(".")[1] for room in draw.modules_of(hall)}
+        assert set(tested.split()) == {room for room in rooms if (ROOT / "tests" / room).is_dir()}
 
 
 def test_there_are_few_rooms_on_few_floors():
@@ -56,6 +78,21 @@ def test_the_name_of_a_class_means_one_thing():
         node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     ]
     assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_the_house_stays_within_its_budget():
+    """The ceilings are those of rooms, of folders with more than 25 Python files, and of pages."""
+    limits = ceilings()
+    grown = [
+        f"{name}: {subject} {figure:,}, ceiling {limit:,}"
+        for subject, figures in measured().items()
+        for name, figure in figures.items()
+        if figure > (limit := limits[subject].get(name, NEW.get(subject, 0)))
+    ]
+    assert not grown, (
+        "take something away, or run `python tests/helpers/house_budget.py`; a commit that raises"
+        f" one says why in its body: {'; '.join(grown)}"
+    )
 
 
 def test_every_public_name_is_listed_once_and_loads():

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphxai.contract.tasks import TaskSet
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
@@ -124,3 +125,20 @@ class CallSettings:
 def _call_hook(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """Call a hook with the name of its module."""
     return hook(name, args, output)
+
+
+@dataclass(frozen=True)
+class WrappedConfig(TaskSet):
+    """The tasks of a wrapped model, and what it reads.
+
+    Args:
+        reads: "molecules" if it takes SMILES and the nodes of a graph are the atoms, otherwise
+            "graphs" or "tokens".
+    """
+
+    reads: Literal["molecules", "graphs", "tokens"] = "graphs"
+
+    @property
+    def reads_molecules(self) -> bool:
+        """Whether the model takes SMILES."""
+        return self.reads == "molecules"

@@ -5,6 +5,7 @@ front of them or behind. The shape does not say which. So a few passes of the sa
 nodes in another order, and with other features, show which rows change: those of the nodes.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
 
 from .batches import WrappedBatch
-from .engine.recording_mode import is_recording
+from .engine.recording import is_recording
 from .layout import OneGraphAtATime
 from .lookups import (
     NodePlaces,
@@ -102,23 +103,23 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
     if any(is_unclear(output, batch) and n not in model.lookups.dense for n, output in calls):
         _find_forms(model, batch)
     align_padded(model, batch, calls)
-    rows, without_nodes = [], {name for name, _ in calls}
+    counts = Counter(name for name, _ in calls)
+    rows, without_nodes = [], set(counts)
     for name, output in calls:
         if (places := model.lookups.places(name, output, batch)) is not None:
             rows.append(places.rows_in(output, batch))
             without_nodes.discard(name)
-        elif name not in model.lookups.chosen:
+        elif name not in model.lookups.chosen and (len(batch) == 1 or counts[name] == 1):
             raise ValueError(_without_nodes(name, output, batch))
-    for name in model.settings.embedding:
-        count = [called for called, _ in calls].count(name)
-        if count != 1 and name not in model.lookups.chosen:
-            raise ValueError(
-                f"the module {name!r} is called {count} times in a pass; name a module that is"
-                " called once."
-            )
     if without_nodes and len(batch) > 1:
         model.lookups.in_parts = True
         raise LookedUpInParts(model, batch)
+    for name in model.settings.embedding:
+        if counts[name] != 1 and name not in model.lookups.chosen:
+            raise ValueError(
+                f"the module {name!r} is called {counts[name]} times in a pass; name a module that"
+                " is called once."
+            )
     if not rows:
         raise ValueError("no look-up of nodes was called in a pass.")
     return joined(rows)

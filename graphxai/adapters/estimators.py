@@ -18,9 +18,8 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 
-from .call_settings import CallSettings
+from .call_settings import CallSettings, WrappedConfig
 from .wrapped import WrappedModel
-from .wrapped_config import WrappedConfig
 
 RARE = 1e-6  # a forest may be certain, and a logit must be finite
 Featurize = Callable[[Chem.Mol], Any]

@@ -15,7 +15,7 @@ from graphxai.runtime.scope import Blocks
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
-from .call_settings import CallSettings
+from .call_settings import CallSettings, WrappedConfig
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
 from .describing import described_pass
 from .embedding import ReplacedRows, embedded_rows
@@ -40,7 +40,6 @@ from .one_at_a_time import (
 from .padding_check import PaddingCheck
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
-from .wrapped_config import WrappedConfig
 
 # the checks that hold within a block in which the model is explained
 _checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)

@@ -12,13 +12,12 @@ from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
 from graphxai.runtime.keywords import with_keywords
 
-from .call_settings import CallSettings
+from .call_settings import CallSettings, WrappedConfig
 from .calling import Forward, module_named
-from .chemprop.wrapping import is_chemprop, wrap_chemprop
+from .chemprop.model import is_chemprop, wrap_chemprop
 from .estimators import is_estimator, wrap_estimator
 from .eval_replica import unwrapped
 from .wrapped import WrappedModel
-from .wrapped_config import WrappedConfig
 
 MOST_CLASSES = 1 << 20  # limited because each class gets a name
 

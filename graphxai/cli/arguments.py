@@ -124,10 +124,7 @@ def load_with_warning(
 
 
 def load_several(
-    names: Sequence[str],
-    *,
-    as_drawn: bool = False,
-    molecule_features: Sequence[str] | None = None,
+    names: Sequence[str], *, as_drawn: bool = False, molecule_features: Sequence[str] | None = None
 ) -> "list[Model]":
     """Load models of molecules as `load_with_warning` does.
 

@@ -55,9 +55,7 @@ class BenchmarkOptions:
     )
     task: str | None = option(None, "Task, if the model has several [default: the first].", MODELS)
     model: list[str] | None = option(
-        None,
-        "Checkpoint to use instead of the bundled one; repeat for several seeds.",
-        MODELS,
+        None, "Checkpoint to use instead of the bundled one; repeat for several seeds.", MODELS
     )
     rule: list[str] | None = option(
         None,
@@ -69,10 +67,7 @@ class BenchmarkOptions:
         SharedOptions, "smiles_column", applies_to=("checkpoint", "rules")
     )
     label_column: str | None = option(
-        None,
-        "Column with the true class, as name or number.",
-        ("checkpoint",),
-        names_kind=False,
+        None, "Column with the true class, as name or number.", ("checkpoint",), names_kind=False
     )
     data: Path | None = option(
         None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "ogb", "rules")

@@ -9,12 +9,7 @@ import typer
 
 from graphxai.runtime.options import as_in, option
 
-from .arguments import (
-    ALWAYS,
-    SharedOptions,
-    kind_of,
-    load_with_warning,
-)
+from .arguments import ALWAYS, SharedOptions, kind_of, load_with_warning
 from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo
 

@@ -215,11 +215,7 @@ def _sum_over_rows(
 
 
 def _of_molecule(
-    model: "Model",
-    smiles: str,
-    method: str,
-    division: "str | dict[str, str]",
-    target: str | None,
+    model: "Model", smiles: str, method: str, division: "str | dict[str, str]", target: str | None
 ) -> _SummedFragments:
     """Explain one molecule, and sum relevance over its fragments."""
     from graphxai.api import explain
@@ -321,8 +317,7 @@ class ChangeOptions:
 def changes(
     context: typer.Context,
     table: Annotated[
-        Path,
-        typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet."),
+        Path, typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet.")
     ],
     options: ChangeOptions,
 ) -> None:

@@ -143,7 +143,7 @@ def settings_as_options(command: Callable[..., None]) -> Callable[..., None]:
 
     An option for a field that may be None, but by default is not, takes the word "none". A field
     that is true by default has a flag that makes it false, unless it is given a name. The help of
-    an option for one kind of source begins with that kind.
+    an option for one kind of source begins with that kind, unless its text says it.
     """
     arguments = inspect.signature(command, eval_str=True).parameters
     classes: dict[str, type] = {

@@ -34,10 +34,7 @@ class ReportOptions(ModelsOptions):
 
     out: Path = option(Path("report.html"), "HTML file to write.", ALWAYS)
     method: str = option(
-        DEFAULT_METHOD,
-        "Explanation method; see `graphxai methods`.",
-        ALWAYS,
-        complete=method_names,
+        DEFAULT_METHOD, "Explanation method; see `graphxai methods`.", ALWAYS, complete=method_names
     )
 
 

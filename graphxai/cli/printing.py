@@ -59,11 +59,7 @@ def nearness_line(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     if counts.get("unknown", 0) == total:
         return "training set: unknown, so nothing is said about how near the rows are"
-    words = {
-        "far": "far from it",
-        "edge": "at its edge",
-        "near": "near it",
-    }
+    words = {"far": "far from it", "edge": "at its edge", "near": "near it"}
     parts = [f"{counts[word]} {text}" for word, text in words.items() if counts.get(word)]
     if inside := counts.get("training compound"):
         parts.append("1 a training compound" if inside == 1 else f"{inside} training compounds")

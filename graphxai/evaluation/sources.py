@@ -18,14 +18,14 @@ from .store import Key
 
 
 @dataclass(frozen=True)
-class Source:
+class BenchmarkSource:
     """The graphs of a benchmark and their labels, by key."""
 
     title: str
     inputs: Mapping[Key, Any]
     labels: Mapping[Key, Any] = field(default_factory=dict)
 
-    def sample(self, limit: int | None, seed: int = 0) -> "Source":
+    def sample(self, limit: int | None, seed: int = 0) -> "BenchmarkSource":
         """Return at most `limit` graphs, drawn with the seed, in their original order."""
         if limit is None or limit >= len(self.inputs):
             return self
@@ -34,20 +34,20 @@ class Source:
         keys = list(self.inputs)
         chosen = set(random.Random(seed).sample(range(len(keys)), limit))
         kept = {key: self.inputs[key] for k, key in enumerate(keys) if k in chosen}
-        return Source(self.title, kept, self.labels)
+        return BenchmarkSource(self.title, kept, self.labels)
 
-    def labelled(self) -> "Source":
+    def labelled(self) -> "BenchmarkSource":
         """Return the graphs that have a label."""
         kept = {key: value for key, value in self.inputs.items() if key in self.labels}
-        return Source(self.title, kept, self.labels)
+        return BenchmarkSource(self.title, kept, self.labels)
 
 
-def bace_test(model: Model, root: str | Path | None = None) -> Source:
+def bace_test(model: Model, root: str | Path | None = None) -> BenchmarkSource:
     """Return the BACE compounds in the test part of the model's split."""
     return bace_part(model, "test", root)
 
 
-def bace_part(model: Model, part: str, root: str | Path | None = None) -> Source:
+def bace_part(model: Model, part: str, root: str | Path | None = None) -> BenchmarkSource:
     """Return the BACE compounds in a part of the model's split, by their positions in the file.
 
     Args:
@@ -69,7 +69,7 @@ def bace_part(model: Model, part: str, root: str | Path | None = None) -> Source
         )
     inputs: dict[Key, Any] = {k: graphs[k].smiles for k in chosen}
     labels: dict[Key, Any] = {k: int(graphs[k].y[0, 0]) for k in chosen}
-    return Source(f"BACE, {part} part of the model's split", inputs, labels)
+    return BenchmarkSource(f"BACE, {part} part of the model's split", inputs, labels)
 
 
 def ogb_part(
@@ -78,7 +78,7 @@ def ogb_part(
     part: Literal["train", "valid", "test"] = "test",
     root: str | Path | None = None,
     task: str | None = None,
-) -> Source:
+) -> BenchmarkSource:
     """Return the molecules in a part of the official split of a data set of OGB, by position.
 
     Args:
@@ -106,23 +106,23 @@ def ogb_part(
         values = dataset.labels[positions, column].tolist()
         labels = {k: int(v) for k, v in zip(positions, values, strict=True) if not math.isnan(v)}
     inputs: dict[Key, Any] = {k: dataset.smiles[k] for k in positions}
-    return Source(f"{name}, {part} part of the official split", inputs, labels)
+    return BenchmarkSource(f"{name}, {part} part of the official split", inputs, labels)
 
 
-def mnist_test(root: str | Path | None = None) -> Source:
+def mnist_test(root: str | Path | None = None) -> BenchmarkSource:
     """Return the 10,000 official test images of MNIST."""
     return _mnist("test", root)
 
 
-def _mnist(part: Literal["train", "test"], root: str | Path | None) -> Source:
+def _mnist(part: Literal["train", "test"], root: str | Path | None) -> BenchmarkSource:
     from graphxai.datasets.mnist import load_mnist
 
     images, labels = load_mnist(root, part)
     title = f"MNIST, official {'test' if part == 'test' else 'training'} set"
-    return Source(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
+    return BenchmarkSource(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
 
 
-def graph_part(model: Model, part: str, folder: str | Path) -> Source:
+def graph_part(model: Model, part: str, folder: str | Path) -> BenchmarkSource:
     """Return the graphs of a folder by their positions, with labels for the first task.
 
     If the model was trained on these graphs, only those in a part of its split are returned. For a
@@ -151,10 +151,12 @@ def graph_part(model: Model, part: str, folder: str | Path) -> Source:
     if model.config.tasks[0].classes:
         first = {k: float(graphs[k].y.reshape(-1)[0]) for k in chosen if graphs[k].y is not None}
         labels = {k: int(label) for k, label in first.items() if not math.isnan(label)}
-    return Source(title, inputs, labels)
+    return BenchmarkSource(title, inputs, labels)
 
 
-def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title: str) -> Source:
+def _node_part(
+    model: Model, graphs: list[Any], chosen: list[int] | None, title: str
+) -> BenchmarkSource:
     """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
 
     Args:
@@ -179,12 +181,12 @@ def _node_part(model: Model, graphs: list[Any], chosen: list[int] | None, title:
         if model.config.tasks[0].classes and y is not None:
             label = float(y.reshape(len(y), -1)[node, 0])
             labels |= {} if math.isnan(label) else {key: int(label)}
-    return Source(title, inputs, labels)
+    return BenchmarkSource(title, inputs, labels)
 
 
 def table(
     path: str | Path, smiles_column: str | None = None, label_column: str | None = None
-) -> Source:
+) -> BenchmarkSource:
     """Return the molecules of a table by row number, with labels from a column.
 
     Raises:
@@ -201,7 +203,7 @@ def table(
         inputs[row] = MoleculeError(problem) if problem else cells[structures]
         if label_column and cells[label_column]:
             labels[row] = _label(cells[label_column])
-    return Source(Path(path).name, inputs, labels)
+    return BenchmarkSource(Path(path).name, inputs, labels)
 
 
 def _label(cell: str) -> Any:
@@ -221,7 +223,7 @@ def source(
     smiles_column: str | None = None,
     label_column: str | None = None,
     task: str | None = None,
-) -> Source:
+) -> BenchmarkSource:
     """Return the source called `name`: "bace", "mnist-superpixels", a data set of OGB, or a path.
 
     A path leads to a table of molecules, which has no parts, or to a folder of graphs (see

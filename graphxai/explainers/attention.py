@@ -7,7 +7,7 @@ probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -99,16 +99,19 @@ class Gae(Explainer):
     source = "Chefer 2021a"
     traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
 
+    normalises: ClassVar[bool] = False  # the rows of each factor
+
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
         row = first_row(model, batch, traced.outputs, "token")
-        for positive in reversed(traced.positive()):
+        for positive in reversed(traced.positive()):  # (B, Q, T)
+            row = _per_row_sum(row, positive) if self.normalises else row
             row = row + through(row, positive)
         return scored(row, batch, traced.outputs, traced.target)
 
 
 @register
-class GaeRollout(Explainer):
+class GaeRollout(Gae):
     """The row-normalised variant of `gae` in table 1 of Ali 2022.
 
     It is the graph token's row of the product over layers of
@@ -118,15 +121,7 @@ class GaeRollout(Explainer):
     name = "gae_rollout"
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
-    traits = Traits(large_score_means=GRADIENT_WEIGHTED, needs_gradients=True)
-
-    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        traced = attention_gradients(model, batch, target)
-        row = first_row(model, batch, traced.outputs, "token")
-        for positive in reversed(traced.positive()):  # (B, Q, T)
-            row = _per_row_sum(row, positive)
-            row = row + through(row, positive)
-        return scored(row, batch, traced.outputs, traced.target)
+    normalises = True
 
 
 def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:

@@ -15,13 +15,14 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 
-from .soundness import checked_outputs, noticing_random_numbers
 from .traits import Traits
 from .wrapped import (
     NODES_ONLY,
     check_gradients,
+    checked_outputs,
     further_inputs,
     members_of,
+    noticing_random_numbers,
     passes_of,
     warn_of_mixing,
     with_leaves,

@@ -26,10 +26,9 @@ from graphxai.rules.conservative import Rules, conservative
 from .base import Attribution, Explainer, scored
 from .passes import run_pass
 from .registry import register
-from .soundness import warn_if_outputs_differ
 from .traits import Traits
 from .variants import encode_variants, in_passes, structural_bias
-from .wrapped import by_graph, leaves_of, scaled_leaves, share_of
+from .wrapped import by_graph, leaves_of, scaled_leaves, share_of, warn_if_outputs_differ
 
 
 @register

@@ -21,8 +21,8 @@ from graphxai.contract.target import ResolvedTarget
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, Tape, conservative, record
 
-from .averages import mean_size
 from .gradient import Lrp
+from .orders import mean_size
 from .path_marginals import by_query
 
 TYPICAL_SIZE = 50.0  # in nodes; dividing by it brings the size of graphs near one

@@ -1,4 +1,4 @@
-"""Order the nodes by their scores, so that equivalent nodes stay together.
+"""Order the nodes by their scores, so that equivalent nodes stay together, and average marginals.
 
 Nodes enter an order together if their scores differ by rounding alone. So results do not depend on
 how the nodes are numbered.
@@ -14,7 +14,7 @@ TIED = 1e-4  # up to this part of the largest score, a difference counts as roun
 def rounding(scores: Tensor) -> Tensor:
     """Return the largest difference (B, 1) by which equal scores (B, T) may differ.
 
-    Scores are those of `averages.relative`. They may be sums of terms of size one that cancel, so
+    Scores are those of `relative`. They may be sums of terms of size one that cancel, so
     the result is no less than `TIED`.
     """
     return TIED * scores.abs().amax(dim=-1, keepdim=True).clamp(min=1.0)
@@ -91,3 +91,44 @@ def alternate_nodes(scores: Tensor, mask: Tensor) -> Tensor:
     gaps = ranked[:, :-1] - ranked[:, 1:] > rounding(scores)
     place = F.pad(gaps.long().cumsum(-1), (1, 0))  # (B, N)
     return mask & (place % 2 == 0).gather(-1, order.argsort(-1))
+
+
+# -- averages over coalitions or orders ------------------------------------------------------------
+
+
+def relative(graph_token: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+    """Divide scores by their mean size over the nodes of each graph, `x / mean |x|`.
+
+    Scores of different methods can be added once each is in units of its mean size.
+
+    Args:
+        graph_token: the score of the graph token, (B,).
+        scores: the scores of the nodes, (B, N).
+        mask: True at nodes, (B, N).
+
+    Returns:
+        The scores (B, T), graph token first.
+    """
+    return torch.cat([graph_token[:, None], scores], dim=1) / mean_size(scores, mask)
+
+
+def mean_size(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute `mean |x|` (B, 1) over the nodes of each graph, for scores and mask (B, N)."""
+    sizes = scores.abs().masked_fill(~mask, 0.0).sum(-1, keepdim=True)
+    return (sizes / mask.sum(-1, keepdim=True).clamp(min=1)).clamp(min=1e-30)
+
+
+def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute mean and standard error (B, N) of samples (K, B, N), leaving out invalid ones.
+
+    A node with a single sample gets the typical standard deviation of its graph's other nodes, as a
+    root mean square. A node without samples gets a mean of zero.
+    """
+    count = valid.sum(0).clamp(min=1)
+    mean = samples.masked_fill(~valid, 0.0).sum(0) / count
+    squares = (samples - mean).square().masked_fill(~valid, 0.0).sum(0)
+    several = count > 1
+    variance = torch.where(several, squares / (count - 1).clamp(min=1), 0.0)
+    typical = variance.sum(-1, keepdim=True) / several.sum(-1, keepdim=True).clamp(min=1)
+    variance = torch.where(several, variance, typical)
+    return mean, (variance / count).sqrt()

@@ -12,15 +12,13 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, wanted_empty_outputs
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
-from graphxai.rules.relevance_shares import (
-    PassWithGradient,
-    RelevanceShares,
-    share_of_structure,
-)
 from graphxai.rules.remainders import (
     Gradients,
+    PassWithGradient,
+    RelevanceShares,
     gradients_of,
     remainders,
+    share_of_structure,
     tensors_passed,
     through_softmax,
 )

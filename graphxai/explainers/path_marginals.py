@@ -34,10 +34,9 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 
 from .activation_path import LrpPath
-from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
-from .orders import first_nodes, in_order
+from .orders import first_nodes, in_order, mean_and_error, mean_size, relative
 from .presence_path import Measure, PathScores, each_once, from_both_ends, two_sided
 from .registry import register
 from .traits import Traits

@@ -35,10 +35,9 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target, ValueOfOutputs
 from graphxai.models.graphormer import Graphormer
 
-from .averages import mean_and_error, mean_size, relative
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
-from .orders import gains, ranks
+from .orders import gains, mean_and_error, mean_size, ranks, relative
 from .path_marginals import marginals
 from .registry import get_explainer, register
 from .traits import Traits

@@ -24,8 +24,7 @@ from torch import Tensor
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ValueOfOutputs
 
-from .averages import mean_and_error, mean_size, relative
-from .orders import alternate_nodes, first_nodes
+from .orders import alternate_nodes, first_nodes, mean_and_error, mean_size, relative
 
 if TYPE_CHECKING:
     from graphxai.adapters.presence import PresencePass

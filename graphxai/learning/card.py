@@ -19,6 +19,7 @@ __all__ = [
     "counted",
     "coverage_text",
     "curve_text",
+    "leading",
     "markdown_table",
     "mean_scores",
     "overview_rows",
@@ -310,15 +311,21 @@ def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]
     """
     kinds: dict[str, list[dict[str, float]]] = {}
     for target_scores in scores.values():
-        leading = {name: next(iter(each.items())) for name, each in target_scores["scores"].items()}
-        values = {name: value[0] for name, (_, value) in leading.items()}
-        if values and None not in values.values():
-            kinds.setdefault(next(iter(leading.values()))[0], []).append(values)
+        first = leading(target_scores)
+        if first["values"] and None not in first["values"].values():
+            kinds.setdefault(first["metric"], []).append(first["values"])
     return [
         (metric, len(each), {n: sum(v[n] for v in each) / len(each) for n in common})
         for metric, each in kinds.items()
         if (common := [name for name in PREDICTORS if all(name in v for v in each)])
     ]
+
+
+def leading(target_scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the leading `metric` of a target, "" if there is none, and `values` by predictor."""
+    scores = target_scores["scores"]
+    metric = next(iter(scores.get("graphormer", {})), "")
+    return {"metric": metric, "values": {name: each[metric][0] for name, each in scores.items()}}
 
 
 def overview_rows(scores: dict[str, Any]) -> list[list[str]]:

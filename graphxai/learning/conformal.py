@@ -97,13 +97,13 @@ def calibrate_readings(
     for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
         sources = [held_out, *([more[task.name]] if more and task.name in more else [])]
         slope = best_slope(task, held_out)
-        scores = [conformal_scores(task, u.readings, u.y, u.similarity, slope) for u in sources]
+        scores = [conformal_scores(task, each, slope) for each in sources]
         conformal = pooled(scores)
         if conformal is None:
             continue
         model.conformal[task.name] = conformal
         if not np.isnan(tested.y).all():
-            task_coverage = coverage(task, conformal, tested.readings, tested.y, tested.similarity)
+            task_coverage = coverage(task, conformal, tested)
             task_coverage["errors"] = errors_by_nearness(task, held_out)
             if task.classes:
                 task_coverage["errors_by_probability"] = errors_by_probability(task, held_out)
@@ -167,7 +167,7 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
             # exp(-log-likelihood / n), up to a constant
             size = np.exp(np.log(difficulty).mean()) * (np.abs(y - read) / difficulty).mean()
         else:
-            margins = _all_margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
+            margins = _margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
             limits = [
                 np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
                 for code in range(len(task.classes))
@@ -237,14 +237,7 @@ def _mean_of_each(
     }
 
 
-def conformal_scores(
-    task: Task,
-    read: FloatArray,
-    y: FloatArray,
-    similarity: FloatArray | None,
-    slope: float = 1.0,
-    seed: int = 0,
-) -> Conformal | None:
+def conformal_scores(task: Task, unseen: Unseen, slope: float = 1.0) -> Conformal | None:
     """Return a task's scores on molecules it did not learn from, or None without any label.
 
     If there are more than 1,000 labels, 1,000 are drawn at random. For classes, 1,000 are drawn
@@ -252,18 +245,16 @@ def conformal_scores(
 
     Args:
         task: the task.
-        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
-        y: the labels (n,), NaN where one is missing.
-        similarity: to the nearest training compound (n,); None for other graphs.
+        unseen: the molecules.
         slope: how fast difficulty grows away from the training set, see `best_slope`.
-        seed: seed of the labels that are drawn.
     """
+    read, y, similarity = unseen.readings, unseen.y, unseen.similarity
     labelled = np.flatnonzero(_labelled(read, y))
     if not len(labelled):
         return None
     by_class = [labelled[y[labelled] == code] for code in range(len(task.classes))]
     groups = by_class if task.classes else [labelled]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = np.concatenate(
         [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
     )
@@ -276,7 +267,8 @@ def conformal_scores(
         scores = {VALUES: np.abs(y[drawn] - read[drawn]) / difficulty}
     else:
         labels = y[drawn].astype(int)
-        margins = _margins(_by_class(task, read[drawn]), labels) / difficulty
+        margins = _margins(_by_class(task, read[drawn]))[np.arange(len(drawn)), labels]
+        margins /= difficulty
         scores = {name: margins[labels == code] for code, name in enumerate(task.classes)}
     return Conformal({key: np.sort(values).tolist() for key, values in scores.items()}, slope)
 
@@ -305,21 +297,14 @@ def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None
 
 
 def coverage(
-    task: Task,
-    conformal: Conformal,
-    read: FloatArray,
-    y: FloatArray,
-    similarity: FloatArray | None,
-    level: float = LEVEL,
+    task: Task, conformal: Conformal, unseen: Unseen, level: float = LEVEL
 ) -> dict[str, Any]:
     """Return how often a task's intervals or sets of classes hold the measured labels.
 
     Args:
         task: the task.
         conformal: its scores.
-        read: values (n,) or probabilities (n,), (n, classes), as from `predicting.readings`.
-        y: the labels (n,), NaN where one is missing.
-        similarity: to the nearest training compound (n,); None for other graphs.
+        unseen: molecules of the test part, and what is predicted for them.
         level: share of molecules whose label should be held.
 
     Returns:
@@ -328,6 +313,7 @@ def coverage(
         Classes have `single`, the share of sets with one class, and `held_by_class`. If 20 or more
         molecules are far from the training set, `far` has their share held and their number.
     """
+    read, y, similarity = unseen.readings, unseen.y, unseen.similarity
     labelled = np.flatnonzero(~np.isnan(y))
     near = [None if similarity is None else float(similarity[k]) for k in labelled]
     report: dict[str, Any] = {"level": level, "n": len(labelled)}
@@ -362,12 +348,7 @@ def _by_class(task: Task, read: FloatArray) -> FloatArray:
     return np.stack([1 - read, read], axis=1) if task.kind == "binary" else read
 
 
-def _margins(probabilities: FloatArray, labels: NDArray[np.int_]) -> FloatArray:
-    """Return the logit of the best other class minus that of the class measured, (n,)."""
-    return _all_margins(probabilities)[np.arange(len(labels)), labels]
-
-
-def _all_margins(probabilities: FloatArray) -> FloatArray:
+def _margins(probabilities: FloatArray) -> FloatArray:
     """Return, for each class, the logit of the best other class minus its own, (n, classes)."""
     logits = np.log(np.maximum(probabilities, 1e-300))
     margins = np.empty_like(logits)

@@ -1,4 +1,4 @@
-"""Train a Graphormer on any data set with Lightning.
+"""Train a Graphormer with Lightning: on any graphs, or on a source from given weights.
 
 Lightning (extra `train`) is imported when training starts, not before.
 """
@@ -17,10 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphxai.contract.tasks import Task
+from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
-from graphxai.models.graphormer import Graphormer, GraphormerConfig, fill, read_weights
+from graphxai.learning.source import Source
+from graphxai.models.graphormer import (
+    Graphormer,
+    GraphormerConfig,
+    fill,
+    graphormer,
+    load_checkpoint,
+    locate,
+    read_weights,
+)
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import write_whole
 
@@ -28,14 +39,34 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 __all__ = [
+    "FINETUNING",
+    "PRETRAINED",
     "FitResult",
     "evaluate",
+    "finetune",
     "fit",
     "initialise",
+    "molecule_config",
     "require_hardware",
     "require_lightning",
+    "require_new",
+    "require_same",
     "resumable_in",
+    "start_at_frequencies",
 ]
+
+
+PRETRAINED = "molecules"
+FINETUNING = TrainingSettings(
+    epochs=20,
+    batch_size=32,
+    learning_rate=3e-4,
+    head_learning_rate=1e-3,
+    weight_decay=0.05,
+    ema_decay=0.99,
+    label_smoothing=0.05,
+    keep_best=False,
+)
 
 
 @dataclass(frozen=True)
@@ -83,11 +114,7 @@ def fit(
     if not train:
         raise ValueError("there are no graphs to train on.")
     out = Path(out)
-    if (out / "state").exists() and not resume:
-        raise ValueError(
-            f"{out} already contains a run: resume it (resume=True, --resume) or choose another "
-            "folder."
-        )
+    require_new(out, resume=resume)
     out.mkdir(parents=True, exist_ok=True)
     _check_same_run(out / "settings.json", model.config, settings)
     model.train()
@@ -123,6 +150,24 @@ def resumable_in(out: str | Path) -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and handler is not None:
             signal.signal(signal.SIGINT, handler)
+
+
+def require_new(out: Path, *, resume: bool) -> None:
+    """Raise a ValueError if a folder contains a run that is not to be resumed."""
+    if (out / "state").exists() and not resume:
+        raise ValueError(
+            f"{out} already contains a run: continue it with --resume (resume=True), or choose"
+            " another folder."
+        )
+
+
+def require_same(out: Path, differing: Sequence[str]) -> None:
+    """Raise a ValueError if the run in a folder differs from this one in any of its settings."""
+    if differing:
+        raise ValueError(
+            f"{out} contains a run with different settings ({', '.join(differing)}): choose another"
+            " folder, or delete it to start over."
+        )
 
 
 def require_lightning() -> None:
@@ -168,6 +213,74 @@ def initialise(model: Graphormer, source: Graphormer, *, head: bool = False) -> 
     return model
 
 
+def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
+    """Configure the Graphormer for molecules: 4 layers of width 128, 8 heads, OGB's features."""
+    values: dict[str, Any] = {
+        "num_layers": 4,
+        "hidden_dim": 128,
+        "ffn_dim": 256,
+        "num_heads": 8,
+        "node_cardinalities": ATOM_CARDINALITIES,
+        "node_feature_names": ATOM_FEATURE_NAMES,
+        "edge_cardinalities": BOND_CARDINALITIES,
+    }
+    return GraphormerConfig(tuple(tasks), **(values | changes))
+
+
+def finetune(
+    source: Source,
+    out: str | Path,
+    *,
+    init_weights: Graphormer | str | Path | None = PRETRAINED,
+    settings: TrainingSettings = FINETUNING,
+    resume: bool = False,
+    extra: Sequence[Data] = (),
+    at_frequencies: bool = False,
+) -> FitResult:
+    """Train on the training part of a source, from given weights.
+
+    Args:
+        source: encoded graphs with labels, and the configuration of the network.
+        out: folder of the run.
+        init_weights: weights to start from. From a model with the same tasks, the head is copied
+            too; from a checkpoint, by name or folder, it is not. None trains from scratch.
+        settings: settings of the training.
+        resume: continue an interrupted run in `out`.
+        extra: further training graphs, such as those with a teacher's labels.
+        at_frequencies: let a new head start from the frequencies of the classes, so that the first
+            epochs are not spent on learning that a class is rare.
+    """
+    torch.manual_seed(settings.seed)
+    model = graphormer(source.config)
+    if at_frequencies:  # weights that bring their own head replace it
+        start_at_frequencies(model, torch.from_numpy(source.train.y))
+    if isinstance(init_weights, Graphormer):
+        initialise(model, init_weights, head=True)
+    elif init_weights is not None:
+        initialise(model, load_checkpoint(locate(init_weights)))
+    train = [*source.train.graphs, *extra]
+    return fit(model, train, source.valid.graphs, settings, out, resume=resume)
+
+
+@torch.no_grad()
+def start_at_frequencies(model: Graphormer, y: torch.Tensor) -> None:
+    """Set the head's bias to the log-odds of classes among labels y (n, tasks), NaN where missing.
+
+    For several classes it is set to their log-frequencies. Every class counts as if it had one more
+    molecule, so that none has a frequency of 0.
+    """
+    if not isinstance(model.head, torch.nn.Linear):
+        raise ValueError("only a linear head has a bias for every class.")
+    by_task = zip(model.config.tasks, model.config.columns, y.T, strict=True)
+    for task, columns, column in by_task:
+        if task.kind == "regression":
+            continue
+        labels = column[~column.isnan()].long()
+        counts = torch.bincount(labels, minlength=len(task.classes)) + 1.0
+        bias = (counts / counts.sum()).log()
+        model.head.bias[columns] = bias[1:] - bias[:1] if task.kind == "binary" else bias
+
+
 def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
     """Score each task on graphs with labels, see `scores`."""
     y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
@@ -188,9 +301,5 @@ def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSett
             if name not in may_differ and before["training"].get(name) != value
         ]
         differ += ["the model"] if before["model"] != now["model"] else []
-        if differ:
-            raise ValueError(
-                f"{path.parent} contains a run with different settings ({', '.join(differ)}): "
-                "choose another folder, or delete it to start over."
-            )
+        require_same(path.parent, differ)
     write_whole(path, text)

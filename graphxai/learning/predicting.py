@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from graphxai.contract.batch import GraphBatch
 from graphxai.contract.prediction_metrics import readings
 from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
@@ -32,10 +31,8 @@ __all__ = [
     "SizeBuckets",
     "encode_all",
     "encoded_molecules",
-    "make_loader",
     "make_loaders",
     "predict",
-    "task_outputs",
     "task_readings",
 ]
 
@@ -141,28 +138,11 @@ def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
     return torch.cat(joined)
 
 
-def task_outputs(model: LoadedModel, graphs: Sequence[Data]) -> list[Tensor]:
-    """Return a model's outputs for graphs, (n, columns) per task."""
-    outputs = predict(model, graphs)
-    return [outputs[:, columns] for columns in model.config.columns]
-
-
 def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:
     """Return a model's probabilities and values for graphs, by task."""
-    each = zip(model.config.tasks, task_outputs(model, graphs), strict=True)
-    return [readings(task, outputs) for task, outputs in each]
-
-
-def make_loader(
-    graphs: list[Data], sampler: SizeBuckets, num_workers: int = 0
-) -> DataLoader[GraphBatch]:
-    """Make a loader of `GraphBatch` over encoded graphs."""
-    return DataLoader(
-        graphs,  # type: ignore[arg-type]
-        batch_sampler=sampler,
-        collate_fn=collate,
-        num_workers=num_workers,
-    )
+    outputs = predict(model, graphs)
+    by_task = zip(model.config.tasks, model.config.columns, strict=True)
+    return [readings(task, outputs[:, columns]) for task, columns in by_task]
 
 
 def make_loaders(
@@ -170,8 +150,8 @@ def make_loaders(
 ) -> tuple[Any, Any]:
     """Make the loaders of training and validation graphs for a Lightning module."""
 
-    def sampler(graphs: list[Data], *, shuffle: bool) -> SizeBuckets:
-        return SizeBuckets(
+    def loader(graphs: list[Data], *, shuffle: bool) -> Any:
+        sampler = SizeBuckets(
             [int(graph.num_nodes or 0) for graph in graphs],
             settings.batch_size,
             seed=settings.seed,
@@ -181,9 +161,7 @@ def make_loaders(
                 (module.trainer.global_rank, module.trainer.world_size) if shuffle else (0, 1)
             ),
         )
+        workers: Any = {"collate_fn": collate, "num_workers": settings.num_workers}
+        return DataLoader(graphs, batch_sampler=sampler, **workers)  # type: ignore[arg-type]
 
-    workers = settings.num_workers
-    return (
-        make_loader(train, sampler(train, shuffle=True), workers),
-        make_loader(valid, sampler(valid, shuffle=False), workers) if valid else None,
-    )
+    return loader(train, shuffle=True), loader(valid, shuffle=False) if valid else None

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.graph_folders import load_graphs
 from graphxai.learning.calibration import Calibration, calibrate
-from graphxai.learning.card import PREDICTORS, mean_scores
+from graphxai.learning.card import PREDICTORS, leading, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware, resumable_in
 from graphxai.learning.graphs.reading import TaskLike
@@ -184,7 +184,7 @@ def train_replicates(
         scores = [json.loads((m / "scores.json").read_text("utf-8"))["scores"] for m in models]
         content = {
             "seeds": list(seeds),
-            "targets": {name: [_leading(each[name]) for each in scores] for name in scores[0]},
+            "targets": {name: [leading(each[name]) for each in scores] for name in scores[0]},
             "means": [mean_scores(each) for each in scores],
         }
         write_whole(out / REPLICATES, json.dumps(content, indent=1) + "\n")
@@ -245,13 +245,6 @@ def replicate_rows(out: Path) -> list[list[list[str]]]:
             cells = [_spread([values.get(p) for _, _, values in kind]) for p in PREDICTORS]
             rows.insert(0, [f"mean of {kind[0][1]} targets", kind[0][0], *cells])
     return [[[title, "score", *PREDICTORS.values()], *rows]]
-
-
-def _leading(target_scores: dict[str, Any]) -> dict[str, Any]:
-    """Return the leading metric of a target and its value by predictor."""
-    scores = target_scores["scores"]
-    metric = next(iter(scores["graphormer"]), "") if scores else ""
-    return {"metric": metric, "values": {name: each[metric][0] for name, each in scores.items()}}
 
 
 def _spread(values: list[float | None]) -> str:

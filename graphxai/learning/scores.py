@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from graphxai.learning.source import Source
 
 __all__ = [
     "METRICS",
-    "ClassifierReport",
     "dummy_predictions",
     "kept_bounds",
     "measure",
@@ -140,43 +138,16 @@ def score_test_part(
     return scores
 
 
-@dataclass(frozen=True)
-class ClassifierReport:
-    """Scores of the probabilities of a class.
-
-    Attributes:
-        n: number of graphs.
-        positives: number of graphs in the class.
-        roc_auc: probability that a graph in the class scores higher than another.
-        roc_auc_low: lower end of its 95 % percentile bootstrap interval over graphs.
-        roc_auc_high: upper end of that interval.
-        brier: mean squared error of the probability.
-        ece: expected calibration error, ten bins of equal width.
-    """
-
-    n: int
-    positives: int
-    roc_auc: float
-    roc_auc_low: float
-    roc_auc_high: float
-    brier: float
-    ece: float
-
-    def to_dict(self) -> dict[str, float]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return (
-            f"ROC-AUC {self.roc_auc:.3f} (95 % interval {self.roc_auc_low:.3f} to "
-            f"{self.roc_auc_high:.3f}), Brier {self.brier:.3f}, ECE {self.ece:.3f}, n = {self.n}"
-        )
-
-
 def report_classifier(
     probability: Tensor, active: Tensor, *, resamples: int = 2000
-) -> ClassifierReport:
-    """Score probabilities (G,) against labels `active` (G,), in which both classes must occur."""
+) -> dict[str, float]:
+    """Score probabilities (G,) against labels `active` (G,), in which both classes must occur.
+
+    Returns:
+        JSON values: the number of graphs `n` and of `positives`; `roc_auc` with the ends of its
+        95 % percentile bootstrap interval over graphs, `roc_auc_low` and `roc_auc_high`; `brier`;
+        and `ece` in ten bins of equal width.
+    """
     p, truth = probability.double().numpy(), (active > 0.5).double().numpy()
     value = roc_auc(p, truth)
     if math.isnan(value):
@@ -187,15 +158,15 @@ def report_classifier(
         chosen = torch.randint(len(truth), (len(truth),), generator=generator).numpy()
         drawn.append(roc_auc(p[chosen], truth[chosen]))
     low, high = np.nanquantile(drawn, (0.025, 0.975))
-    return ClassifierReport(
-        n=len(truth),
-        positives=int(truth.sum()),
-        roc_auc=value,
-        roc_auc_low=float(low),
-        roc_auc_high=float(high),
-        brier=brier(p, truth),
-        ece=calibration_error(p, truth),
-    )
+    return {
+        "n": len(truth),
+        "positives": int(truth.sum()),
+        "roc_auc": value,
+        "roc_auc_low": float(low),
+        "roc_auc_high": float(high),
+        "brier": brier(p, truth),
+        "ece": calibration_error(p, truth),
+    }
 
 
 def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:

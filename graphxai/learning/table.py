@@ -23,8 +23,7 @@ from graphxai.learning.card import (
     trees_text,
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
-from graphxai.learning.finetuning import FINETUNING, molecule_config
-from graphxai.learning.fit import FitResult
+from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
 from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.reliability import (

@@ -17,8 +17,7 @@ from torch_geometric.data import Data
 
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
-from graphxai.learning.finetuning import FINETUNING, finetune
-from graphxai.learning.fit import FitResult
+from graphxai.learning.fit import FINETUNING, FitResult, finetune
 from graphxai.learning.predicting import encoded_molecules, task_readings
 from graphxai.learning.settings import EnsembleSettings, TrainingSettings
 from graphxai.learning.source import Source, labelled

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.card import run_card
+from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
 from graphxai.runtime.writing import json_text, write_whole
@@ -38,18 +39,10 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
     stored = out / "run.json"
     text = json.dumps(identity, indent=1) + "\n"
     if stored.exists() and (out / "state").exists():
-        if not resume:
-            raise ValueError(
-                f"{out} already contains a run: continue it with --resume, or choose another"
-                " folder."
-            )
+        require_new(out, resume=resume)
         before = json.loads(stored.read_text(encoding="utf-8"))
-        differing = [name for name, value in json.loads(text).items() if before.get(name) != value]
-        if differing:
-            raise ValueError(
-                f"{out} contains a run with different settings ({', '.join(differing)}): choose"
-                " another folder."
-            )
+        now = json.loads(text)
+        require_same(out, [name for name, value in now.items() if before.get(name) != value])
     out.mkdir(parents=True, exist_ok=True)
     write_whole(stored, text)
 

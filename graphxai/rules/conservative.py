@@ -29,8 +29,7 @@ from torch import Tensor
 from graphxai.runtime.scope import Blocks
 
 from .module_rule import CustomRule, ModuleRule
-from .operation_rule import BoundOperation, OperationRule
-from .ratios import constant_ratio, gelu_ratio
+from .operation_rule import BoundOperation, OperationRule, constant_ratio, gelu_ratio
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai.rules.conservative import Rules
-from graphxai.rules.relevance_shares import (
+from graphxai.rules.remainders import (
     PassWithGradient,
     RelevanceShares,
+    passed_to_logits,
     share_of_structure,
+    through_softmax,
 )
-from graphxai.rules.remainders import passed_to_logits, through_softmax
 from graphxai.runtime.derived_values import DerivedValues
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear

@@ -55,9 +55,10 @@ GRAPHS = [molecule(0, 1, 2, 3), molecule(2, 3), molecule(4, 1, 0)]
 METHODS = [name for name in REGISTRY if name not in ("learned", "gnn_explainer")]  # these train
 
 
-def relevance(kind, inputs, method):
+def relevance(kind, inputs, method, embedding=None):
     torch.manual_seed(0)
-    explained = gx.explain(gx.wrap(kind().eval(), kind="regression"), inputs, method)
+    model = gx.wrap(kind().eval(), kind="regression", embedding=embedding)
+    explained = gx.explain(model, inputs, method)
     return [e.relevance for e in (explained if isinstance(inputs, list) else [explained])]
 
 
@@ -71,6 +72,13 @@ def test_every_method_says_what_it_says_of_codes_looked_up_together(method, inpu
     for kind in (ByMask, ByGraph):
         for scores, wanted in zip(relevance(kind, inputs, method), expected, strict=True):
             assert scores == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["lrp", "integrated_gradients", "occlusion"])
+def test_so_it_is_if_the_embedding_is_named(method):
+    expected = relevance(Together, GRAPHS, method, "embed")
+    for scores, wanted in zip(relevance(ByMask, GRAPHS, method, "embed"), expected, strict=True):
+        assert scores == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("operator", ["mask", "zero", "delete"])

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -22,6 +23,7 @@ from graphxai.cli.predict import predict
 from graphxai.contract.tasks import Task
 from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
+from graphxai.learning.settings import CHOSEN_FOR_A_RUN, TrainingSettings
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.runtime.options import option
 from graphxai.tables import cluster
@@ -345,3 +347,14 @@ def test_every_setting_of_a_run_on_ray_is_read_there():
     tree = ast.parse(inspect.getsource(cluster))
     read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert {field.name for field in dataclasses.fields(RaySettings)} <= read
+
+
+def test_every_setting_of_a_training_is_read_where_models_are_trained():
+    """To train for each kind of source would take minutes."""
+    folder = Path(inspect.getfile(TrainingSettings)).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | {*CHOSEN_FOR_A_RUN}
+    for each in settings_of("train"):
+        declared = {field.name for field in dataclasses.fields(each) if "option" in field.metadata}
+        assert declared <= read

@@ -11,6 +11,7 @@ import graphxai as gx
 from graphxai.contract.intervals import Conformal, from_json
 from graphxai.contract.tasks import Task
 from graphxai.learning import conformal, reliability
+from graphxai.learning.conformal import Unseen
 from graphxai.models.graphormer import CheckpointError, checkpoint, load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
@@ -135,16 +136,16 @@ def test_errors_of_a_teacher_count_as_those_on_the_calibration_molecules_do():
     rng = np.random.default_rng(0)
     read, y, near = rng.normal(size=(3, 60))
     near = np.abs(np.tanh(near))
-    parts = [conformal.conformal_scores(REGRESSION, *(a[k] for a in (read, y, near)))
+    parts = [conformal.conformal_scores(REGRESSION, Unseen(read[k], y[k], near[k]))
              for k in (slice(0, 20), slice(20, 60))]  # fmt: skip
-    together = conformal.conformal_scores(REGRESSION, read, y, near)
+    together = conformal.conformal_scores(REGRESSION, Unseen(read, y, near))
     both = conformal.pooled(parts)
     assert both.n == 60
     assert both.interval(0.3, 0.5) == pytest.approx(together.interval(0.3, 0.5))
     assert conformal.pooled([None, parts[1]]).n == 40
     assert conformal.pooled([None]) is None
     read[:10] = np.nan
-    assert conformal.conformal_scores(REGRESSION, read, y, near).n == 50
+    assert conformal.conformal_scores(REGRESSION, Unseen(read, y, near)).n == 50
 
 
 @pytest.fixture
@@ -264,8 +265,10 @@ def test_intervals_hold_at_their_level_on_exchangeable_data(level):
     held = []
     for _ in range(40):
         read, y, similarity = drawn(100 + 50)
-        made = conformal.conformal_scores(REGRESSION, read[:99], y[:99], similarity[:99])
-        report = conformal.coverage(REGRESSION, made, read[99:], y[99:], similarity[99:], level)
+        made = conformal.conformal_scores(REGRESSION, Unseen(read[:99], y[:99], similarity[:99]))
+        report = conformal.coverage(
+            REGRESSION, made, Unseen(read[99:], y[99:], similarity[99:]), level
+        )
         held.append(report["held"])
     spread = np.std(held) / len(held) ** 0.5
     assert abs(np.mean(held) - level) < 4 * spread + 0.01
@@ -277,8 +280,12 @@ def test_sets_hold_for_each_class_on_exchangeable_data():
     y = (RNG.random(4000) < p).astype(float)
     overconfident = p**2 / (p**2 + (1 - p) ** 2)
     similarity = RNG.uniform(0, 1, 4000)
-    made = conformal.conformal_scores(task, overconfident[:1000], y[:1000], similarity[:1000])
-    report = conformal.coverage(task, made, overconfident[1000:], y[1000:], similarity[1000:])
+    made = conformal.conformal_scores(
+        task, Unseen(overconfident[:1000], y[:1000], similarity[:1000])
+    )
+    report = conformal.coverage(
+        task, made, Unseen(overconfident[1000:], y[1000:], similarity[1000:])
+    )
     for share, n in report["held_by_class"].values():
         calibrated = min(len(scores) for scores in made.scores.values())
         assert share > 0.9 - limits(0.9, n) - limits(0.9, calibrated)
@@ -291,7 +298,7 @@ def p_value(score, calibrated):
 
 def test_an_interval_ends_where_the_p_value_falls_to_one_minus_the_level():
     read, y, similarity = drawn(230)
-    made = conformal.conformal_scores(REGRESSION, read[:130], y[:130], similarity[:130])
+    made = conformal.conformal_scores(REGRESSION, Unseen(read[:130], y[:130], similarity[:130]))
     difficulty = np.array([made.difficulty(s) for s in similarity])
     calibrated = np.abs(y - read)[:130] / difficulty[:130]
     for value, near, sigma in zip(read[130:], similarity[130:], difficulty[130:], strict=True):
@@ -306,7 +313,7 @@ def test_a_set_holds_the_classes_whose_p_value_exceeds_one_minus_the_level():
     task = Task("a", "multiclass", ("x", "y", "z"))
     p = RNG.dirichlet([1, 1, 1], size=230)
     labels = np.array([RNG.choice(3, p=row) for row in p])
-    made = conformal.conformal_scores(task, p[:130], labels[:130].astype(float), None)
+    made = conformal.conformal_scores(task, Unseen(p[:130], labels[:130].astype(float), None))
     margins = np.array([[np.log(np.delete(row, c).max() / row[c]) for c in range(3)] for row in p])
     calibrated = [margins[:130][labels[:130] == c, c] for c in range(3)]
     for row, strange in zip(p[130:], margins[130:], strict=True):
@@ -326,7 +333,7 @@ def test_a_temperature_changes_no_set():
 
     def sets(temperature):
         p = (logits / temperature).double().softmax(1).numpy()
-        made = conformal.conformal_scores(task, p[:150], y[:150], None)
+        made = conformal.conformal_scores(task, Unseen(p[:150], y[:150], None))
         return [made.classes(dict(zip(task.classes, row, strict=True)), None) for row in p[150:]]
 
     assert sets(1.0) == sets(2.5)
@@ -334,9 +341,12 @@ def test_a_temperature_changes_no_set():
 
 def test_missing_labels_are_left_out_and_long_tables_drawn_from():
     read, y, similarity = drawn(3000)
-    assert conformal.conformal_scores(REGRESSION, read, np.full(3000, np.nan), similarity) is None
+    assert (
+        conformal.conformal_scores(REGRESSION, Unseen(read, np.full(3000, np.nan), similarity))
+        is None
+    )
     y[::2] = np.nan
-    made = conformal.conformal_scores(REGRESSION, read, y, similarity)
+    made = conformal.conformal_scores(REGRESSION, Unseen(read, y, similarity))
     assert len(made.scores[""]) == 1000
 
 
@@ -344,14 +354,14 @@ def test_all_molecules_of_a_rare_class_count():
     task = Task("t", "binary", ("no", "yes"))
     y = np.zeros(3000)
     y[:12] = 1
-    made = conformal.conformal_scores(task, np.linspace(0.1, 0.9, 3000), y, None)
+    made = conformal.conformal_scores(task, Unseen(np.linspace(0.1, 0.9, 3000), y, None))
     assert {name: len(scores) for name, scores in made.scores.items()} == {"no": 1000, "yes": 12}
 
 
 def test_an_interval_holds_its_ends():
     scores = Conformal({"": [0.5] * 99})
     read, measured = np.full(4, 6.0), np.array([5.5, 6.5, 6.6, np.nan])
-    report = conformal.coverage(Task("pIC50", "regression"), scores, read, measured, None)
+    report = conformal.coverage(Task("pIC50", "regression"), scores, Unseen(read, measured, None))
     assert report == {"level": 0.9, "n": 3, "held": pytest.approx(2 / 3), "width": 1.0}
 
 
@@ -359,7 +369,7 @@ def test_sets_of_classes_are_counted_by_the_class_measured():
     task = Task("activity", "binary", ("inactive", "active"))
     scores = Conformal({name: [-9.0] * 99 for name in task.classes})  # only the best class fits
     read, measured = np.array([0.9, 0.2, 0.8]), np.array([1.0, 0.0, 0.0])
-    report = conformal.coverage(task, scores, read, measured, None)
+    report = conformal.coverage(task, scores, Unseen(read, measured, None))
     assert report["held_by_class"] == {"inactive": [0.5, 2], "active": [1.0, 1]}
     assert report["single"] == 1.0
 
@@ -386,19 +396,19 @@ def test_width_grows_with_distance_only_where_errors_do():
     noise = rng.normal(size=2000)
     for growth in (0.0, 2.0):
         read = y + noise * (1 + growth * (1 - similarity))
-        unseen = conformal.Unseen(read, y, similarity)
+        unseen = Unseen(read, y, similarity)
         assert conformal.best_slope(REGRESSION, unseen) == growth
-    assert conformal.best_slope(REGRESSION, conformal.Unseen(read, y, None)) == 0
+    assert conformal.best_slope(REGRESSION, Unseen(read, y, None)) == 0
     labels = (rng.uniform(size=2000) < 0.5).astype(float)
     logits = (2 * labels - 1) * (3 - 4 * (1 - similarity)) + noise
-    sure = conformal.Unseen(1 / (1 + np.exp(-logits)), labels, similarity)
+    sure = Unseen(1 / (1 + np.exp(-logits)), labels, similarity)
     slopes = [conformal.best_slope(BINARY, sure)]
     scores = [
-        conformal.conformal_scores(BINARY, sure.readings, labels, similarity, slope)
+        conformal.conformal_scores(BINARY, Unseen(sure.readings, labels, similarity), slope)
         for slope in (*slopes, 0.0)
     ]
     sizes = [
-        conformal.coverage(BINARY, each, sure.readings, labels, similarity)["single"]
+        conformal.coverage(BINARY, each, Unseen(sure.readings, labels, similarity))["single"]
         for each in scores
     ]
     assert sizes[0] >= sizes[1]

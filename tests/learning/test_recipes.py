@@ -21,7 +21,7 @@ from graphxai.datasets.recombine import recombine, substitute
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
-from graphxai.learning.finetuning import finetune, molecule_config
+from graphxai.learning.fit import finetune, molecule_config
 from graphxai.learning.predicting import encode_all, encoded_molecules, predict
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.distillation import distil, label_molecules

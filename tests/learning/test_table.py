@@ -21,13 +21,13 @@ from graphxai.learning import training
 from graphxai.learning.calibration import task_temperature
 from graphxai.learning.card import score_rows
 from graphxai.learning.cleaning import clean_table, matching_columns
-from graphxai.learning.finetuning import molecule_config, start_at_frequencies
+from graphxai.learning.fit import molecule_config, start_at_frequencies
 from graphxai.learning.reliability import teacher_ahead, useless_tasks, verdicts
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import METRICS, dummy_predictions, measure
 from graphxai.learning.splitting import table_split, table_tasks
 from graphxai.learning.teachers import choosing, forests
-from graphxai.learning.teachers.forests import forest_predictions
+from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
 from toy import SMALL
@@ -152,11 +152,11 @@ def test_the_dummy_knows_only_the_training_labels():
 def test_a_forest_gives_every_class_a_column_even_one_it_never_saw():
     x = np.eye(4, dtype=np.float32).repeat(5, 0)
     y = np.array([0.0, 2.0, 0.0, 2.0]).repeat(5)
-    probabilities = forest_predictions(Task("y", "multiclass", ("a", "b", "c")), x, y, np.eye(4))
+    probabilities = Forest.fit(Task("y", "multiclass", ("a", "b", "c")), x, y).predict(np.eye(4))
     assert probabilities.argmax(1).tolist() == [0, 2, 0, 2]
     assert not probabilities[:, 1].any()
     np.testing.assert_allclose(probabilities.sum(1), 1)
-    one_class = forest_predictions(Task("y", "binary", ("a", "b")), x, np.ones(20), np.eye(4))
+    one_class = Forest.fit(Task("y", "binary", ("a", "b")), x, np.ones(20)).predict(np.eye(4))
     assert one_class.tolist() == [1.0] * 4
 
 

@@ -12,8 +12,7 @@ from graphxai.datasets.splits import Split, random_split
 from graphxai.learning import training
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.finetuning import molecule_config
-from graphxai.learning.fit import initialise
+from graphxai.learning.fit import initialise, molecule_config
 from graphxai.learning.predicting import encode_all, predict, task_readings
 from graphxai.learning.reliability import labels_met
 from graphxai.learning.run import train_table

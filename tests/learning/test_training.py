@@ -355,9 +355,9 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     assert fit_temperature(3 * logits, active) == pytest.approx(3.0, rel=0.1)
     calibrated = report_classifier(logits.sigmoid(), active, resamples=50)
     overconfident = report_classifier((3 * logits).sigmoid(), active, resamples=50)
-    assert calibrated.roc_auc_low < calibrated.roc_auc < calibrated.roc_auc_high
-    assert calibrated.ece < 0.03 < overconfident.ece
-    assert calibrated.brier < overconfident.brier
+    assert calibrated["roc_auc_low"] < calibrated["roc_auc"] < calibrated["roc_auc_high"]
+    assert calibrated["ece"] < 0.03 < overconfident["ece"]
+    assert calibrated["brier"] < overconfident["brier"]
     model, graphs = tiny().eval(), twenty_molecules()[:3]
     before = predict(model, graphs)
     scale_logits(model, model.config.task_columns("oxygen")[1], 2.0)

@@ -8,7 +8,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.learning.finetuning import molecule_config
+from graphxai.learning.fit import molecule_config
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate, save_checkpoint
 
 DRUGS = ["CC(=O)Oc1ccccc1C(=O)O", "C[C@H](N)C(=O)N1CCC[C@@H]1C(=O)O", "c1cc2ccc1CC2"]

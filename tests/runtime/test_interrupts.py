@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from graphxai.runtime import whole_imports
+from graphxai.runtime import lazy
 from graphxai.runtime.interrupts import interrupts_deferred, sigterm_handler_kept
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -61,8 +61,8 @@ def test_a_library_that_a_function_imports_is_loaded_in_one_piece(tmp_path, monk
     (package / "part.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(whole_imports, "LIBRARIES", {"late_library"})
-    whole_imports.import_in_one_piece()
+    monkeypatch.setattr(lazy, "LIBRARIES", {"late_library"})
+    lazy.import_in_one_piece()
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
         import late_library
 
@@ -91,8 +91,8 @@ def test_an_interrupt_of_our_import_takes_effect_before_the_next_library(tmp_pat
         (tmp_path / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(whole_imports, "OURS", "our_package")
-    whole_imports.import_in_one_piece()
+    monkeypatch.setattr(lazy, "OURS", "our_package")
+    lazy.import_in_one_piece()
     import our_package
 
     with pytest.raises(KeyboardInterrupt):

@@ -77,6 +77,9 @@ def _digest(files: Sequence[Path]) -> str:
     return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
+# -- how a run turned molecules into graphs --------------------------------------------------------
+
+
 FILE = "config.toml"
 # Options that change the atoms, for which relevance would belong to other atoms than those given.
 HYDROGENS = ("add-h", "keep-h")

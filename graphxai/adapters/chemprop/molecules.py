@@ -15,8 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import InputError
-
-from .installed import chemprop_featurizers
+from graphxai.runtime.extras import missing_extra
 
 MOLECULE_FEATURES = "molecule_features"  # the attribute of a graph, and the line of the ledger
 #: The name of one of chemprop's featurizers of molecules, or a function of an RDKit molecule.
@@ -163,3 +162,33 @@ def as_featurizers(
     for featurizer in chosen:
         _molecule_featurizer(featurizer)
     return chosen
+
+
+# -- chemprop, an optional package, which is imported when it is first needed ----------------------
+
+
+@cache
+def chemprop_nn() -> Any:
+    """Return the module `chemprop.nn`.
+
+    Raises:
+        ImportError: chemprop 2 is not installed.
+    """
+    try:
+        from chemprop import nn
+    except ModuleNotFoundError as error:
+        if error.name != "chemprop":
+            raise  # chemprop is installed, and lacks something itself
+        raise missing_extra("models of chemprop need", "chemprop 2", "chemprop") from error
+    if not hasattr(nn, "BondMessagePassing"):
+        raise missing_extra("models of chemprop need", "chemprop 2, not 1", "chemprop")
+    return nn
+
+
+@cache
+def chemprop_featurizers() -> Any:
+    """Return the module `chemprop.featurizers`, or raise ImportError as `chemprop_nn` does."""
+    chemprop_nn()
+    from chemprop import featurizers
+
+    return featurizers

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from graphxai.contract.checkpoint_files import CheckpointError
 
 from .heads import HEADS, unknown_head
-from .installed import chemprop_nn
+from .molecules import chemprop_nn
 from .network import ChempropNetwork
 from .records import ChempropFile, StoredObject
 

@@ -9,8 +9,7 @@ Five ideas, in the order in which they build on each other:
 
 1. The list. `trace` has its types: operations, the memory that they used, and how data flowed.
    `vocabulary` groups the names of operations, `node_kinds` those of autograd's nodes;
-   `decompositions` and `operation_kind` say what is recorded of an operation, `live_values` where
-   gradients flow.
+   `operation_kind` says what is recorded of an operation, `live_values` where gradients flow.
 2. The numbers of nodes. `node_ids` and `node_tracker` find out which node each entry of each value
    belongs to, with the sums and products of `id_arithmetic`; `structure_ids` follows counts of
    neighbours and nodes, too.
@@ -19,11 +18,11 @@ Five ideas, in the order in which they build on each other:
    attention into a recorded list.
 4. Running it under rules. `replay_plan` plans what relevance passes through. `rule_table` has the
    rules of each operation for both tiers: the conservative ones of `built_in_rules` and the
-   positive ones of `positive_rules`. `rules_in_force` says where a rule acts, and `nonlinearities`
-   finds the steps that none covers. The shares of constants are derivatives along them
-   (`constant_derivatives`), each on a line of the ledger (`ledger_lines`).
-5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes,
-   `layer_inputs` what enters the layer around it.
+   positive ones of `positive_rules`, and says where a rule acts. `pass_warnings` names the steps
+   that none covers. The shares of constants are derivatives along them (`constant_derivatives`),
+   each on a line of the ledger (`ledger_lines`).
+5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes, and
+   `attention_pass` what enters the layer around it.
 
 `hooked_pass` with `hooked_ledger` is the first tier, and `recorded_pass` the second. `session`
 chooses between them for a pass of a wrapped model (`pass_request`), and `interception` does it all

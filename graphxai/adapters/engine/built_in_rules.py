@@ -6,7 +6,7 @@ autograd graph explain a pass, they differentiate `forward` at the input that th
 has saved. `backward` says the same in fewer steps, by whatever the node has saved. The tests
 compare both ways on random inputs.
 
-`rule_table` has the rules by operation, and `rules_in_force` says where they act.
+`rule_table` has the rules by operation, and says where they act.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
-from graphxai.rules import ratios
+from graphxai.rules.operation_rule import constant_ratio, gelu_ratio
 
 from .autograd_graph import Node, bound_operation, saved
 
@@ -222,8 +222,8 @@ def ratio_backward(node: Node) -> ToInput:
     """Return the way back through `ratio`: `g [f(x) / x]`."""
     x, f = saved(node, "self"), bound_operation(node)
     if f.function is aten.gelu and f.options["approximate"] == "none":
-        return _times(ratios.gelu_ratio(x))
-    return _times(ratios.constant_ratio(x, f))
+        return _times(gelu_ratio(x))
+    return _times(constant_ratio(x, f))
 
 
 def _times(factor: Tensor) -> ToInput:

@@ -15,7 +15,7 @@ from .ledger_lines import LedgerLines, places_added
 from .operation_kind import out_of_place
 from .replay import by_rule, replay
 from .replay_plan import ReplayPlan
-from .rules_in_force import custom_rule, rule_for
+from .rule_table import custom_rule, rule_for
 from .trace import Op, Ref, fill_refs, is_real, pair_refs
 from .vocabulary import ABOVE_ZERO, ADDITIONS, FILLS, LINEAR_IN, PLUS_PRODUCT, SUMMED
 

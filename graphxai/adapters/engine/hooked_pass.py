@@ -49,7 +49,7 @@ from .hooked_ledger import (
 from .hooked_plan import HookedPlan, plan_for
 from .hooks import install_hooks
 from .pass_request import NODES, PassRequest
-from .rules_in_force import acting_rules
+from .rule_table import acting_rules
 
 # explains a pass by a recording, for the weights (B, C) of its outputs
 ExplainRecorded: TypeAlias = Callable[[PassRequest, Tensor], ExplainedPass]

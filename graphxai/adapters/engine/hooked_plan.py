@@ -11,8 +11,8 @@ from .autograd_graph import CONSTANT, AutogradGraph, GraphTrace, Opaque, shape_o
 from .hooked_ledger import Addition
 from .hooks import HookAt, can_be_hooked, hooks_of
 from .ledger_lines import STRUCTURE
-from .nonlinearities import nonlinearities
 from .pass_request import NODES, PassRequest
+from .pass_warnings import nonlinearities
 from .replay_plan import ReplayPlan, make_plan
 from .role_finder import find_roles
 from .trace import Op, Ref, refs_in

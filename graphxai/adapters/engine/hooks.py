@@ -19,7 +19,7 @@ from .autograd_graph import Node, Opaque, bound_operation, saved
 from .built_in_rules import BuiltInRule, ToInput
 from .node_kinds import KINDS
 from .replay_plan import ReplayPlan
-from .rules_in_force import built_in_rule, custom_rule
+from .rule_table import built_in_rule, custom_rule
 from .trace import Op, Ref, refs_in
 
 ROUNDING = 1e3  # machine epsilons

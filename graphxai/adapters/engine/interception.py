@@ -23,8 +23,7 @@ from ..layout import NodeLayout
 from ..module_rules import computing_by_rules
 from .attention_pass import annotate, replay_reading_attention
 from .pass_warnings import warn_of_nonlinearities, warn_of_random_numbers
-from .recording import Recording
-from .recording_mode import is_recording
+from .recording import Recording, is_recording
 from .replay import replay
 from .replay_plan import make_plan
 from .role_finder import find_roles

@@ -9,10 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .class_token import JOINS, with_class_token
 from .id_arithmetic import IdArithmetic
-from .node_ids import LARGE, NONE, VIEWS, EntryIds, NodeIds, agree, compressed
-from .trace import Op, Ref, Trace
+from .node_ids import (
+    JOINS,
+    LARGE,
+    NONE,
+    VIEWS,
+    EntryIds,
+    NodeIds,
+    agree,
+    compressed,
+    with_class_token,
+)
+from .trace import Op, Ref, Trace, is_real
 from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
 
 MOVES = VIEWS | {
@@ -64,7 +73,7 @@ class NodeTracker:
         if not ids_of_reads:
             return
         results = [ref for ref in op.makes if self.trace.flow.depends[ref.value] & self.bits]
-        results = [ref for ref in results if _has_values(self.trace.memory.tensors[ref.slot])]
+        results = [ref for ref in results if is_real(self.trace.memory.tensors[ref.slot])]
         if not results:
             return
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
@@ -375,10 +384,6 @@ def _split(before: torch.Size, after: torch.Size) -> list[tuple[range, range]]:
         groups.append((range(start, min(old, len(before))), range(end, min(new, len(after)))))
         start, end = old, new
     return groups
-
-
-def _has_values(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _key(ids: EntryIds) -> Tensor:

@@ -11,13 +11,13 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.runtime.randomness import current_draws
+from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 
 from .live_values import find_live
 from .operation_kind import OperationKind, operation_kind
-from .recording_mode import under_mode
 from .role_finder import find_roles
 from .trace import (
     NESTED,
@@ -30,6 +30,7 @@ from .trace import (
     is_real,
     not_followed,
 )
+from .vocabulary import name_of
 
 
 class RecordedTrace(Trace):
@@ -313,3 +314,56 @@ def memory_of(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse tensors have none
         return -id(tensor)
+
+
+# -- calls from Python -----------------------------------------------------------------------------
+
+
+# the underscores tell `float(x)` from `x.float()`, which stays within PyTorch
+EXITS = {"tolist", "numpy", "__array__", "item", "__float__", "__dlpack__"}
+
+
+class _PythonCalls(TorchFunctionMode):
+    """Reports values that leave PyTorch, and random numbers, to a recording.
+
+    As long as it is active, PyTorch's layers do not use their kernels for inference.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = name_of(func), kwargs or {}
+        if any(kind.__name__ == "NestedTensor" for kind in types):
+            self._mode.refuse_nested()
+        if getattr(func, "__name__", "") in EXITS:
+            self._mode.leaves(args[0])
+        if name in DRAWING and draws_numbers(name, args, kwargs):
+            self._mode.draws(name)
+        return func(*args, **kwargs)
+
+
+_recording = threading.local()
+
+
+def is_recording() -> bool:
+    """Whether a pass is being recorded in this thread."""
+    return getattr(_recording, "count", 0) > 0
+
+
+@contextmanager
+def under_mode(mode: Any, graded: bool) -> Iterator[None]:
+    """Run a pass within the block under a mode of the dispatcher.
+
+    Args:
+        graded: with gradients or not.
+    """
+    if (draws := current_draws()) is not None:
+        draws.begin()
+    _recording.count = getattr(_recording, "count", 0) + 1
+    try:
+        with torch.set_grad_enabled(graded), _PythonCalls(mode), mode:
+            yield
+    finally:
+        _recording.count -= 1

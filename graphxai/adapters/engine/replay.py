@@ -16,7 +16,7 @@ from graphxai.rules import conservative as rules_of
 from .built_in_rules import Function
 from .operation_kind import out_of_place
 from .replay_plan import ReplayPlan, ValueReplacement
-from .rules_in_force import custom_rule, rule_for
+from .rule_table import custom_rule, rule_for
 from .trace import WEIGHTS, Op, Ref, fill_refs, not_followed, pair_refs
 from .vocabulary import PLUS_PRODUCT, PRODUCTS
 

@@ -20,9 +20,9 @@ from .flow_queries import (
     is_narrower,
     is_root,
     is_smaller,
+    is_sparse_softmax,
 )
 from .roles import AttentionProduct, Roles, Rule
-from .sparse_softmax import is_sparse_softmax
 from .trace import WEIGHTS, Op, Ref, Trace
 from .vocabulary import ADDITIONS, ENTRYWISE, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
 

@@ -10,9 +10,9 @@ from graphxai.rules.conservative import Rules, Tape
 from .attention import NodeAttention, attention_between_nodes
 from .attention_pass import annotated_trace, replay_reading_attention
 from .autograd_graph import Opaque
-from .class_token import reads_class_token
 from .hooked_ledger import ExplainedPass
 from .hooked_pass import pass_by_hooks
+from .node_ids import reads_class_token
 from .pass_request import NODES, PassRequest
 from .pass_warnings import warn_of_random_numbers
 from .positive_pass import make_positive_plan, run_by_positive_rules

@@ -23,10 +23,10 @@ from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 
 from ..activation_path import LrpPath
-from ..averages import mean_size, relative
 from ..base import Attribution
 from ..gradient import GradientInput, Lrp
 from ..node_features import TYPICAL_SIZE, NodeFeatures, node_features, soft_rank
+from ..orders import mean_size, relative
 from ..presence_path import first_order, measure_of
 
 

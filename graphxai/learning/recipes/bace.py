@@ -23,11 +23,10 @@ from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.card import MOLECULES, counted, coverage_text
 from graphxai.learning.conformal import calibrate
-from graphxai.learning.finetuning import FINETUNING, molecule_config
-from graphxai.learning.fit import require_hardware
+from graphxai.learning.fit import FINETUNING, molecule_config, require_hardware
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.recipes.distillation import DISTILLING, distil
-from graphxai.learning.scores import ClassifierReport, report_classifier
+from graphxai.learning.scores import report_classifier
 from graphxai.learning.settings import RunSettings
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import reference_forest
@@ -187,8 +186,8 @@ def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str,
         [graphs[k].smiles for k in test],
     )
     return {
-        "graphormer": report_classifier(outputs[:, 0].sigmoid(), y[test, 0]).to_dict(),
-        "forest": report_classifier(torch.from_numpy(forest), y[test, 0]).to_dict(),
+        "graphormer": report_classifier(outputs[:, 0].sigmoid(), y[test, 0]),
+        "forest": report_classifier(torch.from_numpy(forest), y[test, 0]),
         "pIC50 RMSE": float(error),
         "pIC50 RMSE of the training mean": float(
             np.sqrt(np.mean((y[test, 1].numpy() - float(y[list(split.train), 1].mean())) ** 2))
@@ -209,7 +208,7 @@ compounds:
 def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | None) -> str:
     """Return the model card, given the numbers of recombined molecules and of epochs wanted."""
     scores, seed = metadata["scores"], metadata["seed"]
-    model, forest = (ClassifierReport(**scores[name]) for name in ("graphormer", "forest"))
+    model, forest = scores["graphormer"], scores["forest"]
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
         "have scaffolds that were never trained on"
@@ -252,7 +251,7 @@ divided by a temperature of {metadata["temperature"]:.2f}, fitted on validation 
 | this model | {_row(model)} |
 | random forest, 500 trees, ECFP4 | {_row(forest)} |
 
-n = {model.n}, {model.positives} active; interval: bootstrap over compounds.
+n = {model["n"]}, {model["positives"]} active; interval: bootstrap over compounds.
 pIC50: RMSE {scores["pIC50 RMSE"]:.2f}; predicting the training mean:
 {scores["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
 
@@ -262,9 +261,7 @@ amidines, macrocycles and their like) are out of scope, whatever the probability
 """
 
 
-def _row(report: ClassifierReport) -> str:
+def _row(report: dict[str, float]) -> str:
     """Return the scores as cells of a table in Markdown."""
-    return (
-        f"{report.roc_auc:.3f} | {report.roc_auc_low:.3f} to {report.roc_auc_high:.3f} | "
-        f"{report.brier:.3f} | {report.ece:.3f}"
-    )
+    shown = "{roc_auc:.3f} | {roc_auc_low:.3f} to {roc_auc_high:.3f} | {brier:.3f} | {ece:.3f}"
+    return shown.format_map(report)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
-from graphxai.learning.finetuning import FINETUNING, PRETRAINED, finetune
+from graphxai.learning.fit import FINETUNING, PRETRAINED, finetune
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source, labelled
@@ -26,7 +26,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks
 from graphxai.runtime.writing import atomic_write, json_text, write_whole
 
-__all__ = ["DISTILLING", "LabelledMolecules", "distil", "label_molecules"]
+__all__ = ["DISTILLING", "LabelledMolecules", "distil", "label_molecules", "stored_array"]
 
 FloatArray = NDArray[np.float64]
 ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
@@ -142,18 +142,6 @@ def _fitted_once(
     return teacher
 
 
-class LabellingTeacher(Protocol):
-    """A teacher that labels molecules."""
-
-    def predict(self, smiles: Sequence[str]) -> FloatArray:
-        """Return labels (n, tasks)."""
-        ...
-
-    def left_out(self) -> FloatArray:
-        """Predict each training molecule without having seen it, (n, tasks)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class LabelledMolecules:
     """New molecules with a teacher's labels.
@@ -174,7 +162,7 @@ def label_molecules(
     folder: Path,
     identity: dict[str, Any],
     make_molecules: Callable[[], list[str]],
-    fit_teacher: Callable[[], LabellingTeacher],
+    fit_teacher: Callable[[], LinkedTeacher],
     *,
     resume: bool,
     show: bool | None = None,
@@ -200,11 +188,11 @@ def label_molecules(
             path.unlink()
         stored = make_molecules()
         write_whole(folder / ABOUT, json_text({"identity": identity, "smiles": stored}))
-    left_out = _array(folder / LEFT_OUT, lambda: teacher().left_out())
+    left_out = stored_array(folder / LEFT_OUT, lambda: teacher().left_out())
     labels = []
     for number, part in enumerate(in_chunks(stored, "labelling", size=PART, show=show)):
         path = folder / f"labels-{number:05d}.npy"
-        labels.append(_array(path, lambda part=part: teacher().predict(part)))  # type: ignore[misc]
+        labels.append(stored_array(path, lambda part=part: teacher().predict(part)))  # type: ignore[misc]
     return LabelledMolecules(stored, np.concatenate(labels) if labels else left_out[:0], left_out)
 
 
@@ -216,11 +204,12 @@ def _stored_molecules(path: Path, identity: dict[str, Any]) -> list[str] | None:
     return content["smiles"] if content["identity"] == identity else None
 
 
-def _array(path: Path, compute: Callable[[], FloatArray]) -> FloatArray:
-    """Return a stored array, or compute and store it."""
+def stored_array(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Return the array in a file, or compute it and keep it there."""
     if path.is_file():
         return np.load(path, allow_pickle=False)
     values = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, "wb") as file:
         np.save(file, values, allow_pickle=False)
     return values

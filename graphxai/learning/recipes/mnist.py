@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from graphxai.datasets.mnist import load_mnist, mnist_files
 from graphxai.datasets.splits import Split
 from graphxai.datasets.superpixels import images_to_data
 from graphxai.learning import conformal
+from graphxai.learning.calibration import scale_logits
 from graphxai.learning.card import coverage_text
-from graphxai.learning.fit import fit, require_hardware
+from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
 from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, versions_for
 from graphxai.learning.source import Source
@@ -35,6 +36,7 @@ from graphxai.models.graphormer import (
     save_checkpoint,
 )
 from graphxai.runtime.options import with_options
+from graphxai.runtime.progress import progress_bar
 
 RECIPE = TrainingSettings(
     epochs=DIGIT_EPOCHS, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
@@ -96,11 +98,7 @@ def train_mnist(
     settings = with_options(settings or DigitSettings(), options, "train_mnist")
     require_hardware(settings)
     out, progress = Path(out), settings.progress
-    if (out / "state").exists() and not settings.resume:
-        raise ValueError(
-            f"{out} already contains a run: resume it (resume=True, --resume) or choose another"
-            " folder."
-        )
+    require_new(out, resume=settings.resume)
     config = config or mnist_config()
     images, labels = load_mnist(root, "train", limit=settings.num_train)
     held_out = max(1, len(images) // 10)
@@ -173,9 +171,7 @@ def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
     grid = torch.logspace(-1, 1, 401)
     losses = torch.stack([F.cross_entropy(outputs / t, y) for t in grid])
     temperature = float(grid[losses.argmin()])
-    with torch.no_grad():
-        for parameter in model.head.parameters():
-            parameter.div_(temperature)
+    scale_logits(model, slice(None), temperature)
     return temperature
 
 
@@ -221,22 +217,15 @@ def _graphs(
     """Yield encoded graphs without the data needed only for drawing, so that many fit in memory."""
     encode = StructureEncoding.from_config(config)
     weight = torch.ones(1)
-    for graph in _tracked(images_to_data(images, labels), len(images), title, progress):
-        graph = encode(graph)
-        del graph.image, graph.segments, graph.edge_index
-        n = int(graph.num_nodes or 0)  # edges have no features: every bag has one code
-        graph.bag_weights = weight.expand(n * n)
-        graph.bag_sizes = weight.short().expand(n, n)
-        yield graph
-
-
-def _tracked(items: Iterable[Data], total: int, title: str, progress: bool) -> Iterable[Data]:
-    """Return the items, and show a bar while they are taken if progress is wanted."""
-    if not progress:
-        return items
-    from rich.progress import track  # typer brings it
-
-    return track(items, title, total)
+    with progress_bar(title, len(images), show=None if progress else False) as advance:
+        for graph in images_to_data(images, labels):
+            graph = encode(graph)
+            del graph.image, graph.segments, graph.edge_index
+            n = int(graph.num_nodes or 0)  # edges have no features: every bag has one code
+            graph.bag_weights = weight.expand(n * n)
+            graph.bag_sizes = weight.short().expand(n, n)
+            advance(1)
+            yield graph
 
 
 def _checksums(root: str | os.PathLike[str] | None) -> dict[str, str]:

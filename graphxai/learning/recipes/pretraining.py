@@ -11,15 +11,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.pretraining import (
     DESCRIPTORS,
     collect,
@@ -28,14 +25,13 @@ from graphxai.datasets.pretraining import (
     without,
 )
 from graphxai.datasets.recombine import recombine
-from graphxai.learning.finetuning import molecule_config
-from graphxai.learning.fit import FitResult, fit, initialise, require_lightning
-from graphxai.learning.predicting import encode_all
+from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
+from graphxai.learning.predicting import encoded_molecules
+from graphxai.learning.recipes.distillation import stored_array
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.teachers.minimol import minimol_fingerprints
-from graphxai.models.graphormer import TO_START, Graphormer, GraphormerConfig, save_checkpoint
+from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.progress import in_chunks
-from graphxai.runtime.writing import atomic_write
 
 __all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
 
@@ -153,7 +149,7 @@ def describe(
         chunks = in_chunks(list(smiles), "descriptors", show=settings.show)
         return np.concatenate([descriptors(part) for part in chunks])
 
-    learned, tasks = learned_descriptors(_cached(cache / "descriptors.npy", descriptors_of))
+    learned, tasks = learned_descriptors(stored_array(cache / "descriptors.npy", descriptors_of))
     targets = Targets(tasks, learned.astype(np.float32), _shares(DESCRIPTOR_WEIGHT, len(tasks)))
     if minimol:
         chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
@@ -188,23 +184,12 @@ def _minimol_targets(
         chunks = in_chunks(texts, "MiniMol's fingerprints", show=settings.show)
         return np.concatenate([minimol_fingerprints(part) for part in chunks])
 
-    numbers = _cached(cache, fingerprints)
+    numbers = stored_array(cache, fingerprints)
     numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
     values = np.full((len(smiles), numbers.shape[1]), np.nan, dtype=np.float32)
     values[chosen] = np.clip(numbers, -4, 4)
     tasks = [Task(f"MiniMol {k}", "regression") for k in range(numbers.shape[1])]
     return Targets(tasks, values, _shares(MINIMOL_WEIGHT, len(tasks)))
-
-
-def _cached(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Return the array in the file `path`, or compute it and keep it there."""
-    if path.exists():
-        return np.asarray(np.load(path, allow_pickle=False))
-    values = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path, "wb") as file:
-        np.save(file, values)
-    return values
 
 
 def _shares(total: float, count: int) -> list[float]:
@@ -217,7 +202,7 @@ def _fit(
 ) -> FitResult:
     """Fit a network to the targets, with at most a thousand molecules for validation."""
     config = molecule_config(targets.tasks, dropout=0.0, attention_dropout=0.0)
-    graphs = _encoded(smiles, config, settings)
+    graphs = encoded_molecules(smiles, config, settings)
     for graph, y in zip(graphs, torch.from_numpy(targets.values), strict=True):
         graph.y = y[None]
     order = np.random.default_rng(settings.seed).permutation(len(graphs))
@@ -231,16 +216,6 @@ def _fit(
         out,
         resume=resume,
     )
-
-
-def _encoded(
-    smiles: Sequence[str], config: GraphormerConfig, settings: TrainingSettings
-) -> list[Data]:
-    """Encode molecules, some hundreds at a time."""
-    graphs: list[Data] = []
-    for part in in_chunks(list(smiles), "encoding", show=settings.show):
-        graphs += encode_all(require_graphs(part), config)
-    return graphs
 
 
 def _with_tasks(model: Graphormer, count: int) -> Graphormer:

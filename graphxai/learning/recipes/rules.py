@@ -34,8 +34,14 @@ from graphxai.evaluation.ground_truth_report import (
 )
 from graphxai.explainers.registry import Method
 from graphxai.learning.conformal import calibrate
-from graphxai.learning.finetuning import molecule_config, start_at_frequencies
-from graphxai.learning.fit import evaluate, fit, initialise, require_hardware
+from graphxai.learning.fit import (
+    evaluate,
+    fit,
+    initialise,
+    molecule_config,
+    require_hardware,
+    start_at_frequencies,
+)
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.learning.source import Source

@@ -26,7 +26,6 @@ __all__ = [
     "filled_column",
     "filled_labels",
     "forest_inputs",
-    "forest_predictions",
     "reference_forest",
     "trees_for",
 ]
@@ -146,19 +145,7 @@ def reference_forest(
 ) -> NDArray[np.float32]:
     """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
     task = Task("class", "binary", ("no", "yes"))
-    probabilities = forest_predictions(task, ecfp4(smiles), active, ecfp4(test))
-    return probabilities.astype(np.float32)
-
-
-def forest_predictions(
-    task: Task, features: NDArray[Any], y: NDArray[Any], test: NDArray[Any]
-) -> FloatArray:
-    """Predict `test` with a forest trained on `features` and labels y (n,).
-
-    The shapes are those of `Forest.predict`. A regression considers a third of the features per
-    split, as Breiman recommends.
-    """
-    return Forest.fit(task, features, y, max_features=1 / 3).predict(test)
+    return Forest.fit(task, ecfp4(smiles), active).predict(ecfp4(test)).astype(np.float32)
 
 
 def filled_labels(
