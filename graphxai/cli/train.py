@@ -171,10 +171,7 @@ def train(
     if source in NAMED:
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():
-            if source == "bace":
-                folder = _train_bace(out, data, settings)
-            else:
-                folder = _train_digits(out, data, digit_settings)
+            folder = _train_named(source, out, data, settings, digit_settings)
         echo(f"written: {folder}")
         return
     path = Path(source)
@@ -212,21 +209,20 @@ def _exclusive(out: Path) -> AbstractContextManager[None]:
     return nullcontext() if "LOCAL_RANK" in os.environ else exclusive_lock(folder_at(out))
 
 
-def _train_bace(out: Path, data: Path | None, settings: TableSettings) -> Path:
-    """Retrain the bundled model `bace`, and return its folder."""
-    from graphxai.learning.recipes.bace import train_bace
+def _train_named(
+    name: str, out: Path, data: Path | None, settings: TableSettings, digits: DigitSettings
+) -> Path:
+    """Retrain the bundled model of this name, and return its folder."""
+    if name == "bace":
+        from graphxai.learning.recipes.bace import train_bace
 
-    if settings.split == "clusters":
-        raise typer.BadParameter("bace is split by scaffold or at random.")
-    split = settings.split or "random"
-    return train_bace(out, root=data, split=split, settings=settings, log=echo)
-
-
-def _train_digits(out: Path, data: Path | None, settings: DigitSettings) -> Path:
-    """Retrain the bundled model `mnist-superpixels`, and return its folder."""
+        if settings.split == "clusters":
+            raise typer.BadParameter("bace is split by scaffold or at random.")
+        split = settings.split or "random"
+        return train_bace(out, root=data, split=split, settings=settings, log=echo)
     from graphxai.learning.recipes.mnist import train_mnist
 
-    return train_mnist(out, root=data, settings=settings)
+    return train_mnist(out, root=data, settings=digits)
 
 
 def _kinds(texts: Sequence[str], target_columns: list[str]) -> dict[str, Any]:

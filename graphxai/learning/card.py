@@ -119,7 +119,7 @@ def run_card(
         "config": learned.model.config,
         "labelled": source.labelled,
         "sizes": " / ".join(f"{len(part):,}" for part in used),
-        "uses": f"train, {words['held_out_to']} and test" if parts.valid else "train and test",
+        "uses": f"train, {source.valid_is_to} and test" if parts.valid else "train and test",
         "command": command and f"    {command}",
         "notes": "\n\n".join(f"**Note.** {n[0].upper()}{n[1:]}." for n in facts["notes"]),
         "tables": "\n\n".join(markdown_table(rows) for rows in score_tables(facts["scores"])),

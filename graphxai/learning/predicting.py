@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def encoded_molecules(
     return graphs
 
 
+@dataclass(eq=False)
 class SizeBuckets(Sampler[list[int]]):
     """Batches of graphs of similar size, so that padding is small, in a new order every epoch.
 
@@ -66,23 +68,18 @@ class SizeBuckets(Sampler[list[int]]):
     each takes an equal number of batches.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        batch_size: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        epoch: Callable[[], int] = lambda: 0,
-        share: Callable[[], tuple[int, int]] = lambda: (0, 1),
-    ) -> None:
-        self.sizes = list(sizes)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
-        self.pool = POOL if shuffle else max(1, len(self.sizes))
-        self.epoch = epoch
-        self.share = share
+    sizes: Sequence[int]
+    batch_size: int
+    _: KW_ONLY
+    seed: int = 0
+    shuffle: bool = True
+    epoch: Callable[[], int] = lambda: 0
+    share: Callable[[], tuple[int, int]] = lambda: (0, 1)
+
+    @property
+    def pool(self) -> int:
+        """The number of batches that are sorted together."""
+        return POOL if self.shuffle else max(1, len(self.sizes))
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world = self.share()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -65,6 +65,7 @@ class Source:
     y: FloatArray
     parts: Split
     config: GraphormerConfig
+    valid_is_to: ClassVar[str] = "validate"  # as a verb, what the validation part is for
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -133,13 +134,11 @@ class Source:
         return copies
 
     def __str__(self) -> str:
-        train, valid, test = (f"{len(p):,}" for p in _each(self.parts))
+        parts = self.parts
         what = " of nodes" if self.labelled == "nodes" else ""
-        return f"{self.parts.kind} split{what}: train {train}, validate {valid}, test {test}"
-
-
-def _each(parts: Split) -> tuple[tuple[int, ...], ...]:
-    return parts.train, parts.valid, parts.test
+        valid = f", {self.valid_is_to} {len(parts.valid):,}" if parts.valid else ""
+        train, test = f"train {len(parts.train):,}", f"test {len(parts.test):,}"
+        return f"{parts.kind} split{what}: {train}{valid}, {test}"
 
 
 def labelled(graphs: Sequence[Data], y: FloatArray) -> list[Data]:

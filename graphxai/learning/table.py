@@ -78,6 +78,7 @@ class TableSource(RunSource):
     settings: TableSettings
     warnings: tuple[str, ...] = ()
     share: float = 1.0
+    valid_is_to = "calibrate"
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
         "official", "coverage", "learning_curve", "notes",
@@ -112,14 +113,6 @@ class TableSource(RunSource):
             return [fold for fold in scaffold_folds(smiles, FOLDS) if len(fold)]
         order = np.random.default_rng(self.parts.seed or 0).permutation(len(smiles))
         return [np.sort(order[first::FOLDS]) for first in range(min(FOLDS, len(smiles)))]
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        return (
-            text.replace("validate", "calibrate")
-            if self.parts.valid
-            else text.replace(", validate 0", "")
-        )
 
     def smaller(self) -> list[TableSource]:
         """Return the table with an eighth, a quarter and half of its training part, if wanted."""
@@ -272,7 +265,6 @@ class TableSource(RunSource):
             f" {len(table.graphs):,} different molecules with labels.",
             "targets": "\n".join(f"* {target}" for target in table.targets),
             "checks": "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
-            "held_out_to": "calibrate",
             "split": SPLIT_TEXTS.get(self.parts.kind, at_random),
             "where": "The row numbers are in `config.json`.",
             "molecules": MOLECULES[table.standardise],

@@ -143,7 +143,6 @@ class GraphSource(RunSource):
             "kind": self.labelled,
             "data": f"{self.name}, {len(sizes):,} graphs of {min(sizes):,} to {max(sizes):,} nodes,"
             f" SHA-256 of features and edges `{self.sha256}`. {_inputs_text(self.config)}",
-            "held_out_to": "validate",
             "split": kind.get(self.parts.kind, "as given"),
             "where": "Their positions are in `config.json`"
             f"{'' if self.labelled == 'graphs' else ', counted over all graphs'}.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
@@ -41,7 +41,7 @@ from graphxai.models.graphormer import (
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
-__all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace", "write_training_compounds"]
+__all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace"]
 
 STANDARDISED: Standardisation = "parent"
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
@@ -153,23 +153,14 @@ def train_bace(
     set_standardisation(model, STANDARDISED)
     measure_mean_node(model, source.train.graphs)
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
-    write_training_compounds(folder, graphs, parts)
+    train, valid, test = (
+        [Chem.MolToSmiles(Chem.MolFromSmiles(s)) for s in part.smiles]
+        for part in (source.train, source.valid, source.test)
+    )
+    # Results read them to say how near a molecule is.
+    write_whole(folder / HELD_OUT, held_out_csv({"validation": valid, "test": test}))
+    write_whole(folder / "training.csv", "\n".join(["smiles", *train]) + "\n")
     return folder
-
-
-def write_training_compounds(folder: Path, graphs: list[Data], parts: Split) -> Path:
-    """Write the canonical SMILES of the training compounds next to a checkpoint, one per row.
-
-    Results read them to say how near a molecule is. The other compounds are in `held_out.csv`.
-    """
-
-    def canonical(chosen: Sequence[int]) -> list[str]:
-        return [Chem.MolToSmiles(Chem.MolFromSmiles(graphs[k].smiles)) for k in chosen]
-
-    held_out = {"validation": canonical(parts.valid), "test": canonical(parts.test)}
-    write_whole(folder / HELD_OUT, held_out_csv(held_out))
-    lines = ["smiles", *canonical(parts.train)]
-    return write_whole(folder / "training.csv", "\n".join(lines) + "\n")
 
 
 def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:

@@ -117,6 +117,20 @@ class Forest:
             by_other_trees = _second_class(classes, classes.oob_decision_function_)
         return cls(task, classes, by_other_trees)
 
+    @classmethod
+    def from_arrays(
+        cls, task: Task, arrays: Mapping[str, NDArray[Any]], place: str, num_features: int
+    ) -> Forest:
+        """Make a forest from what `StoredTrees.arrays` returned, which is checked.
+
+        Raises:
+            KeyError, ValueError: the arrays are not those of such a forest.
+        """
+        names = [each.name for each in fields(StoredTrees)]
+        trees = StoredTrees(**{name: arrays[f"{place}/{name}"] for name in names})
+        trees.check(num_features, len(task.classes))
+        return cls(task, trees, np.empty(0))
+
     def predict(self, inputs: NDArray[Any]) -> FloatArray:
         """Predict probabilities of the second class (m,) or all classes (m, C), or values (m,)."""
         if self.task.kind == "regression":
@@ -293,19 +307,6 @@ class StoredTrees:
     def arrays(self, place: str) -> dict[str, NDArray[Any]]:
         """Return the arrays by name, each name below a place such as "forest/0"."""
         return {f"{place}/{name}": array for name, array in vars(self).items()}
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, NDArray[Any]], place: str, num_features: int, num_classes: int
-    ) -> StoredTrees:
-        """Make trees from what `arrays` returned, and check them, see `check`.
-
-        Raises:
-            KeyError, ValueError: the arrays are not those of such trees.
-        """
-        trees = cls(**{each.name: arrays[f"{place}/{each.name}"] for each in fields(cls)})
-        trees.check(num_features, num_classes)
-        return trees
 
     def check(self, num_features: int, num_classes: int) -> None:
         """Check arrays that were read from a file.

@@ -95,17 +95,12 @@ class FingerprintForests:
         self.out_of_bag = np.full(y.shape, np.nan)
         for k, task in enumerate(tasks):
             labelled = ~np.isnan(y[:, k])
-            trees = None if task.kind == "binary" else 200
-            forests = []
-            for features in inputs:
-                forests.append(
-                    Forest.fit(
-                        task, features[labelled], y[labelled, k], trees=trees, out_of_bag=True
-                    )
-                )
+            fitted: list[Forest] = []
+            for x in inputs:
+                fitted.append(Forest.fit(task, x[labelled], y[labelled, k], out_of_bag=True))
                 progress(1)
-            self._fitted.append(forests)
-            self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in forests], axis=0)
+            self._fitted.append(fitted)
+            self.out_of_bag[labelled, k] = np.mean([f.out_of_bag for f in fitted], axis=0)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the forests as arrays by name."""
@@ -125,14 +120,14 @@ class FingerprintForests:
             KeyError, ValueError: the arrays are not those of such forests.
         """
         stored = cls.__new__(cls)
-        stored._fitted, stored.out_of_bag = [], arrays["out_of_bag"]
-        for k, task in enumerate(tasks):
-            forests = []
-            for kind, width in enumerate((BITS, COUNTS)):
-                of_kind = f"{k}/{kind}"
-                trees = StoredTrees.from_arrays(arrays, of_kind, width, len(task.classes))
-                forests.append(Forest(task, trees, np.empty(0)))
-            stored._fitted.append(forests)
+        stored.out_of_bag = arrays["out_of_bag"]
+        stored._fitted = [
+            [
+                Forest.from_arrays(task, arrays, f"{k}/{kind}", width)
+                for kind, width in enumerate((BITS, COUNTS))
+            ]
+            for k, task in enumerate(tasks)
+        ]
         return stored
 
     def predict(self, smiles: Sequence[str]) -> NDArray[np.float32]:

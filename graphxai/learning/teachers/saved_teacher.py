@@ -142,10 +142,10 @@ def _check_weights(
 def _forests(name: str, tasks: Mapping[int, Task], arrays: Arrays) -> ForestSource:
     """Make a source of forests from stored arrays."""
     num_features = BITS if name == "forest" else forest_inputs(["C"]).shape[1]
-    forests = {}
-    for k, task in tasks.items():
-        trees = StoredTrees.from_arrays(arrays, f"{name}/{k}", num_features, len(task.classes))
-        forests[k] = Forest(task, trees, np.empty(0))
+    forests = {
+        k: Forest.from_arrays(task, arrays, f"{name}/{k}", num_features)
+        for k, task in tasks.items()
+    }
     return ForestSource(name, forests, {})
 
 
