@@ -69,7 +69,7 @@ test: $(READY)
 	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
 
 # The halls, each by the tests of its rooms: docs/halls has a page about each of them.
-EXPLAIN_ROOMS := adapters contract datasets evaluation explainers explanation models rules runtime visualization
+EXPLAIN_ROOMS := contract datasets evaluation explainers explanation models rules runtime visualization wrapping
 LEARN_ROOMS := learning
 CHEMIST_ROOMS := chemistry tables
 test-explain: $(READY)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ("images", "train")
 TEST_TOOLS = ("pytest", "pytest-xdist", "captum", "hypothesis", "httpx")
 FAST_TESTS = (
-    "rules", "contract", "explainers", "adapters/test_wrap.py", "adapters/test_tiers.py",
+    "rules", "contract", "explainers", "wrapping/test_wrap.py", "wrapping/test_tiers.py",
     "learning/test_training.py",
 )  # fmt: skip
 COMMANDS = (

@@ -34,11 +34,11 @@ from torch_geometric.nn import (
 )
 
 import graphxai as gx
-from graphxai.adapters import WrappedModel
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace, molecule_to_data
 from graphxai.datasets.splits import random_split
 from graphxai.datasets.superpixels import image_to_data
+from graphxai.wrapping import WrappedModel
 
 WIDTH, LAYERS, HEADS = 64, 2, 4
 EPOCHS = {"bace": 25, "mnist": 8}

@@ -13,8 +13,6 @@ from graphxai.runtime.lazy import folders_beside, import_in_one_piece, is_intera
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:  # the list of public names
-    from graphxai.adapters.engine.interception import conservative as conservative
-    from graphxai.adapters.wrapping import wrap as wrap
     from graphxai.api import compare as compare
     from graphxai.api import explain as explain
     from graphxai.api import load as load
@@ -48,6 +46,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
+    from graphxai.engine.interception import conservative as conservative
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
@@ -80,6 +79,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
     from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor
     from graphxai.tables.report import report as report
+    from graphxai.wrapping.wrapping import wrap as wrap
 
 __path__ += folders_beside(__file__)  # where git cannot make symbolic links
 if is_interactive():

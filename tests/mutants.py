@@ -52,11 +52,11 @@ TABLES = ("datasets/test_tables.py", "tables/test_dialects.py")
 # For each module under graphxai/, the tests under tests/ that have to notice its changes, in the
 # order in which they run until one fails: those that notice most come first.
 SUBJECTS = {
-    "rules/conservative.py": ("rules", "adapters/test_tiers.py", "adapters/test_wrap.py"),
-    "rules/positive.py": ("explainers/test_positive.py", "adapters/test_wrapped_positive.py"),
+    "rules/conservative.py": ("rules", "wrapping/test_tiers.py", "wrapping/test_wrap.py"),
+    "rules/positive.py": ("explainers/test_positive.py", "wrapping/test_wrapped_positive.py"),
     "rules/remainders.py": ("rules", "test_api.py"),
     "rules/operation_rule.py": ("rules", "explainers/test_positive.py"),
-    "rules/module_rule.py": ("rules", "adapters/test_wrapped_module_rules.py"),
+    "rules/module_rule.py": ("rules", "wrapping/test_wrapped_module_rules.py"),
     "evaluation/metrics.py": EVALUATION,
     "evaluation/curves.py": EVALUATION,
     "evaluation/statistics.py": EVALUATION[::-1],

@@ -14,7 +14,6 @@ from rdkit import Chem
 from torch_geometric.data import Batch, Data
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract import batching
 from graphxai.contract.batching import in_batches
 from graphxai.contract.tasks import Task
@@ -23,6 +22,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explained_graph import about_output
 from graphxai.explanation.grid import side_by_side
 from graphxai.models.graphormer import backward
+from graphxai.wrapping.removal import outputs_of_parts
 from toy import random_graphormer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"

@@ -114,7 +114,7 @@ DOCUMENTED = {
     "package",
     [
         "graphxai",
-        "graphxai.adapters",
+        "graphxai.wrapping",
         "graphxai.evaluation",
         "graphxai.explainers",
         "graphxai.models.graphormer",

@@ -147,7 +147,7 @@ NEEDS = {
     "notebook": ("anywidget", "graphxai.tables.app.widget", None),
     "chemprop": (
         "chemprop",
-        "graphxai.adapters.chemprop.molecules",
+        "graphxai.wrapping.chemprop.molecules",
         lambda installed: installed.chemprop_nn.__wrapped__(),
     ),
 }

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.adapters.removal import Operator
 from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
 from graphxai.explanation.compute.game import game_of
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
+from graphxai.wrapping.removal import Operator
 
 NAME = "fragment_shapley"  # the method's name in explanations by such values
 EXACT = 10  # fragments: 1,024 coalitions

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from rdkit.Chem import Mol
 
-    from graphxai.adapters.removal import Operator
     from graphxai.explanation.compute.models import Model
     from graphxai.visualization import Scale
     from graphxai.visualization.fragments import Interactions
+    from graphxai.wrapping.removal import Operator
 
     from .fragment_shapley import FragmentValues
 

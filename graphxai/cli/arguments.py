@@ -131,8 +131,8 @@ def load_several(
     Features of whole molecules are given to the models of chemprop among them. Raises ValueError if
     there are features but no such model, or several models of which one does not read molecules.
     """
-    from graphxai.adapters.chemprop.paths import is_chemprop_path
     from graphxai.tables.batches import require_molecules
+    from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
     readers = [name for name in names if is_chemprop_path(name)] or names[:1]
     features = {name: molecule_features if name in readers else None for name in names}

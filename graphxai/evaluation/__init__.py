@@ -7,15 +7,15 @@ from graphxai.runtime.lazy import lazily
 from .conservation import Conservation, conservation
 
 if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import than torch
-    from graphxai.adapters.removal import (
+    from graphxai.learning.masked_atoms import MaskedAtoms, fit_masked_atoms
+    from graphxai.learning.refit import Refit
+    from graphxai.wrapping.removal import (
         OPERATORS,
         Operator,
         Resampling,
         operators_for,
         outputs_of_parts,
     )
-    from graphxai.learning.masked_atoms import MaskedAtoms, fit_masked_atoms
-    from graphxai.learning.refit import Refit
 
     from .benchmark import evaluate
     from .curves import Curve, Series, node_series

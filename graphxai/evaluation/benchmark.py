@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from graphxai.adapters.removal import OPERATORS, Operator, Resampling, operators_for
 from graphxai.api import KnownTarget, load
 from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
@@ -15,6 +14,7 @@ from graphxai.explainers.registry import Method, each_of, methods_for, seeded_ex
 from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.keywords import with_keywords
+from graphxai.wrapping.removal import OPERATORS, Operator, Resampling, operators_for
 
 from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, choose_metrics

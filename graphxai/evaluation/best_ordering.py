@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, outputs_of_parts
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
+from graphxai.wrapping.removal import Operator, outputs_of_parts
 
 from .curves import Curve, class_logits, explained_class
 

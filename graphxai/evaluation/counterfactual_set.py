@@ -13,10 +13,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.chosen import chosen_nodes, named_nodes
-from graphxai.adapters.removal import Operator, outputs_of_many, outputs_without_edges
-from graphxai.adapters.subgraphs import undirected_edges
-from graphxai.adapters.wrapped import WrappedModel
 from graphxai.contract.batching import MAX_GRAPHS
 from graphxai.contract.inputs import Input, as_list, prepare_each, row_index
 from graphxai.contract.model import evaluating
@@ -35,6 +31,10 @@ from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
+from graphxai.wrapping.chosen import chosen_nodes, named_nodes
+from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without_edges
+from graphxai.wrapping.subgraphs import undirected_edges
+from graphxai.wrapping.wrapped import WrappedModel
 
 from .curves import class_logits
 from .smallest_set import smallest_set

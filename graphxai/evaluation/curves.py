@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, Resampling, outputs_of_many
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import TaskSet
 from graphxai.explanation.compute.models import Model
+from graphxai.wrapping.removal import Operator, Resampling, outputs_of_many
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphxai.adapters.removal import Operator
 from graphxai.api import KnownTarget
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.game import Game, game_of
 from graphxai.explanation.compute.models import Model, loaded
+from graphxai.wrapping.removal import Operator
 
 __all__ = ["game"]
 

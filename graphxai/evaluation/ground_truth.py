@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.adapters.removal import outputs_of_many
 from graphxai.api import pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.prediction_metrics import score_task
@@ -19,6 +18,7 @@ from graphxai.explanation.compute.explaining import explain_prepared, explanatio
 from graphxai.explanation.explanation import Explanation
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import progress_bar
+from graphxai.wrapping.removal import outputs_of_many
 
 from .truth_metrics import BOND_METRICS, bond_scores, metrics_for, outstanding, undefined
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphxai.adapters.removal import Operator, Resampling
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
+from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
 from .method_values import GRID

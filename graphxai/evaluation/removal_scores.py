@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import Operator, outputs_of_many
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
+from graphxai.wrapping.removal import Operator, outputs_of_many
 
 from .curves import class_logits
 from .measure import Item, MeasurementPlan

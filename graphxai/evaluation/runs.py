@@ -13,8 +13,6 @@ from urllib.parse import quote
 import torch
 from torch_geometric.data import Data
 
-from graphxai.adapters.chosen import chosen_nodes
-from graphxai.adapters.removal import Resampling
 from graphxai.contract.batching import batches_for
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
@@ -23,6 +21,8 @@ from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.wrapping.chosen import chosen_nodes
+from graphxai.wrapping.removal import Resampling
 
 from .measure import Item, MeasurementPlan, measure, unmeasured
 from .report import Report

@@ -165,8 +165,8 @@ def _node_part(
         chosen: the numbers of the nodes, or None for all nodes.
         title: the title of the source.
     """
-    from graphxai.adapters.chosen import mark_explained
     from graphxai.datasets.graph_folders import starts_of
+    from graphxai.wrapping.chosen import mark_explained
 
     starts = starts_of(graphs)
     numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)

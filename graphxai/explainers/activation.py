@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphxai.adapters.engine.attention_pass import layer_inputs
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
+from graphxai.engine.attention_pass import layer_inputs
 from graphxai.rules.conservative import record
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
@@ -79,7 +79,7 @@ class AttCat(Explainer):
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`, where the queries q are the
     graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
-    (see `adapters.engine.attention_pass`). In a pre-LN layer these rows have passed its LayerNorm.
+    (see `wrapping.engine.attention_pass`). In a pre-LN layer these rows have passed its LayerNorm.
     """
 
     name = "att_cat"

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
+from graphxai.engine.layout import OneGraphAtATime
 
 from .traits import Traits
 from .wrapped import (

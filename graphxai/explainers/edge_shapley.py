@@ -17,7 +17,7 @@ from graphxai.runtime.device import on_cpu_by_default
 from .control import generator_of
 
 if TYPE_CHECKING:
-    from graphxai.adapters.removal import Model
+    from graphxai.wrapping.removal import Model
 
 GRAPHS_AT_A_TIME = 16  # how many graphs have their copies with fewer edges in memory at once
 
@@ -90,7 +90,7 @@ def edge_shapley(
         raise ValueError(f"permutations must be at least 1, not {permutations}.")
     wanted = Target.of(target)
     if node is not None or pair is not None:
-        from graphxai.adapters.chosen import mark_explained  # loads PyG
+        from graphxai.wrapping.chosen import mark_explained  # loads PyG
 
         inputs = as_list(mark_explained(inputs, node, pair))[0]
     graphs = [item.data for item in prepare_all(model, inputs)]
@@ -110,9 +110,9 @@ def _of_graphs(
     model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
     """Compute the values of a few graphs in shared passes."""
-    from graphxai.adapters.heterogeneous import SCHEMA, edges_with_types  # loads PyG
-    from graphxai.adapters.removal import outputs_without_edges
-    from graphxai.adapters.subgraphs import undirected_edges
+    from graphxai.wrapping.heterogeneous import SCHEMA, edges_with_types  # loads PyG
+    from graphxai.wrapping.removal import outputs_without_edges
+    from graphxai.wrapping.subgraphs import undirected_edges
 
     edges, keeps, places, types = [], [], [], list[tuple[str, ...]]()
     for graph in graphs:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphxai.adapters.layout import OneGraphAtATime
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
+from graphxai.engine.layout import OneGraphAtATime
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 

@@ -112,7 +112,7 @@ class PathMarginals(Explainer):
         alone = batch.mask.sum(-1) <= 1
         if not hasattr(model, "pass_request") or bool(alone.all()):
             return None
-        from graphxai.adapters.presence import NotGated, presence_pass  # loads PyG
+        from graphxai.wrapping.presence import NotGated, presence_pass  # loads PyG
 
         try:
             run = presence_pass(model, batch, model.embed(batch))

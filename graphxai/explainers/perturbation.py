@@ -6,7 +6,7 @@ every attention, and `zero` sets its embedding to zero. The structure of the res
 
 Shapley values also come from one backward pass for each of a few random coalitions, which gives the
 marginal of every node, whether it is present or absent (see `path_marginals` and
-`adapters.presence`). Its mean over coalitions of all sizes approximates the Shapley value. These
+`wrapping.presence`). Its mean over coalitions of all sizes approximates the Shapley value. These
 marginals are of first order outside softmax and pooling, so the mean is biased: it levels off,
 however many coalitions there are.
 
@@ -295,7 +295,7 @@ def mean_marginals(
     if isinstance(model, Graphormer):
         measure = partial(marginals, model, batch, tokens, model.bias(batch).detach(), value)
     else:
-        from graphxai.adapters.presence import presence_pass  # loads PyG
+        from graphxai.wrapping.presence import presence_pass  # loads PyG
 
         run = presence_pass(model, batch, tokens)
         if bool(run.explained.any()):

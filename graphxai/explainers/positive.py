@@ -1,7 +1,7 @@
 """Relevance by the positive rule: the method of Chefer et al., CVPR 2021, and its variants.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation. `rules.positive` has the rules, and `adapters.engine.positive_pass` applies them to a
+by operation. `rules.positive` has the rules, and `wrapping.engine.positive_pass` applies them to a
 model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
 linear maps take no part. Padding gets no attention and therefore no relevance.
 
@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.pass_cache import cached, cached_passes, weight_versions
-from graphxai.adapters.engine.pass_request import PassRequest
-from graphxai.adapters.engine.relevance_pass import RelevancePass, relevance_pass
-from graphxai.adapters.engine.session import pass_by_positive_rules
-from graphxai.adapters.eval_replica import copied
-from graphxai.adapters.layout import NodeLayout
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.engine.eval_replica import copied
+from graphxai.engine.layout import NodeLayout
+from graphxai.engine.pass_cache import cached, cached_passes, weight_versions
+from graphxai.engine.pass_request import PassRequest
+from graphxai.engine.relevance_pass import RelevancePass, relevance_pass
+from graphxai.engine.session import pass_by_positive_rules
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row

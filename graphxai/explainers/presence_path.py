@@ -1,7 +1,7 @@
 """Compute marginals of a wrapped model's nodes at both ends of the order that they give.
 
 Each coalition takes one forward and one backward pass. They give every node a marginal, whether it
-is present or absent (see `adapters.presence`). The coalitions are
+is present or absent (see `wrapping.presence`). The coalitions are
 
 1. the whole graph. Its marginals give a first order.
 2. every second node of that order, and the nodes in between. Their marginals give a better order,
@@ -27,7 +27,7 @@ from graphxai.contract.target import ValueOfOutputs
 from .orders import alternate_nodes, first_nodes, mean_and_error, mean_size, relative
 
 if TYPE_CHECKING:
-    from graphxai.adapters.presence import PresencePass
+    from graphxai.wrapping.presence import PresencePass
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 
@@ -105,7 +105,7 @@ def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Me
     tokens = model.embed(batch).detach()
     if bool((batch.mask.sum(-1) <= 1).all()):
         return lambda present: tokens.new_zeros(present.shape)
-    from graphxai.adapters.presence import presence_pass  # loads PyG
+    from graphxai.wrapping.presence import presence_pass  # loads PyG
 
     return measuring(presence_pass(model, batch, tokens), value)
 

@@ -19,10 +19,10 @@ from torch_geometric.data import Data
 from torch_geometric.explain import ExplainerAlgorithm, Explanation
 from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 
-from graphxai.adapters import WrappedModel, wrap
-from graphxai.adapters.padding_check import PaddingCheck
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import evaluating
+from graphxai.wrapping import WrappedModel, wrap
+from graphxai.wrapping.padding_check import PaddingCheck
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
 from .pyg_explainer import PygExplainer, from_pyg
@@ -47,7 +47,7 @@ class Algorithm(ExplainerAlgorithm):
 
     Args:
         method: the explainer, or its name.
-        embedding: as in `adapters.wrap`.
+        embedding: as in `wrapping.wrap`.
         options: the options of the explainer.
     """
 

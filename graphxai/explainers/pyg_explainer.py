@@ -10,10 +10,10 @@ from torch_geometric.data import Data
 from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm
 from torch_geometric.explain.config import ExplainerConfig, MaskType, ModelConfig
 
-from graphxai.adapters import WrappedModel
-from graphxai.adapters.batches import WrappedBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.wrapping import WrappedModel
+from graphxai.wrapping.batches import WrappedBatch
 
 from .attention import ATTENDED
 from .base import Attribution, Explainer, scored

@@ -1,7 +1,7 @@
 """Split a call through `torch_geometric.explain` into graphs, for a model that takes them.
 
 The call holds the model's inputs as one batch, which is split into graphs as in
-`adapters.subgraphs`. The split may be uncertain, and without a batch vector the model could take
+`wrapping.subgraphs`. The split may be uncertain, and without a batch vector the model could take
 several copies of a graph for one graph. The model decides in both cases: its outputs for graphs
 that share a pass must equal its outputs for each graph alone. Otherwise graphs are passed one by
 one, or the call is refused.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from graphxai.adapters import WrappedModel
-from graphxai.adapters.attribute_roles import roles_and_doubts
-from graphxai.adapters.batches import WrappedBatch
-from graphxai.adapters.one_at_a_time import one_by_one
-from graphxai.adapters.subgraphs import restricted
 from graphxai.rules.conservative import unrecorded
+from graphxai.wrapping import WrappedModel
+from graphxai.wrapping.attribute_roles import roles_and_doubts
+from graphxai.wrapping.batches import WrappedBatch
+from graphxai.wrapping.one_at_a_time import one_by_one
+from graphxai.wrapping.subgraphs import restricted
 
 # Arguments of a call, and the attributes of a batch that hold their values.
 COUNTED = {"batch": "batch", "ptr": "ptr", "batch_size": "num_graphs", "num_graphs": "num_graphs"}

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphxai.adapters.engine.pass_warnings import warn_of_cuts, warn_of_random_numbers
-from graphxai.adapters.engine.recording import recording
+from graphxai.engine.pass_warnings import warn_of_cuts, warn_of_random_numbers
+from graphxai.engine.recording import recording
 from graphxai.runtime.randomness import current_draws
 
 NODES_ONLY = ("x",)

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.adapters.removal import remaining
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
@@ -46,6 +45,7 @@ from graphxai.learning.fit import fit
 from graphxai.learning.predicting import predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
+from graphxai.wrapping.removal import remaining
 
 RefitKind = Literal["f-fidelity", "roar"]
 

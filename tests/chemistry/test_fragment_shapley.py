@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.chemistry import fragment_shapley
 from graphxai.cli import main as cli
 from graphxai.contract.inputs import prepare_for
 from graphxai.models.graphormer import save_checkpoint
+from graphxai.wrapping.removal import outputs_of_parts
 from other_models import GpsModel, molecules
 from toy import random_graphormer
 

@@ -9,8 +9,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv, global_add_pool
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.datasets.samples import digit_paths
+from graphxai.wrapping.removal import outputs_of_parts
 from small_graphs import graph
 from toy import random_graphormer
 

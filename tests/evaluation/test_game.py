@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.tasks import Task
+from graphxai.wrapping.removal import outputs_of_parts
 from other_models import GpsModel, molecules
 from toy import random_graphormer
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts, remaining
 from graphxai.cli.main import main
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.tasks import Task
@@ -15,6 +14,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import Refit
 from graphxai.learning.predicting import encode_all
 from graphxai.models.graphormer import collate, save_checkpoint
+from graphxai.wrapping.removal import outputs_of_parts, remaining
 from other_models import GpsModel
 from toy import random_graphormer
 

@@ -11,9 +11,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GINConv, global_add_pool
 
 import graphxai
-from graphxai.adapters.removal import outputs_without_edges
 from graphxai.contract.inputs import prepare_for
 from graphxai.explainers.edge_shapley import edge_shapley
+from graphxai.wrapping.removal import outputs_without_edges
 from toy import random_graphormer
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from shapley import batch_of, graph_of, shapley_by_brute_force
 
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
 from graphxai.explainers import variants as passes
 from graphxai.explainers.orders import gains
 from graphxai.models.graphormer import collate
+from graphxai.wrapping.removal import outputs_of_parts
 from toy import random_graphormer
 
 SMALL = ("CCO", "CC(=O)N", "C1CC1O", "O=S(=O)(N)C", "C")

@@ -6,9 +6,9 @@ from math import comb
 import numpy as np
 import torch
 
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.models.graphormer import StructureEncoding, collate
+from graphxai.wrapping.removal import outputs_of_parts
 
 
 def graph_of(model, smiles):

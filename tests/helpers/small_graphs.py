@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai.adapters import WrappedModel
+from graphxai.wrapping import WrappedModel
 
 SIZES = (5, 8, 7)
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.adapters.removal import outputs_of_parts
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
@@ -20,6 +19,7 @@ from graphxai.models.graphormer import (
     save_checkpoint,
     save_ensemble,
 )
+from graphxai.wrapping.removal import outputs_of_parts
 from toy import random_graphormer
 
 DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)

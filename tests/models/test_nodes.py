@@ -7,8 +7,6 @@ from torch_geometric.data import Data
 from torch_geometric.utils import erdos_renyi_graph
 
 import graphxai as gx
-from graphxai.adapters.chosen import mark_explained
-from graphxai.adapters.removal import remaining
 from graphxai.contract.tasks import Task
 from graphxai.explainers.passes import by_autograd, run_pass
 from graphxai.models.graphormer import (
@@ -18,6 +16,8 @@ from graphxai.models.graphormer import (
     save_checkpoint,
 )
 from graphxai.rules.conservative import Rules
+from graphxai.wrapping.chosen import mark_explained
+from graphxai.wrapping.removal import remaining
 
 CLASSES = Task("class", "multiclass", ("a", "b", "c"))
 CHANGES = (

@@ -10,7 +10,7 @@ In a Graphormer, log pi is added to the logits of the node's key in every attent
 In a wrapped model a node can only be there or not. So a coalition is drawn in which each node is
 present with probability pi, and the curve follows the mean over coalitions, the multilinear
 extension (Owen 1972). Its derivative with respect to the pi of a node is the mean of that node's
-marginals, which one backward pass estimates for all nodes (see `adapters.presence`). At every
+marginals, which one backward pass estimates for all nodes (see `wrapping.presence`). At every
 second threshold the present nodes are removed instead, and the probability is to fall, so that the
 end of the order counts as much as its beginning.
 """

@@ -343,7 +343,7 @@ def _by_type(
     """Return the numbers of nodes or edges by type, or None unless a graph is heterogeneous."""
     if graph.get("schema") is None:
         return None
-    from graphxai.adapters import heterogeneous  # needs PyG
+    from graphxai.wrapping import heterogeneous  # needs PyG
 
     of_nodes = what == "nodes"
     return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
@@ -374,7 +374,7 @@ def plain_graph(item: Input) -> PlainGraph | None:
     edges = graph.get("edge_index")
     if not isinstance(edges, torch.Tensor) or edges.dim() != 2:
         return None
-    from graphxai.adapters.chosen import chosen_nodes  # needs PyG
+    from graphxai.wrapping.chosen import chosen_nodes  # needs PyG
 
     explained = tuple(chosen_nodes(graph))
     return PlainGraph(edges.cpu().numpy().astype(np.int64), _labels(graph, item), explained)

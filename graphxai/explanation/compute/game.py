@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.adapters.removal import Operator, outputs_of_parts
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target, ValueOfOutputs
+from graphxai.wrapping.removal import Operator, outputs_of_parts
 
 from .models import Model
 

@@ -6,7 +6,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from graphxai.adapters.chemprop.paths import is_chemprop_path
 from graphxai.contract.intervals import Conformal
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.datasets.graph import is_data
@@ -17,9 +16,10 @@ from graphxai.models.graphormer import (
     locate,
     require_purpose,
 )
+from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
 if TYPE_CHECKING:
-    from graphxai.adapters import WrappedModel
+    from graphxai.wrapping import WrappedModel
 
 __all__ = [
     "Model",
@@ -42,7 +42,7 @@ def load(
     The arguments and errors are those of `api.load`.
     """
     if is_chemprop_path(name_or_path):
-        from graphxai.adapters.chemprop.loading import load_chemprop  # imports PyG
+        from graphxai.wrapping.chemprop.loading import load_chemprop  # imports PyG
 
         return load_chemprop(name_or_path, molecule_features)
     if molecule_features:
@@ -97,7 +97,7 @@ def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
         raise ValueError("this model answers for nodes: give node= instead of pair=.")
     if level == "node" and is_data(inputs):
         inputs = model.prepare(inputs).data
-    from graphxai.adapters.chosen import mark_explained  # needs PyG
+    from graphxai.wrapping.chosen import mark_explained  # needs PyG
 
     return mark_explained(inputs, node, pair)
 

@@ -1,0 +1,355 @@
+"""The batches of a wrapped model, which are made from PyG graphs or from rows of tokens."""
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from graphxai.contract.structure import IntArray, shortest_paths
+from graphxai.engine.layout import NodeLayout
+
+from .attribute_roles import attribute_roles
+from .subgraphs import restricted, same_without_nodes
+
+# Attributes that do not count as further inputs.
+TYPES = {"node_type", "edge_type"}  # numbers that graphxai adds to a heterogeneous graph
+NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
+
+
+@dataclass(frozen=True, eq=False)
+class WrappedBatch:
+    """B inputs of at most N nodes.
+
+    Args:
+        mask (B, N): True at nodes.
+        x (B, N, ...): the input of each node.
+        num_nodes (B,): the number of nodes of each input.
+        graphs: the PyG batch, for models of graphs.
+        dense: the model's input (B, ...), for models of tokens.
+        has_graph_token: whether the model's sequence begins with a graph token.
+        readout (B, N): without a graph token, the weights with which nodes enter the output.
+            Methods that follow attention start from them.
+        singles: the graphs one by one.
+        leaves: the attributes of the graphs that are explained, as tensors that require a
+            gradient.
+    """
+
+    mask: Tensor
+    x: Tensor
+    num_nodes: Tensor
+    graphs: Batch | None = None
+    dense: Tensor | None = None
+    has_graph_token: bool = False
+    readout: Tensor | None = None
+    singles: tuple[Data, ...] = ()
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.readout is None and not self.has_graph_token:
+            mean = self.mask.float() / self.mask.sum(-1, keepdim=True).clamp(min=1)
+            object.__setattr__(self, "readout", mean)
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    @property
+    def layout(self) -> NodeLayout:
+        """The positions of the nodes."""
+        return NodeLayout.of(self.mask, self.has_graph_token)
+
+    def contents(self) -> tuple[Any, ...]:
+        """Return everything that makes up the batch. Batches with equal contents are alike."""
+        graphs = () if self.graphs is None else sorted(self.graphs.to_dict().items())
+        return self.has_graph_token, self.mask, self.readout, self.dense, *chain(*graphs)
+
+    def distances(self) -> list[IntArray]:
+        """Return the distances (n, n) between the nodes of each input, -1 if there is no path.
+
+        In a graph, a distance is the number of edges on the shortest path from the node of the
+        column to that of the row, which is the direction of messages. Between tokens it is |i - j|.
+        """
+        if self.graphs is None:
+            places = [np.arange(n) for n in self.num_nodes.tolist()]
+            return [np.abs(place[:, None] - place) for place in places]
+        return [_path_lengths(graph) for graph in self.examples()]
+
+    def examples(self) -> list[Data]:
+        """Return the graphs one by one on the batch's device, as PyG cannot split sparse ones."""
+        return list(map(self._on_its_device, self.singles))
+
+    def _on_its_device(self, graph: Data) -> Data:
+        device = self.mask.device
+        return graph if graph.x.device == device else copy(graph).to(device)
+
+    def data_of(self, row: int) -> Data:
+        """Return one input as it was collated, or a row of tokens without its padding."""
+        if self.graphs is not None:
+            return self._on_its_device(self.singles[row])
+        assert self.dense is not None
+        n = int(self.num_nodes[row])
+        padded = self.dense.shape[1] == self.mask.shape[1] + self.has_graph_token
+        values = self.dense[row, : n + self.has_graph_token] if padded else self.dense[row]
+        return Data(dense=values, num_nodes=n)
+
+    def of_rows(self, *rows: int) -> "WrappedBatch":
+        """Make a batch of some of the inputs, with their readout weights."""
+        data = [self.data_of(row) for row in rows]
+        if self.graphs is not None:
+            batch = collate_graphs(data)
+        else:
+            batch = collate_tokens(data, None, self.has_graph_token)
+        if self.readout is None:
+            return batch
+        return replace(batch, readout=self.readout[list(rows), : batch.mask.shape[1]])
+
+    def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
+        """Return the batch with gradients at these attributes of its graphs.
+
+        Args:
+            names: the names of the attributes.
+            codes: whether the attributes may be integers, such as types of bonds. The leaf
+                (rows,) of such an attribute consists of ones.
+
+        Raises:
+            ValueError: the graphs do not have an attribute, or it has no gradient.
+        """
+        if self.graphs is None:
+            raise ValueError(f"rows of tokens have no input beside x, so they have no {names[0]}.")
+        graphs = self.graphs
+        inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
+        named = [key for key in inputs if "schema" not in graphs or key not in TYPES]
+        for name in names:
+            if name not in inputs:
+                shapley = (
+                    " Edges without attributes have values by `edge_shapley`, as the guides say."
+                )
+                raise ValueError(
+                    f"the graphs have no input {name!r}; beside x they have"
+                    f" {', '.join(named) or 'none'}.{shapley if name == 'edge_attr' else ''}"
+                )
+            if graphs[name].layout != torch.strided:
+                raise ValueError(
+                    f"{name} is a sparse tensor, whose entries get no relevance: give the edges"
+                    " their weights in an attribute with a row per edge, and explain that one."
+                )
+            if not (codes or is_real(graphs[name])):
+                raise ValueError(
+                    f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
+                    " by LRP or Gradient x Input."
+                )
+        leaves = {name: self._leaf(graphs[name]) for name in names}
+        real = {name: leaf for name, leaf in leaves.items() if is_real(graphs[name])}
+        return replace(self.with_values(real), leaves=leaves)
+
+    def _leaf(self, values: Tensor) -> Tensor:
+        real = is_real(values)
+        leaf = values.detach().clone() if real else self.x.new_ones(len(values)).float()
+        return leaf.requires_grad_()
+
+    def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
+        """Replace the values of some attributes by others of the same shapes."""
+        graphs, singles = copy(self.graphs), [copy(graph) for graph in self.examples()]
+        assert graphs is not None
+        for name, value in values.items():
+            graphs[name] = value
+            for graph, rows in zip(singles, self.split(name, value), strict=True):
+                graph[name] = rows
+        return replace(self, graphs=graphs, singles=tuple(singles))
+
+    def without_gradients(self) -> "WrappedBatch":
+        """Return the batch with constants in place of its leaves."""
+        if not self.leaves:
+            return self
+        assert self.graphs is not None
+        real = [name for name in self.leaves if is_real(self.graphs[name])]
+        constant = self.with_values({name: self.leaves[name].detach() for name in real})
+        return replace(constant, leaves={})
+
+    def split(self, name: str, values: Tensor) -> list[Tensor]:
+        """Split an attribute of the batch, or its relevance, into the rows of each graph."""
+        return list(values.split(self._counts(name)))
+
+    def _counts(self, name: str) -> list[int]:
+        return [g[name].shape[0] if g[name].dim() else 1 for g in self.singles]
+
+    def graphs_of(self, name: str) -> Tensor | None:
+        """Return the graph of each row of an attribute, or None if its rows belong to no graphs."""
+        assert self.graphs is not None
+        if not all(isinstance(graph.get(name), Tensor) for graph in self.singles):
+            return None
+        counts = torch.tensor(self._counts(name), device=self.mask.device)
+        fits = int(counts.sum()) == len(self.graphs[name])
+        return torch.arange(len(self)).to(counts).repeat_interleave(counts) if fits else None
+
+    def to(self, device: torch.device | str) -> "WrappedBatch":
+        """Move the batch to a device."""
+        moved = {k: v.to(device) for k, v in vars(self).items() if hasattr(v, "to")}
+        return replace(self, **moved)
+
+    def repeated(self, times: int) -> "WrappedBatch":
+        """Repeat the whole batch."""
+        if times == 1:
+            return self
+        wide: dict[str, Any] = {
+            name: torch.cat([getattr(self, name)] * times)
+            for name in ("mask", "x", "num_nodes", "dense", "readout")
+            if getattr(self, name) is not None
+        }
+        if self.graphs is not None:
+            wide["singles"] = tuple(self.examples() * times)
+            wide["graphs"] = Batch.from_data_list(list(wide["singles"]))
+        return replace(self, **wide)
+
+    def without(
+        self, keep: Tensor, last: int | None = None, attributes: Collection[str] | None = None
+    ) -> "WrappedBatch":
+        """Keep the nodes where keep (B, N) is True, with the edges between them.
+
+        Args:
+            keep: True at the nodes that stay.
+            last: the number of a graph to append as a whole, or None to append no graph. One is
+                needed because PyG's pooling counts graphs up to the last that is not empty.
+            attributes: the names of the attributes that the model reads, or None if it reads all.
+        """
+        assert self.graphs is not None
+        graphs, counts = self.examples(), self.num_nodes.tolist()
+        roles = attribute_roles(graphs, attributes)
+        pairs = enumerate(zip(graphs, counts, strict=True))
+        subgraphs = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
+        return collate_graphs(subgraphs if last is None else [*subgraphs, graphs[last]])
+
+    def emptied(self, last: int, attributes: Collection[str] | None = None) -> "WrappedBatch":
+        """Remove all nodes, and append the whole graph number `last`, as `without` does.
+
+        If the graphs are equal without their nodes, one of them stands for all. `attributes` are
+        the names of the attributes that the model reads, or None if it reads all.
+        """
+        graphs = self.examples()
+        return collate_graphs([*_without_nodes(graphs, attributes), graphs[last]])
+
+    def beside_empty(self, attributes: Collection[str] | None = None) -> "WrappedBatch | None":
+        """Put a graph without nodes before the others, or return None if there are several.
+
+        `attributes` are the names of the attributes that the model reads, or None if it reads all.
+        """
+        graphs = self.examples()
+        empty = _without_nodes(graphs, attributes)
+        same = len(empty) == 1
+        return collate_graphs([*empty, *graphs], self.mask.shape[1]) if same else None
+
+
+def _without_nodes(graphs: list[Data], attributes: Collection[str] | None) -> list[Data]:
+    """Return the graphs without their nodes, or one for all if they are then equal."""
+    roles = attribute_roles(graphs, attributes)
+    distinct = graphs[:1] if same_without_nodes(graphs, roles, attributes) else graphs
+    return [
+        restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
+        for graph in distinct
+    ]
+
+
+def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
+    """Collate graphs into PyG's batch, with the positions of its nodes."""
+    counts = [int(graph.num_nodes or 0) for graph in graphs]
+    graphs = _with_common_attributes(list(map(_with_num_nodes, graphs, counts)))
+    batch = Batch.from_data_list(graphs)
+    num_nodes = torch.tensor(counts, device=batch.x.device)
+    mask = _mask(num_nodes, pad_to)
+    x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
+    x[mask] = batch.x.detach()
+    return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs))
+
+
+def _with_common_attributes(graphs: list[Data]) -> list[Data]:
+    """Keep only the attributes that all graphs have, as a batch requires."""
+    names = [set(graph.keys()) for graph in graphs]
+    common = set.intersection(*names)
+    reduced = []
+    for graph, of_graph in zip(graphs, names, strict=True):
+        if others := of_graph - common:
+            graph = copy(graph)
+            for key in others:
+                del graph[key]
+        reduced.append(graph)
+    return reduced
+
+
+def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
+    """Pad rows of tokens (N, ...) with zeros, or stack other inputs such as images."""
+    values = [row["dense"] for row in rows]
+    num_nodes = torch.tensor([int(row.num_nodes or 0) for row in rows], device=values[0].device)
+    mask = _mask(num_nodes, pad_to)
+    first = int(graph_token)
+    if any(len(v) != int(n) + first for v, n in zip(values, num_nodes, strict=True)):
+        x = mask[..., None].float()  # such tokens have no values before the embedding
+        return WrappedBatch(mask, x, num_nodes, None, torch.stack(values), graph_token)
+    longest = mask.shape[1] + first
+    dense = torch.stack([F.pad(v, (0, 0) * (v.dim() - 1) + (0, longest - len(v))) for v in values])
+    return WrappedBatch(mask, dense[:, first:], num_nodes, None, dense, graph_token)
+
+
+def _path_lengths(graph: Data) -> IntArray:
+    edges = _edges(graph)
+    distances, _ = shortest_paths(int(graph.num_nodes or 0), *edges.cpu().numpy())
+    return distances.T  # PyG's edges point from the node that is read to the node that reads
+
+
+def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
+    """Arrange node rows (n, D) or (B, S, D) as tokens (B, T, D).
+
+    If their shape does not fit, the error names the module that returned the rows, `embedding`.
+    """
+    size, nodes = batch.mask.shape
+    length = nodes + int(batch.has_graph_token)
+    if batch.graphs is not None and rows.dim() == 2 and len(rows) == int(batch.mask.sum()):
+        tokens = rows.new_zeros(size, nodes + 1, rows.shape[1])
+        tokens[:, 1:][batch.mask] = rows
+        return tokens
+    if rows.dim() != 3 or rows.shape[:2] != (size, length):
+        where = f"the module {embedding!r} returns" if embedding else "the input has"
+        raise ValueError(
+            f"{where} shape {tuple(rows.shape)}; relevance needs one row per node for"
+            f" {size} inputs of at most {nodes} nodes."
+        )
+    return rows if batch.has_graph_token else F.pad(rows, (0, 0, 1, 0))
+
+
+def as_rows(tokens: Tensor, batch: WrappedBatch) -> Tensor:
+    """Arrange tokens (B, T, D) as node rows, which is the inverse of `as_tokens`."""
+    if batch.graphs is not None:
+        return tokens[:, 1:][batch.mask]
+    return tokens if batch.has_graph_token else tokens[:, 1:]
+
+
+def is_real(value: Any) -> bool:
+    """Return whether a value is a tensor of floats."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _edges(graph: Data) -> Tensor:
+    """Return the edges (2, E), from `adj_t` if there is no `edge_index`."""
+    if graph.edge_index is not None:
+        return graph.edge_index
+    matrix = graph.get("adj_t")
+    if isinstance(matrix, Tensor) and matrix.layout != torch.strided:
+        return matrix.to_sparse_coo().coalesce().indices().flip(0)
+    return torch.empty(2, 0, dtype=torch.long)
+
+
+def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
+    n = max(int(num_nodes.max()), pad_to or 0)
+    return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
+
+
+def _with_num_nodes(graph: Data, count: int) -> Data:
+    """Set `num_nodes`, because PyG cannot infer it for an empty graph."""
+    copied = copy(graph)
+    copied.num_nodes = count
+    return copied

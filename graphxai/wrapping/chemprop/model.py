@@ -1,0 +1,264 @@
+"""A chemprop network, or several of them, that takes SMILES and meets the contract."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeGuard
+
+import torch
+from rdkit import Chem
+from torch import Tensor, nn
+
+from graphxai.contract.tasks import Task
+from graphxai.wrapping.batches import WrappedBatch
+from graphxai.wrapping.call_settings import CallSettings, WrappedConfig
+from graphxai.wrapping.wrapped import WrappedModel
+
+from .heads import HEADS
+from .molecules import (
+    MOLECULE_FEATURES,
+    ChempropFeaturizer,
+    MoleculeFeaturizer,
+    as_featurizers,
+    feature_set_of,
+)
+from .network import ChempropNetwork, MeanOfNetworks
+
+BONDS = "edge_attr"
+BINARY = ("inactive", "active")
+
+
+class ChempropModel(WrappedModel):
+    """Networks of chemprop 2 that take SMILES and RDKit molecules, made by `load` or `wrap`.
+
+    Several networks predict the mean of their outputs, and their scores have a spread. Relevance is
+    given to atoms and, where the method can, to bonds.
+    """
+
+    module: "ChempropNetwork | MeanOfNetworks"
+
+    def __init__(
+        self,
+        networks: Sequence[ChempropNetwork],
+        config: WrappedConfig,
+        settings: CallSettings,
+        name: str,
+        blocks: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        """Make a model of networks that read the same features.
+
+        Args:
+            networks: the networks.
+            config: their tasks.
+            settings: how they are called.
+            name: the name of the model.
+            blocks: the names of the features of an atom, and how many columns of `x` each has.
+        """
+        module = networks[0] if len(networks) == 1 else MeanOfNetworks(networks)
+        super().__init__(module, config, settings, name)
+        self._blocks = tuple(blocks)
+
+    @cached_property
+    def members(self) -> "list[ChempropModel]":
+        """The networks as models of their own, or none if there is only one."""
+        if isinstance(self.module, ChempropNetwork):
+            return []
+        members = []
+        for network in self.module.members:
+            assert isinstance(network, ChempropNetwork)
+            member = ChempropModel(
+                [network], self.config, self.settings, self.origin.name, self._blocks
+            )
+            member.origin = self.origin
+            members.append(member)
+        return members
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the parts that `split_by_feature` returns."""
+        return tuple(name for name, _ in self._blocks)
+
+    def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
+        """Split each atom's `x . gradient` by feature (B, N, F), such as element and charge."""
+        if not self._blocks:
+            return None
+        columns = batch.x.to(gradient) * gradient
+        return torch.stack(
+            [part.sum(-1) for part in columns.split([width for _, width in self._blocks], -1)], -1
+        )
+
+
+@dataclass(frozen=True)
+class ChempropOptions:
+    """What a user says about a chemprop network beyond the network itself.
+
+    Args:
+        tasks: what the outputs mean, or None to take them from the network.
+        task_names: the names of the tasks, if `tasks` are not given.
+        classes: the names of the classes of every task, if `tasks` are not given.
+        featurize: chemprop's featurizer of molecules to graphs, if it is not one of its own sets.
+        molecule_features: how features of whole molecules are computed, if the network reads any.
+        ignore_stereo: whether the network sees no stereochemistry.
+        name: the name of the model.
+    """
+
+    tasks: tuple[Task, ...] = ()
+    task_names: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    featurize: Callable[[Chem.Mol], Any] | None = None
+    molecule_features: "MoleculeFeaturizer | Sequence[MoleculeFeaturizer]" = ()
+    ignore_stereo: bool = False
+    name: str = "chemprop"
+
+
+def chemprop_model(
+    networks: Sequence[ChempropNetwork], options: ChempropOptions = ChempropOptions()
+) -> ChempropModel:
+    """Make a model of chemprop networks that were trained on the same table.
+
+    Raises:
+        ValueError: the networks differ in their tasks or features, or features are missing.
+        ImportError: chemprop is not installed.
+    """
+    first = networks[0]
+    for other in networks[1:]:
+        if _shape_of(other) != _shape_of(first):
+            raise ValueError(
+                "the networks of an ensemble must have the same tasks and read the same features."
+            )
+    tasks = options.tasks or _tasks_of(first, options)
+    if sum(task.num_outputs for task in tasks) != first.num_tasks * max(first.num_classes, 1):
+        raise ValueError(
+            f"the network has {first.num_tasks} tasks of kind {HEADS[first.head].kind!r}; the tasks"
+            " given need another number of outputs."
+        )
+    read, blocks = _reader(first, options)
+    reads_molecule_features = (MOLECULE_FEATURES,) if read.molecule_features else ()
+    settings = CallSettings(featurize=read, wrt=("x", BONDS, *reads_molecule_features))
+    config = WrappedConfig(tuple(tasks), reads="molecules")
+    return ChempropModel(networks, config, settings, options.name, blocks)
+
+
+def _shape_of(network: ChempropNetwork) -> tuple[Any, ...]:
+    """Return what the networks of an ensemble have in common."""
+    return (
+        network.head, network.num_tasks, network.num_classes, network.num_molecule_features,
+        _widths(network),
+    )  # fmt: skip
+
+
+def _widths(network: ChempropNetwork) -> tuple[int, int]:
+    """Return how many features of an atom and of a bond a network reads."""
+    hyperparameters: Any = getattr(network.message_passing, "hparams", {})
+    return int(hyperparameters.get("d_v", 0)), int(hyperparameters.get("d_e", 0))
+
+
+def _tasks_of(network: ChempropNetwork, options: ChempropOptions) -> tuple[Task, ...]:
+    """Return the tasks that the head of a network has."""
+    kind, count = HEADS[network.head].kind, network.num_tasks
+    names = options.task_names or (
+        ("output",) if count == 1 else tuple(f"output {k + 1}" for k in range(count))
+    )
+    if len(names) != count:
+        raise ValueError(f"the network has {count} tasks, but there are {len(names)} names.")
+    classes = (
+        options.classes
+        or {
+            "binary": BINARY,
+            "multiclass": tuple(str(c) for c in range(network.num_classes)),
+            "regression": (),
+        }[kind]
+    )
+    return tuple(Task(name, kind, classes) for name in names)
+
+
+def _reader(
+    network: ChempropNetwork, options: ChempropOptions
+) -> tuple[ChempropFeaturizer, Sequence[tuple[str, int]]]:
+    """Return how molecules become graphs, and the blocks of an atom's features, if known."""
+    chosen = as_featurizers(options.molecule_features)
+    hyperparameters: Any = getattr(network.message_passing, "hparams", {})
+    if hyperparameters.get("d_vd"):
+        raise ValueError(
+            "the network reads further descriptors of atoms (V_d), which cannot be computed from a"
+            " SMILES: wrap a module of your own around it with graphxai.wrap(module, featurize=...,"
+            " inputs='molecules')."
+        )
+    blocks: Sequence[tuple[str, int]] = ()
+    if options.featurize is None:
+        feature_set = feature_set_of(*_widths(network))
+        read = ChempropFeaturizer(feature_set.mode, chosen, options.ignore_stereo)
+        blocks = feature_set.blocks
+    else:
+        read = ChempropFeaturizer(options.featurize, chosen, options.ignore_stereo)
+    _require_features(network, read)
+    return read, blocks
+
+
+def _require_features(network: ChempropNetwork, read: ChempropFeaturizer) -> None:
+    """Raise ValueError if a molecule does not have the features that a network reads."""
+    given = read(Chem.MolFromSmiles("CC")).get(MOLECULE_FEATURES)
+    computed, needed = 0 if given is None else given.shape[1], network.num_molecule_features
+    if computed != needed:
+        raise ValueError(
+            f"the network reads {needed} features of whole molecules beside the graph, and"
+            f" molecule_features computes {computed}: name those that it was trained with, such as"
+            " molecule_features='morgan_binary', or give a function of an RDKit molecule."
+        )
+
+
+# -- models of chemprop in memory, for `graphxai.wrap` ---------------------------------------------
+
+
+def is_chemprop(model: object) -> TypeGuard["nn.Module | Sequence[nn.Module]"]:
+    """Return whether this is a `chemprop.models.MPNN` of one molecule, or a list of some."""
+    if isinstance(model, list | tuple):
+        return bool(model) and all(isinstance(m, nn.Module) and is_chemprop(m) for m in model)
+    bases = {base.__name__ for base in type(model).__mro__ if _is_of_chemprop(base)}
+    return "MPNN" in bases and "MulticomponentMPNN" not in bases
+
+
+def _is_of_chemprop(kind: type) -> bool:
+    return kind.__module__.startswith("chemprop.models.")
+
+
+def wrap_chemprop(
+    model: "nn.Module | Sequence[nn.Module]",
+    tasks: tuple[Task, ...],
+    task: str | None,
+    classes: tuple[str, ...],
+    featurize: Callable[[Any], Any] | None,
+    molecule_features: Any,
+    name: str | None,
+) -> ChempropModel:
+    """Return a model that shares the weights of an MPNN, or of several as an ensemble.
+
+    Raises:
+        ValueError: a model computes something else than chemprop's own, or features are missing.
+    """
+    members = model if isinstance(model, list | tuple) else [model]
+    for member in members:
+        _require_usual_pass(member)
+    networks = [ChempropNetwork.of(member) for member in members]
+    options = ChempropOptions(
+        tasks,
+        () if task is None else (task,),
+        classes,
+        featurize,
+        molecule_features,
+        name=name or "chemprop",
+    )
+    return chemprop_model(networks, options)
+
+
+def _require_usual_pass(model: Any) -> None:
+    """Raise ValueError if a subclass of MPNN runs its modules in another way."""
+    for method in ("forward", "fingerprint"):
+        defined_in = next(base for base in type(model).__mro__ if method in vars(base))
+        if not _is_of_chemprop(defined_in):
+            raise ValueError(
+                f"{type(model).__name__} has a `{method}` of its own, so what it computes is"
+                " unknown here: wrap a torch.nn.Module around it that takes x, edge_index,"
+                " edge_attr and batch, with graphxai.wrap(module, inputs='molecules',"
+                " featurize=...)."
+            )

@@ -1,0 +1,135 @@
+"""Describe the passes of a wrapped model to the engine that explains them.
+
+A pass of a small batch takes hardly longer with one more graph, while a second pass takes a fifth
+of the time of an explanation. So the graphs of a batch run beside a graph without nodes, whose
+output an explanation names. But a model may count on every graph having nodes, for example because
+it pools as many of them as the smallest graph has. So the first such pass has to give two graphs
+the outputs that they have by themselves, and the hooks that explain a pass have to prove it as they
+prove any other. If either fails, the graph without nodes gets a pass to itself.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.contract.inputs import EXPLAINED_NODE
+from graphxai.contract.model import wanted_empty_outputs
+from graphxai.engine.pass_request import PassBesideEmpty, PassRequest
+
+from .batches import WrappedBatch, is_real
+from .chosen import PAIR
+from .heterogeneous import OF_TYPES, SCHEMA
+
+Wrapped = Any  # a WrappedModel, whose file imports this one
+NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
+
+
+def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
+    """Describe the pass of node rows (n, D) or (B, S, D), with the graph's other attributes.
+
+    If the rows are an embedding, `x` is one of these attributes, because the model may use it for
+    more than the embedding.
+
+    Args:
+        model: the wrapped model.
+        rows: the rows of the nodes.
+        batch: the batch.
+        shown (B, N): False at the tokens to hide.
+    """
+    everything_else_read = (model.settings, shown, *batch.contents())
+    call_with_leaves = model.rows_to_outputs(batch, shown) if batch.leaves else None
+    leaves, batch = batch.leaves, batch.without_gradients()
+    no_inputs = NO_INPUTS if not model.settings.embedding else NO_INPUTS - {"x"}
+    others = {
+        name: value
+        for name, value in (() if batch.graphs is None else batch.graphs.items())
+        if isinstance(value, Tensor) and value.layout == torch.strided and name not in no_inputs
+    }
+    request = PassRequest(
+        module=model.running,
+        call=model.rows_to_outputs(batch, shown),
+        rows=rows,
+        layout=batch.layout,
+        others=others,
+        graphs_of=cache(batch.graphs_of),
+        leaves=leaves,
+        call_with_leaves=call_with_leaves,
+        key=everything_else_read,
+        memory=model.memory,
+        part=partial(_pass_of_two, model, rows, batch, shown),
+    )
+    beside_empty = partial(pass_beside_empty, model, request, batch, shown)
+    return request if leaves else replace(request, beside_empty=beside_empty)
+
+
+def _pass_of_two(
+    model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Tensor
+) -> PassRequest | None:
+    """Describe the pass of the smallest and the largest graph; None if there are no others.
+
+    They are of different size, if they can be, because the smaller one then has padding.
+    """
+    if len(batch) <= 2:
+        return None
+    chosen = [int(batch.num_nodes.argmin()), int(batch.num_nodes.argmax())]
+    if chosen[0] == chosen[1]:
+        chosen[1] += 1
+    two = batch.of_rows(*chosen)
+    if batch.graphs is not None:
+        rows = torch.cat([rows[batch.layout.graph == graph] for graph in chosen])
+    elif rows.shape[1] == batch.mask.shape[1] + batch.has_graph_token:
+        rows = rows[chosen, : two.mask.shape[1] + two.has_graph_token]
+    else:
+        return None
+    return described_pass(model, rows, two, shown[chosen, : two.mask.shape[1]])
+
+
+def pass_beside_empty(
+    model: Wrapped, request: PassRequest, batch: WrappedBatch, shown: Tensor
+) -> PassBesideEmpty | None:
+    """Describe the pass of a batch beside a graph without nodes, or return None.
+
+    Args:
+        model: the wrapped model.
+        request: describes the pass of the batch.
+        batch: the batch.
+        shown (B, N): False at the tokens to hide.
+    """
+    outputs_wanted = wanted_empty_outputs()
+    if outputs_wanted is None or batch.graphs is None or batch.leaves or model.settings.embedding:
+        return None
+    if any(name in batch.graphs for name in (EXPLAINED_NODE, PAIR, SCHEMA)):
+        return None
+    if len(batch) == 1 and not model.checks.has_looked_for_mixing:
+        return None  # a single graph is not the occasion to warn that the model mixes several
+    if not (model.shares_passes(batch) and bool((shown == batch.mask).all())):
+        return None
+    if model.checks.changes_beside_empty:
+        return None
+    wide = batch.beside_empty(model.attributes_read())
+    if wide is None:
+        return None
+    assert wide.graphs is not None
+    others = {name: wide.graphs[name] for name in request.others}
+    if any(is_real(x) and len(x) != len(request.others[name]) for name, x in others.items()):
+        return None  # the rows of such an attribute belong to graphs
+    run = model.rows_to_outputs(wide, wide.mask)
+    passed: list[Tensor] = []
+
+    def call(rows: Tensor) -> Tensor:
+        outputs: Tensor = run(rows)
+        passed[:] = [outputs.detach()]
+        return outputs[1:]
+
+    def is_right() -> bool:
+        (outputs,) = passed
+        if not model.checks.stays_beside_empty(model, batch, outputs):
+            return False
+        if bool(torch.isfinite(outputs[0]).all()):
+            outputs_wanted.note(model, batch, outputs[:1])
+        return True
+
+    return PassBesideEmpty(replace(request, call=call, others=others), is_right)

@@ -1,0 +1,316 @@
+"""Check a wrapped model by a few passes, for properties that the methods cannot see themselves.
+
+* Mixing: one of two graphs in a batch gets other rows. If the output of the other graph changes,
+  the model mixes graphs, for example by attention without the batch vector or by a norm over the
+  batch. Then every method runs the graphs one at a time. This is also done for a model without a
+  batch vector, unless it reads its answer at nodes and does not mix graphs.
+* Graphs without nodes: a model may return something else for a graph beside one (`describing`).
+* Cuts: one recorded pass shows where values of the nodes are used without their gradient.
+
+`padding_check` looks for models that count padding.
+"""
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from contextvars import Context
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.engine.eval_replica import all_modules, uncompiled
+from graphxai.engine.pass_request import NODES, PassRequest, record_pass
+from graphxai.engine.pass_warnings import modules_with_cuts
+from graphxai.engine.positive_pass import ALL_CONSTANT
+from graphxai.engine.replay_plan import make_plan
+from graphxai.engine.role_finder import find_roles
+from graphxai.rules.module_rule import CustomRule
+from graphxai.rules.operation_rule import OperationRule
+
+from .batches import WrappedBatch, as_rows, is_real
+from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
+
+Wrapped = Any  # a WrappedModel, whose file imports this one
+Run = Callable[[Tensor], Tensor]
+Answer = TypeVar("Answer")
+# Smaller differences count as rounding. The first limit is for values in a pass, the others are for
+# outputs. Limits are relative to the largest value or output, in machine epsilons where it says so.
+ROUNDING = 10  # in machine epsilons
+OUTPUT_ROUNDING = 500  # in machine epsilons
+MOST_ROUNDING = 0.05  # the upper limit for outputs, as half precision may need
+LEAST_ROUNDING = 1e-9  # the lower limit, as outputs near zero are differences of larger numbers
+
+
+class ModelChecks:
+    """What passes have shown about a model and its copies, as long as its parts are the same.
+
+    Args:
+        has_looked_for_mixing: whether a batch has shown if the model mixes graphs.
+        mixing: the path of the module in which the model mixes the graphs of a batch, "" if the
+            module is unclear, or None if the model keeps graphs apart.
+        reads_class_token: whether the model reads its output at a token that it adds to the nodes.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.mixing: str | None = None
+        self.reads_class_token = False
+        self._form = _form(module)
+        self.has_looked_for_mixing = False
+        self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
+        self._ignores_pair: bool | None = None
+        self._ends: _Ends | None = None
+        self._stays_beside_empty: bool | None = None
+        self._cuts: set[str] | None = None
+        self._idle: set[str] = set()  # why rules did not act, as far as it was said
+        self._warned: set[str] = set()  # the methods with a warning so far
+
+    def __deepcopy__(self, _: Any) -> "ModelChecks":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_ends": None}  # another process has other batches
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Return whether the module still consists of the same parts."""
+        return self._form == _form(module)
+
+    def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
+        """Find out whether the model mixes graphs, at the first batch of several graphs."""
+        if not self.has_looked_for_mixing:
+            self.has_looked_for_mixing = True
+            self._ends = without_traces(_look_at_ends, model, batch)
+            self.mixing = None if self._ends is None else self._ends.mixed_in
+
+    def warn_of_mixing(self, name: str, method: str) -> None:
+        """Warn once for each method that the model mixes graphs, and what follows from it."""
+        if self.mixing is None or method in self._warned:
+            return
+        self._warned.add(method)
+        warnings.warn(
+            f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
+            f" graph depends on the others. So {method!r}, like every method, runs its graphs one"
+            " at a time. To run them together, let that module keep the graphs apart (give it the"
+            " batch vector, or a mask).",
+            stacklevel=5,
+        )
+
+    def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
+        """Warn, once, of rules from outside that do not act in a pass."""
+        reasons = {
+            f"no {rule.operation} of one signal passes relevance"
+            if isinstance(rule, OperationRule)
+            else f"no {rule.module_class.__name__} is called"
+            for rule in idle
+        }
+        new, self._idle = reasons - self._idle, self._idle | reasons
+        if new:
+            warnings.warn(
+                f"rules of wrap(..., rules=...) did not act: {', '.join(sorted(new))} in {name}.",
+                stacklevel=5,
+            )
+
+    def reads_nodes_apart(self, model: Any, graph: Any) -> bool:
+        """Return whether a model without a batch vector reads its answer at separate nodes.
+
+        If it does, graphs in a batch are like the disconnected parts of a larger graph.
+        """
+        if not chosen_nodes(graph) and not named_nodes(graph, model.attributes_read()):
+            return False
+        if (of_pairs := PAIR in graph) not in self._reads_apart:
+            self._reads_apart[of_pairs] = False  # this holds in the passes of the check
+            self._reads_apart[of_pairs] = bool(without_traces(_keeps_apart, model, graph))
+        return self._reads_apart[of_pairs]
+
+    def ignores_pair(self, model: Any, graph: Any) -> bool:
+        """Return whether the output stays the same without the pair that the graph names."""
+        if self._ignores_pair is None:
+            self._ignores_pair = False  # this holds in the passes of the check
+            self._ignores_pair = bool(without_traces(_same_without_pair, model, graph))
+        return self._ignores_pair
+
+    @property
+    def changes_beside_empty(self) -> bool:
+        """Whether a pass has shown that outputs change beside a graph without nodes."""
+        return self._stays_beside_empty is False
+
+    def stays_beside_empty(self, model: Any, batch: WrappedBatch, outputs: Tensor) -> bool:
+        """Return whether a batch has the same outputs beside a graph without nodes as by itself.
+
+        The first batch shows it. Its `outputs` (1 + B, C) begin with that of the graph without
+        nodes.
+        """
+        if self._stays_beside_empty is None:
+            if self._ends is None or self._ends.batch() is not batch:
+                self._ends = without_traces(_look_at_ends, model, batch)
+            alone = None if self._ends is None else self._ends.outputs
+            self._stays_beside_empty = (
+                alone is not None
+                and bool(outputs.isfinite().all())
+                and nearly_equal(outputs[1:][[0, -1]], alone)
+            )
+        return self._stays_beside_empty
+
+    def cuts(self, model: Any, batch: WrappedBatch) -> set[str]:
+        """Return the modules that use values of the nodes without their gradient."""
+        if self._cuts is None:
+            self._cuts = without_traces(_cuts_in, model, batch) or set()
+        return self._cuts
+
+
+def _form(module: nn.Module) -> tuple[Any, ...]:
+    """Return the types and shapes of a module's parts."""
+    parts = all_modules(module)  # one walk through the tree; `parameters` would need another
+    weights = (p for part in parts for p in part._parameters.values() if p is not None)
+    return *map(type, parts), *(p.shape for p in weights)
+
+
+def without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
+    """Call a function, and leave no trace of its passes in rules, recordings or random numbers.
+
+    Its warnings are ignored. If it fails, return None, because a model may raise any error when its
+    rows have changed.
+    """
+    with (
+        suppress(Exception),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        return Context().run(look, *args)
+    return None
+
+
+def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
+    """Record a pass and return the modules that use values of the nodes without their gradient."""
+    single = batch.of_rows(len(batch) - 1)
+    with model.evaluating():
+        rows = as_rows(model.embed(single), single)
+        run = model.rows_to_outputs(single, single.mask)
+        trace = record_pass(PassRequest(model.running, run, rows, single.layout))
+    return modules_with_cuts(make_plan(trace, find_roles(trace), ALL_CONSTANT, NODES))
+
+
+class _Ends(NamedTuple):
+    """What a pass of the first and the last graph of a batch has shown.
+
+    Args:
+        batch: the batch, if it still exists.
+        outputs: those of the two graphs (2, C), or None if they are random.
+        mixed_in: the path of the first module where one graph's entries change with another's
+            rows, "" if only the outputs show it, or None if there is no such change.
+    """
+
+    batch: Callable[[], WrappedBatch | None]
+    outputs: Tensor | None
+    mixed_in: str | None
+
+
+def _look_at_ends(model: Wrapped, batch: WrappedBatch) -> _Ends:
+    """Run the first and the last graph of a batch, and look for mixing.
+
+    A model that draws random numbers is not examined.
+    """
+    ends = weakref.ref(batch)
+    two = batch.of_rows(0, len(batch) - 1)
+    with model.evaluating(), uncompiled(model.running), torch.no_grad():
+        module, run = model.running, model.rows_to_outputs(two, two.mask)
+        rows = as_rows(model.embed(two), two)
+        graph = two.layout.graph if rows.dim() == 2 else torch.arange(len(two)).to(rows.device)
+        whole = _seeded(run, rows)
+        for moved in (graph > 0, graph == 0):
+            other = rows.clone()
+            for values in (rows[moved][:1], rows[~moved][:1], rows[moved].roll(1, -1) / 2):
+                if torch.equal(other, rows):  # rows of a graph come first, as the model knows them
+                    other[moved] = values
+            unmoved = _GraphEntries(two, graph[~moved].unique())
+            if unmoved.differ(whole, _seeded(run, other)):
+                if unmoved.differ(whole, _seeded(run, rows)):
+                    return _Ends(ends, None, None)  # the model draws random numbers
+                outputs = (_outputs_of_modules(module, run, x) for x in (rows, other))
+                pairs = zip(*outputs, strict=False)
+                path = next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
+                return _Ends(ends, whole.tensor, path)
+    return _Ends(ends, whole.tensor, None)
+
+
+def _keeps_apart(model: Wrapped, graph: Any) -> bool:
+    """Return whether a graph's output is the same alone, beside a copy and beside another."""
+    single, two = (model.collate([graph] * count).to(model.device) for count in (1, 2))
+    with model.evaluating(), torch.no_grad():
+        alone, beside = (
+            model.rows_to_outputs(batch, batch.mask)(as_rows(model.embed(batch), batch))
+            for batch in (single, two)
+        )
+    equal = nearly_equal(beside, alone.expand(2, -1))
+    return equal and _look_at_ends(model, two).mixed_in is None
+
+
+def _same_without_pair(model: Wrapped, graph: Any) -> bool:
+    """Return whether a model returns the same for a graph in which no pair is chosen."""
+    without_pair = copy(graph)
+    del without_pair[PAIR], without_pair[LINKS]
+    with model.evaluating(), torch.no_grad():
+        outputs = [model(model.collate([g]).to(model.device)) for g in (graph, without_pair)]
+    return torch.equal(*outputs)
+
+
+class _ModuleOutput(NamedTuple):
+    """A tensor that a module returned, with the path of the module."""
+
+    path: str
+    tensor: Tensor
+
+
+def _seeded(run: Run, rows: Tensor) -> _ModuleOutput:
+    """Run a pass that begins with the same random numbers as every other pass."""
+    torch.default_generator.manual_seed(0)
+    return _ModuleOutput("", run(rows))
+
+
+def _outputs_of_modules(module: nn.Module, run: Run, rows: Tensor) -> list[_ModuleOutput]:
+    """Return the outputs of all modules in a pass, and then that of the pass itself."""
+    thread, outputs = threading.get_ident(), list[_ModuleOutput]()
+
+    def keep(path: str, output: Any) -> None:
+        if isinstance(output, tuple | list) and output:
+            output = output[0]  # multi-head attention also returns its weights
+        if threading.get_ident() == thread and is_real(output):
+            outputs.append(_ModuleOutput(path, output.clone()))
+
+    with ExitStack() as hooks:
+        for path, part in list(module.named_modules())[1:]:
+            handle = part.register_forward_hook(lambda m, args, out, path=path: keep(path, out))
+            hooks.callback(handle.remove)
+        outputs.append(_seeded(run, rows))
+    return outputs
+
+
+class _GraphEntries:
+    """The entries of some graphs in tensors that have an axis of nodes or of graphs."""
+
+    def __init__(self, batch: WrappedBatch, graphs: Tensor) -> None:
+        nodes = torch.isin(batch.layout.graph, graphs)
+        self.by_length = {len(batch): graphs, len(nodes): nodes.nonzero()[:, 0]}
+
+    def differ(self, first: _ModuleOutput, second: _ModuleOutput) -> bool:
+        """Return whether entries of these graphs differ by more than rounding."""
+        a, b = first.tensor, second.tensor
+        axis = next((k for k, n in enumerate(a.shape[:2]) if n in self.by_length), None)
+        if axis is None or a.shape != b.shape or not a.numel():
+            return False
+        chosen, eps = self.by_length[a.shape[axis]], ROUNDING * torch.finfo(a.dtype).eps
+        x, y = (t.index_select(axis, chosen).float() for t in (a, b))
+        size = float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return not torch.allclose(x, y, rtol=eps, atol=eps * max(size, 1e-6), equal_nan=True)
+
+
+def nearly_equal(beside: Tensor, alone: Tensor) -> bool:
+    """Return whether outputs are equal except for rounding, or not finite."""
+    share = min(max(OUTPUT_ROUNDING * torch.finfo(alone.dtype).eps, LEAST_ROUNDING), MOST_ROUNDING)
+    far = share * alone.abs().max()
+    return not bool(((beside - alone).abs().max() > far).item())

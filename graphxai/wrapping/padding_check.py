@@ -1,0 +1,111 @@
+"""Check whether a wrapped model counts padding, as PyG's linear attention does.
+
+Then its output for a graph changes beside a larger graph, although no graph reads another. A pass
+of two graphs of different size, and one of the smaller graph alone, show this. Such a model gets
+one graph at a time.
+"""
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.engine.eval_replica import copied, restoring_attributes
+
+from .model_checks import nearly_equal, without_traces
+
+Wrapped = Any  # a WrappedModel, whose file imports this one
+
+
+class PaddingCheck:
+    """Whether a model and its copies count padding, as small passes show.
+
+    The more padding there is, the more an output changes. So the check is repeated for a batch with
+    far more padding than any batch before.
+    """
+
+    def __init__(self) -> None:
+        self._largest_ratio = 0.0  # the largest ratio of sizes of two graphs in a check so far
+        self._counts = False
+
+    def __deepcopy__(self, _: Any) -> "PaddingCheck":
+        return self
+
+    def counts(self, model: Wrapped, batch: Any) -> bool:
+        """Return whether each graph of this batch needs a pass to itself."""
+        if self._counts or batch.graphs is None or not bool(batch.num_nodes.all()):
+            return self._counts
+        least, most = (int(number) for number in batch.num_nodes.aminmax())
+        if self._largest_ratio and most <= 2 * self._largest_ratio * least:
+            return False
+        before, self._largest_ratio = self._largest_ratio, math.inf  # the check starts no other
+        graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
+        check = without_traces(_check_padding, model, graphs[0], graphs[-1])
+        ratio, self._counts = check or (0.0, False)
+        self._largest_ratio = max(before, ratio)
+        return self._counts
+
+
+def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:
+    """Return how much larger a second graph was, and whether it changed the first output.
+
+    If the model runs for no such pair, return (0, False). The batch will then show what is wrong.
+    """
+    for first, second in _of_two_sizes(model, smallest, largest):
+        changes = without_traces(_changes_beside, model, first, second, True)
+        if changes is None:
+            changes = without_traces(_changes_beside, model, first, second, False)
+        if changes is not None:
+            return int(second.num_nodes) / int(first.num_nodes), changes
+    return 0.0, False
+
+
+def _of_two_sizes(model: Wrapped, first: Any, second: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of a small and a large graph, even if both given graphs have the same size."""
+    size = int(second.num_nodes)
+    if 2 * int(first.num_nodes) <= size:
+        yield first, second
+        return
+    if size == 1:
+        yield first, model.repeated(second, 2)
+        return
+    nodes = torch.arange(size, device=second.x.device)
+    for kept in (-(-size // 4), size - 1):
+        yield model.induced(second, nodes < kept), second
+
+
+def _changes_beside(model: Wrapped, graph: Any, larger: Any, in_double: bool) -> bool:
+    """Return whether a graph's output changes beside a larger graph, although it is not random.
+
+    If `in_double` is True, the check computes in double precision, so that rounding does not hide a
+    small change. In single precision, other features of the graph are tried as well.
+
+    Raises:
+        ValueError: the output is not finite.
+    """
+    if in_double:
+        model = copied(model)
+        model.module.double()
+    state = torch.get_rng_state()
+    changed = False
+    with restoring_attributes(model.module), model.evaluating(), torch.no_grad():
+        for variant in [graph] if in_double else _with_other_features(graph):
+            beside, alone = (model(model.collate(g))[:1] for g in ([variant, larger], [variant]))
+            if bool(alone.isfinite().all()):
+                changed = changed or not nearly_equal(beside, alone)
+            elif variant is graph:
+                raise ValueError("no finite output")
+    return changed and torch.equal(state, torch.get_rng_state())
+
+
+def _with_other_features(graph: Any) -> Iterator[Any]:
+    """Yield a graph, then copies with other features, as some may hardly change the output."""
+    yield graph
+    for change in (torch.neg, lambda x: x.roll(1, -1), lambda x: 2 * x.flip(0)):
+        if isinstance(graph.x, Tensor) and graph.x.is_floating_point():
+            other = copy(graph)
+            other.x = change(graph.x)
+            yield other

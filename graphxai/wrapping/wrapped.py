@@ -1,0 +1,378 @@
+"""A user's model that meets the contract in `contract.model` without changes to its code."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from graphxai.contract.inputs import Input
+from graphxai.contract.model import Origin, ShownModel, tasks_text
+from graphxai.engine.attention import GraphsNeedOwnPass
+from graphxai.engine.eval_replica import restoring_attributes
+from graphxai.engine.layout import OneGraphAtATime
+from graphxai.engine.pass_memory import PassMemory, Tier
+from graphxai.engine.pass_request import PassRequest, with_module_rules
+from graphxai.engine.relevance_pass import current_relevance
+from graphxai.engine.session import pass_by_conservative_rules, pass_by_positive_rules
+from graphxai.rules.conservative import Rules, current_rules, current_tape
+from graphxai.runtime.scope import Blocks
+
+from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
+from .call_settings import CallSettings, WrappedConfig
+from .calling import attributes_read, takes_batch_vector, takes_padding_mask
+from .describing import described_pass
+from .embedding import ReplacedRows, embedded_rows
+from .heterogeneous import OF_TYPES, SCHEMA
+from .lookups import LookupForms
+from .model_checks import ModelChecks
+from .module_view import ModuleView
+from .one_at_a_time import (
+    one_by_one,
+    outputs_without_any_nodes,
+    tokens_one_by_one,
+    warn_of_undefined_empty,
+    warn_of_zeroed_nodes,
+)
+from .padding_check import PaddingCheck
+from .reading import prepared
+from .subgraphs import disjoint_copies, reordered, restricted
+
+# the checks that hold within a block in which the model is explained
+_checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
+
+
+class WrappedModel(ShownModel, ModuleView):
+    """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
+
+    def __init__(
+        self, module: nn.Module, config: WrappedConfig, settings: CallSettings, name: str
+    ) -> None:
+        super().__init__(module)
+        self.config, self.settings = config, settings
+        self.origin = Origin(name)
+        self.padding = PaddingCheck()
+        self._checks = ModelChecks(module)
+        self.memory = PassMemory()
+        self.lookups = LookupForms()
+        of_graphs_or_own_call = settings.forward is not None or not settings.dense
+        self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
+
+    def __repr__(self) -> str:
+        tasks = tasks_text(self.config.tasks)
+        takes = "rows of tokens" if self.settings.dense else self.config.reads
+        names = " and ".join(self.settings.embedding)
+        at = f", explained at {names}" if names else ""
+        return f"WrappedModel({self.origin.name} of {takes}: {tasks}{at})"
+
+    # -- what may share a pass -----------------------------------------------------------------
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns of `x`."""
+        return self.settings.features
+
+    @property
+    def explained_inputs(self) -> tuple[str, ...]:
+        """The inputs that get relevance unless the caller names others."""
+        return self.settings.wrt
+
+    @property
+    def same_size_only(self) -> bool:
+        """Whether inputs of different lengths cannot share a batch."""
+        return not self._masks_padding
+
+    def goes_alone(self, data: Data) -> bool:
+        """Return whether an input cannot share a batch with others."""
+        if self._checks.mixing is not None or self.settings.dense:
+            return self._checks.mixing is not None
+        if has_matrices(data):
+            return True
+        if self.settings.forward is not None or takes_batch_vector(self.module):
+            return False
+        return not self.checks.reads_nodes_apart(self, data)
+
+    def batch_group(self, data: Data) -> Any:
+        """Return what the inputs of one batch must have in common: the attributes that are read.
+
+        A batch only has the attributes that all of its graphs have. So a graph without features of
+        edges, for example, would take away those of the others.
+        """
+        if self.settings.dense:
+            return None
+        names = self.attributes_read()
+        attributes = {
+            key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
+            for key, value in data.to_dict().items()
+            if names is None or key in names or key in OF_TYPES or key == "x"
+        }
+        return frozenset(attributes.items())
+
+    def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
+        """Return the batch, or a batch for each of its inputs if they cannot share a pass.
+
+        The first batch of several inputs shows whether the model mixes graphs (`model_checks`).
+        """
+        if len(batch) == 1 or self.shares_passes(batch):
+            return [batch]
+        return [batch.of_rows(row) for row in range(len(batch))]
+
+    def shares_passes(self, batch: WrappedBatch) -> bool:
+        """Return whether several inputs like those of a batch can go through the model together."""
+        checks = self.checks
+        if self.goes_alone(batch.data_of(0)):
+            return False
+        checks.look_for_mixing(self, batch)
+        if checks.mixing is not None or self.lookups.in_parts:
+            return False
+        return not self.padding.counts(self, batch)
+
+    @property
+    def reads_class_token(self) -> bool:
+        """Whether recorded attention has shown that the output is read at an added class token."""
+        return self.checks.reads_class_token
+
+    def cuts(self, batch: WrappedBatch) -> set[str]:
+        """Return the modules that use values of the nodes without their gradient."""
+        return self.checks.cuts(self, batch)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Run passes within the block in eval mode, and take the module's form as it is now."""
+        with super().evaluating(), _checks_in_block.block(self.checks):
+            yield
+
+    @property
+    def checks(self) -> ModelChecks:
+        """What earlier passes have shown about the module in its present form."""
+        if _checks_in_block.get() is self._checks:
+            return self._checks
+        if not self._checks.is_of(self.module):
+            self._checks = ModelChecks(self.module)
+        return self._checks
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def prepare(self, value: Any) -> Input:
+        """Prepare one input of `explain`, or raise InputError if it cannot be used."""
+        return prepared(self, value)
+
+    def collate(self, graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
+        """Collate prepared inputs into one batch, padded to at least `pad_to` nodes."""
+        if not graphs:
+            raise ValueError("cannot make a batch of no graphs.")
+        if self.settings.dense:
+            return collate_tokens(graphs, pad_to, self.settings.graph_token)
+        return collate_graphs(graphs, pad_to)
+
+    def induced(self, data: Data, choice: Tensor) -> Data:
+        """Cut out the subgraph on the chosen nodes (N,) and recompute its structure."""
+        if self.settings.dense:
+            raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
+        return self.settings.transformed(restricted(data, choice))
+
+    def thinned(self, data: Data, choice: Tensor) -> Data:
+        """Keep the chosen edges (E,) of a graph and recompute its structure."""
+        roles, _ = roles_and_doubts([data])
+        names = self.attributes_read()
+        matrices = [key for key in matrices_in(roles) if names is None or key in names]
+        if matrices and self.settings.transform is None:
+            raise ValueError(
+                f"{', '.join(matrices)} may hold edges too, and would keep them: pass wrap(...,"
+                " transform=...) that computes it from edge_index."
+            )
+        all_nodes = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
+        return self.settings.transformed(restricted(data, all_nodes, roles, edges=choice))
+
+    def renumbered(self, graphs: Sequence[Data], orders: Sequence[Tensor]) -> list[Data]:
+        """Reorder nodes so that node k is node `order[k]`, and recompute each structure."""
+        roles, _ = roles_and_doubts(graphs)
+        pairs = zip(graphs, orders, strict=True)
+        return [self.settings.transformed(reordered(graph, order, roles)) for graph, order in pairs]
+
+    def repeated(self, data: Data, times: int) -> Data:
+        """Join copies of a graph into one graph, and recompute its structure."""
+        return self.settings.transformed(disjoint_copies(data, times))
+
+    @property
+    def tier(self) -> Tier | None:
+        """How the last pass under the rules of a method ran: by "hooks", or by a "recording".
+
+        LRP, its variants, AttnLRP and Gradient x Input run by hooks on PyTorch's autograd graph, if
+        this graph says everything that the rules need. All other passes are recorded.
+        """
+        return self.memory.tier
+
+    @property
+    def why_recorded(self) -> str | None:
+        """Why hooks did not do for a pass, with the operation and its modules, or None."""
+        return self.memory.why_recorded
+
+    # -- the contract --------------------------------------------------------------------------
+
+    def embed(self, batch: WrappedBatch) -> Tensor:
+        """Return the tokens (B, T, D) that get relevance, after a graph token or zeros."""
+        if self.settings.embedding:
+            rows = embedded_rows(self, batch)
+        elif batch.graphs is not None:
+            rows = batch.graphs.x
+        else:
+            assert batch.dense is not None
+            rows = batch.dense
+        return as_tokens(rows.to(self.float_dtype), batch, " and ".join(self.settings.embedding))
+
+    def encode(
+        self,
+        tokens: Tensor,
+        batch: WrappedBatch,
+        keep: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs (B, C) of tokens (B, T, D).
+
+        Nodes are hidden where `keep` (B, N) is False. Both may hold the batch several times, as
+        (K * B, ...).
+        """
+        times, rest = divmod(len(tokens), len(batch))
+        if rest or not times:
+            raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
+        several = len(tokens) > 1 or (keep is not None and batch.graphs is not None)
+        if several and not self.shares_passes(batch):
+            recorded = current_tape() is not None or current_relevance() is not None
+            if recorded and len(batch) > 1:
+                raise OneGraphAtATime(self, batch)
+            run = tokens_one_by_one if batch.graphs is None else one_by_one
+            return run(self, tokens, batch, keep)
+        batch = batch.repeated(times)
+        if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
+            return self._outputs_of_kept(tokens, batch, batch.mask if keep is None else keep)
+        shown = batch.mask if keep is None else batch.mask & keep
+        if not self._masks_padding and not bool(shown.all()):
+            raise ValueError(
+                f"{type(self.module).__name__}.forward takes no padding mask: nodes cannot be"
+                " hidden, and inputs of different lengths cannot share a batch. Pass a wrap(...,"
+                " forward=...) that uses `batch.mask`, or remove nodes with the operator 'zero'."
+            )
+        if batch.graphs is None and not self.settings.graph_token:
+            all_hidden = ~shown.any(-1)
+            tokens = tokens.masked_fill(all_hidden[:, None, None], 0.0)
+            shown = shown | (all_hidden[:, None] & batch.mask)
+        return self._run_pass(as_rows(tokens, batch), batch, shown)
+
+    def outputs_without_nodes(self, batch: WrappedBatch) -> Tensor | None:
+        """Return the outputs (B, C) of these graphs without nodes, with NaN if they are not finite.
+
+        If the model cannot run on such graphs, or hides nodes by setting them to zero, return None.
+        """
+        try:
+            with restoring_attributes(self.running):
+                if batch.graphs is None:
+                    hides = self.settings.graph_token and self._masks_padding
+                    no_nodes = torch.zeros_like(batch.mask)
+                    return self.encode(self.embed(batch), batch, no_nodes) if hides else None
+                if not self.shares_passes(batch):
+                    return outputs_without_any_nodes(self, batch)
+                last = int(batch.num_nodes.argmax())
+                emptied = batch.emptied(last, self.attributes_read())
+                rows = self.embed(batch)[last, 1:][batch.mask[last]]
+                return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
+        except (RuntimeError, ValueError, IndexError):
+            return None
+
+    def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
+        """Split each node's `x . gradient` into features (B, N, F), if features have names.
+
+        If they have no names, or if an embedding gets the gradient, return None.
+        """
+        if self.settings.embedding or not self.settings.features:
+            return None
+        parts = batch.x.to(gradient) * gradient
+        return parts if parts.shape[-1] == len(self.settings.features) else None
+
+    def __call__(self, batch: WrappedBatch) -> Tensor:
+        """Return the outputs (B, C) of the module itself."""
+        if not self.settings.embedding:
+            return self.encode(self.embed(batch), batch)
+        if len(passes := self.passes(batch)) > 1:
+            return torch.cat([self(single) for single in passes])
+        if not self._masks_padding and not bool(batch.mask.all()):
+            raise ValueError("inputs of different lengths cannot share a batch of this model.")
+        return self._run_pass(None, batch, batch.mask)
+
+    # -- passes --------------------------------------------------------------------------------
+
+    def _run_pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """Return the outputs (B, C) of node rows, under the rules and recordings in force."""
+        tape, state = current_tape(), current_relevance()
+        if rows is None:
+            return self.call_module(None, batch, shown)
+        if tape is None and state is None and current_rules() == Rules():
+            return self.rows_to_outputs(batch, shown)(rows)
+        try:
+            request = self.pass_request(rows, batch, shown)
+            if state is not None:
+                outputs = pass_by_positive_rules(request, state)
+                self.checks.reads_class_token |= state.reads_class_token
+                return outputs
+            rules = self.settings.rules_with(current_rules())
+            request, acting = with_module_rules(request, rules.of_modules)
+            outputs = pass_by_conservative_rules(request, rules, tape)
+        except GraphsNeedOwnPass:
+            raise OneGraphAtATime(self, batch) from None
+        if tape is not None:
+            self.checks.reads_class_token |= tape.reads_class_token
+            if rules.custom and tape.with_biases:
+                idle = {*self.settings.rules} - tape.acting_rules - acting
+                self.checks.warn_of_idle_rules(type(self.module).__name__, idle)
+        return outputs
+
+    def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
+        """Describe the pass of these node rows (see `described_pass`)."""
+        return described_pass(self, rows, batch, shown)
+
+    def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
+
+        def call(rows: Tensor) -> Tensor:
+            replaced = ReplacedRows(self, rows, batch)
+            with self.settings.hooking_embedding(self.running, replaced):
+                outputs = self.call_module(rows, batch, shown)
+            if self.settings.embedding:
+                replaced.check()
+            return outputs
+
+        return call
+
+    def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
+        """Return the outputs (B, C) of node rows (n, D), which may be no rows at all."""
+        return self._run_pass(rows, batch, batch.mask)
+
+    def _outputs_of_kept(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
+        """Return the outputs (B, C) of the subgraphs with only the nodes to keep (B, N)."""
+        last = int(batch.num_nodes.argmax())
+        if not int(batch.num_nodes[last]):
+            raise ValueError("none of these graphs has any nodes.")
+        shown = batch.mask & keep
+        subgraphs = batch.without(shown, last, self.attributes_read())
+        rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
+        outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
+        hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
+        if not bool(torch.isfinite(outputs[empty]).all()):
+            warn_of_undefined_empty(self)
+        if bool(torch.isfinite(outputs[hidden]).all()):
+            return outputs
+        warn_of_zeroed_nodes(self)
+        zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
+        return self._outputs_of_kept(zeros, batch, keep | (hidden[:, None] & batch.mask))
+
+    def attributes_read(self) -> set[str] | None:
+        """Return the names of the graph attributes that the model reads, or None for all."""
+        return None if self.settings.forward else attributes_read(self.module)
+
+    def call_module(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+        """Call the user's module on the batch. Rows replace `x` unless they are an embedding."""
+        return self.settings.call(
+            self.running, rows, batch, shown, self.float_dtype, self.config.num_outputs
+        )

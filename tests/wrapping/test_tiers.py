@@ -1,0 +1,479 @@
+"""Wrapped models have two tiers: hooks on the autograd graph of a pass, and a recorded pass."""
+
+import functools
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from composed import PARTS, Block, Composed, Pool, expected
+from composed import differences as differences_of
+from composed import graph as composed_graph
+from torch import nn
+from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
+
+import graphxai as gx
+from graphxai.engine.autograd_graph import AutogradGraph
+from graphxai.engine.built_in_rules import BuiltInRule
+from graphxai.engine.hooked_ledger import AFFINE
+from graphxai.engine.hooks import hooks_of, install_hooks
+from graphxai.engine.node_kinds import KINDS
+from graphxai.engine.pass_memory import PassMemory, recorded_only
+from graphxai.engine.recording import recording
+from graphxai.engine.replay import replay
+from graphxai.engine.replay_plan import make_plan
+from graphxai.engine.role_finder import find_roles
+from graphxai.engine.rule_table import RULES, OperationRules, conservative_rule
+from graphxai.explainers import GradientInput
+from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.operation_rule import OperationRule
+from pooled_models import DIM, Pooled, graph, seeded
+
+pytestmark = pytest.mark.usefixtures("only_relevance")
+
+# -- every rule ------------------------------------------------------------------------------------
+
+
+class Function(nn.Module):
+    """A function of one signal."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+FUNCTIONS = {
+    "native_layer_norm": nn.LayerNorm(6),
+    "native_group_norm": nn.GroupNorm(2, 6),
+    "_fused_rms_norm": nn.RMSNorm(6),
+    "gelu": nn.GELU(),
+    "gelu, approximated": nn.GELU("tanh"),
+    "silu": nn.SiLU(),
+    "elu": nn.ELU(0.7),
+    "elu, scaled": nn.SELU(),
+    "celu": nn.CELU(1.3),
+    "mish": nn.Mish(),
+    "hardswish": nn.Hardswish(),
+    "hardtanh": nn.ReLU6(),
+    "hardshrink": nn.Hardshrink(0.3),
+    "softshrink": nn.Softshrink(0.3),
+    "pow": Function(lambda x: x**3),
+    "erf": Function(torch.erf),
+    "log1p": Function(lambda x: torch.log1p(x + 9)),
+    "asinh": Function(torch.asinh),
+    "atan": Function(torch.atan),
+    "sin": Function(torch.sin),
+    "sinh": Function(torch.sinh),
+    "var": Function(lambda x: x.var(-1, keepdim=True).expand(x.shape)),
+}
+
+
+def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    leaf = x.clone().requires_grad_()
+    y = function(leaf)
+    graph = AutogradGraph(y, {leaf: 1})
+    trace = graph.trace()
+    plan = make_plan(trace, find_roles(trace), AFFINE)
+    install_hooks(hooks_of(plan), [graph.nodes[place] for place in trace.places])
+    return torch.autograd.grad((y * weights).sum(), leaf)[0]
+
+
+def by_replay(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    leaf = x.clone().requires_grad_()
+    with recording(function, [leaf]) as end:
+        trace = end(function(leaf))
+    plan = make_plan(trace, find_roles(trace), AFFINE)
+    again = x.clone().requires_grad_()
+    with conservative(**vars(AFFINE)):
+        y = replay(plan, {trace.slot_of(1): again}).output()
+    return torch.autograd.grad((y * weights).sum(), again)[0]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_rule_passes_back_the_same_by_hooks_as_by_replay(name):
+    function = FUNCTIONS[name].double()
+    for parameter in function.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(0)
+    x, weights = (torch.randn(5, 6, generator=draw, dtype=torch.double) for _ in range(2))
+    x[0, 0] = 0.0
+    hooked, replayed = (way(function, x, weights) for way in (by_hooks, by_replay))
+    torch.testing.assert_close(hooked, replayed, rtol=1e-12, atol=1e-12)
+
+
+def test_every_rule_that_hooks_can_follow_is_tried_here():
+    results_only = {"sqrt", "exp", "var_mean", "native_batch_norm"}  # their nodes say too little
+    hooked = {kind.name for kind in KINDS.values() if conservative_rule(kind.name) is not None}
+    assert {name.split(",")[0] for name in FUNCTIONS} == hooked - results_only
+
+
+def test_a_rule_that_is_added_to_the_table_acts_in_both_tiers(monkeypatch):
+    def half(func, x, *args, **kwargs):
+        y = func(x, *args, **kwargs)
+        return y / 2 + y.detach() / 2
+
+    rules = OperationRules(BuiltInRule("activation", half))
+    monkeypatch.setitem(RULES, "leaky_relu", rules)
+    x, weights = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0))
+    for way in (by_hooks, by_replay):
+        expected = weights * torch.where(x > 0, 1, 0.1) / 2
+        torch.testing.assert_close(way(nn.LeakyReLU(0.1), x, weights), expected)
+
+
+# -- every composed model --------------------------------------------------------------------------
+
+RECIPES = [
+    *([["plus", f"{kind}: {spelling}"]] for kind in PARTS for spelling in PARTS[kind].spellings),
+    *([[spelling, "norm: by hand", "activation: gelu"]] for spelling in Block.spellings),
+]
+READ_OUTS = [([["plus", "attention: softmax"]], spelling) for spelling in Pool.spellings]
+
+
+def composed(blocks, pool):
+    """Wrap a composed model."""
+
+    def forward(model, g):
+        return model(g.x, g.edge_index, g.edge_attr, g.pe, g.batch)
+
+    module = Composed(blocks, pool)
+    return gx.wrap(module, kind="multiclass", classes=2, forward=forward)
+
+
+@functools.cache
+def by_the_first_tier(recipe):
+    """Explain two graphs by the first tier where it serves, and return the model as well.
+
+    `recipe` has the arguments of `composed` as JSON.
+    """
+    model = composed(*json.loads(recipe))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model, gx.explain(model, [composed_graph(5), composed_graph(6)], target=1)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pool"), [*((recipe, "mean") for recipe in RECIPES), *READ_OUTS], ids=str
+)
+def test_both_tiers_say_what_the_rules_written_out_by_hand_say(blocks, pool):
+    graphs = [composed_graph(5), composed_graph(6)]
+    model, hooked = by_the_first_tier(json.dumps([blocks, pool]))
+    with warnings.catch_warnings(), recorded_only():
+        warnings.simplefilter("ignore")
+        recorded = gx.explain(composed(blocks, pool), graphs, target=1)
+    for first, second, data in zip(hooked, recorded, graphs, strict=True):
+        wanted = expected(model.module, data)
+        for gap in (differences_of(first, wanted), differences_of(second, wanted)):
+            assert max(gap.values()) < 1e-6, gap  # relevance is kept in single precision
+
+
+def test_most_spellings_need_no_recording():
+    """The others are named, each by what its autograd graph does not say."""
+    recorded = {}
+    for blocks in RECIPES:
+        model, _ = by_the_first_tier(json.dumps([blocks, "mean"]))
+        if model.why_recorded is not None:
+            recorded[blocks[0][1]] = model.why_recorded
+    assert len(recorded) <= 24
+    assert "activation: quick gelu" not in recorded
+    assert recorded["constants: number"] == (
+        "relevance and biases do not sum to the output (constants in blocks.0.parts.0)"
+    )
+    assert recorded["messages: sparse"].startswith("SparseAddmmBackward0")
+
+
+# -- what the first tier must not be trusted with --------------------------------------------------
+
+
+def explained_twice(module: nn.Module, data=None):
+    """Explain a model by the first tier where it serves, and by the second."""
+    model, data = gx.wrap(module, kind="regression"), data or graph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = gx.explain(model, data)
+        why = model.why_recorded
+        with recorded_only():
+            second = gx.explain(model, data)
+    return first, second, why
+
+
+def shifted(model, h):
+    return h + torch.linspace(0, 1, DIM)
+
+
+def cut_off(model, h):
+    return h + h.detach().relu()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def hidden(model, h):
+    return h + Doubled.apply(h)
+
+
+def written_in_a_view(model, h):
+    copy = h.clone()
+    copy[:, :2].mul_(2.0)
+    return copy
+
+
+def saturated(model, h):
+    return (30 * h).tanh()
+
+
+def random_numbers(model, h):
+    return F.dropout(h, 0.5, training=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (shifted, "do not sum to the output"),
+        (cut_off, "do not sum to the output"),
+        (hidden, "DoubledBackward"),
+        (written_in_a_view, "CopySlices"),
+        (saturated, "TanhBackward0 in Pooled"),
+        (random_numbers, "random numbers"),
+    ],
+)
+def test_what_the_graph_does_not_say_is_recorded(function, why):
+    first, second, reason = explained_twice(seeded(Pooled(function)))
+    assert why in reason
+    if function is not random_numbers:
+        np.testing.assert_array_equal(first.relevance, second.relevance)
+        assert first.ledger.others == second.ledger.others
+
+
+WARN = PassMemory.warn_of_recording  # the tests keep it quiet
+
+
+def test_a_model_says_once_that_it_is_recorded_and_why(monkeypatch):
+    monkeypatch.setattr(PassMemory, "warn_of_recording", WARN)
+    model = gx.wrap(seeded(Pooled(saturated)), kind="regression")
+    with pytest.warns(UserWarning, match=r"recorded passes.*TanhBackward0 in Pooled") as said:
+        gx.explain(model, graph())
+    assert len([w for w in said if "recorded passes" in str(w.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for method in ("lrp", "gradient_input", "attn_lrp"):
+            gx.explain(model, graph(), method)
+        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5))
+        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5), "rollout")
+
+
+def test_the_tier_is_that_of_the_last_method():
+    model = gx.wrap(seeded(Gps()), kind="regression")
+    assert model.tier is None
+    gx.explain(model, with_bonds(5))
+    assert model.tier == "hooks"
+    for method in ("rollout", "lrp_zplus"):
+        gx.explain(model, with_bonds(5), "lrp")
+        gx.explain(model, with_bonds(5), method)
+        assert model.tier == "recording"
+    module = seeded(Pooled(shifted))  # nothing shows before the gradient that it has to be recorded
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graph())
+    assert model.tier == "recording"
+
+
+def test_a_model_in_training_mode_keeps_what_its_passes_have_shown(monkeypatch):
+    model = gx.wrap(seeded(Gps(norm="batch_norm")).train(), kind="regression")
+    gx.explain(model, with_bonds(5), "gradient_input")
+    monkeypatch.setattr("graphxai.engine.recorded_pass.record_pass", None)
+    gx.explain(model, with_bonds(6), "gradient_input")
+    assert model.tier == "hooks"
+
+
+def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
+    class WithTypes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.types = nn.Linear(graph().num_features, DIM), nn.Embedding(3, DIM)
+            self.head = nn.Linear(DIM, 1)
+
+        def forward(self, x, edge_index, kind):
+            h = self.first(x)
+            messages = h[edge_index[0]] + self.types(kind)
+            return self.head(h.index_add(0, edge_index[1], messages).relu().sum(0, keepdim=True))
+
+    data = graph()
+    data.kind = torch.arange(data.num_edges) % 3
+    first, second, why = explained_twice(seeded(WithTypes()), data)
+    assert why == "a constant that is computed by embedding in types"
+    assert first.ledger.others == second.ledger.others
+    assert first.ledger.others.keys() == {"kind"}
+
+
+class Gps(nn.Module):
+    """A GPS that has an encoder of edges with a bias."""
+
+    def __init__(self, width: int = 16, layers: int = 2, norm: str = "layer_norm"):
+        super().__init__()
+        self.nodes, self.edges = nn.Linear(graph().num_features, width), nn.Linear(2, width)
+        mlps = (nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            GPSConv(width, GINEConv(mlp), heads=4, norm=norm) for mlp in mlps
+        )
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x, edge_index, edge_attr, batch):
+        h, edges = self.nodes(x), self.edges(edge_attr)
+        for layer in self.layers:
+            h = layer(h, edge_index, batch, edge_attr=edges)
+        return self.head(global_add_pool(h, batch))
+
+
+def with_bonds(nodes: int):
+    data = graph(nodes)
+    generator = torch.Generator().manual_seed(nodes)
+    data.edge_attr = torch.randn(data.num_edges, 2, generator=generator)
+    return data
+
+
+def test_a_biased_encoder_of_edges_needs_no_recording():
+    module = seeded(Gps())
+    model, graphs = gx.wrap(module, kind="regression"), [with_bonds(n) for n in (4, 7, 5)]
+    together = gx.explain(model, graphs)
+    assert model.why_recorded is None
+    with recorded_only():
+        recorded = gx.explain(model, graphs)
+    for first, second, data in zip(together, recorded, graphs, strict=True):
+        alone = gx.explain(model, data)
+        for other in (second, alone):
+            np.testing.assert_allclose(first.relevance, other.relevance, rtol=1e-4, atol=1e-6)
+            assert first.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-5)
+            assert first.ledger.others == pytest.approx(other.ledger.others, abs=1e-5)
+
+
+def test_a_plan_serves_other_sizes_but_not_another_structure():
+    module = seeded(Gps())
+    model = gx.wrap(module, kind="regression")
+    for graphs in ([with_bonds(6)], [with_bonds(3), with_bonds(9)]):
+        for first in gx.explain(model, graphs):
+            assert abs(first.ledger.unexplained) < 1e-5
+    module.head = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 1))
+    changed, data = gx.explain(model, with_bonds(6)), with_bonds(6)
+    with recorded_only():
+        np.testing.assert_allclose(
+            changed.relevance, gx.explain(model, data).relevance, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_attributes_of_a_graph_require_no_gradient_afterwards():
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5)
+    gx.explain(model, data)
+    assert not data.edge_attr.requires_grad
+    assert model.tier == "hooks"
+
+
+# -- under rules that are not affine ---------------------------------------------------------------
+
+OTHER_METHODS = ["gradient_input", "attn_lrp", "lrp_ah", "lrp_ln", "lrp_ah_ln"]
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input"])
+def test_other_inputs_are_explained_by_hooks_as_by_recordings(method):
+    model = gx.wrap(seeded(Gps(norm="batch_norm")), kind="regression")
+    graphs, wrt = [with_bonds(n) for n in (4, 7, 5)], ("x", "edge_attr")
+    hooked = gx.explain(model, graphs, method, wrt=wrt)
+    assert model.tier == "hooks"
+    with recorded_only():
+        recorded = gx.explain(model, graphs, method, wrt=wrt)
+    for first, second in zip(hooked, recorded, strict=True):
+        for name in wrt:
+            np.testing.assert_allclose(
+                first.relevance_of[name], second.relevance_of[name], rtol=1e-4, atol=1e-5
+            )
+        assert first.ledger.biases == pytest.approx(second.ledger.biases, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", OTHER_METHODS)
+def test_other_methods_say_the_same_in_both_tiers(method):
+    module = seeded(Gps(norm="batch_norm")).double()
+    graphs = [with_bonds(n) for n in (4, 7, 5)]
+    for data in graphs:
+        data.x, data.edge_attr = data.x.double(), data.edge_attr.double()
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graphs[0], method)  # proves the plan for one graph
+    together = gx.explain(model, graphs, method)
+    assert model.why_recorded is None
+    with recorded_only():
+        recorded = gx.explain(model, graphs, method)
+    for first, second, data in zip(together, recorded, graphs, strict=True):
+        for other in (second, gx.explain(model, data, method)):
+            np.testing.assert_allclose(first.relevance, other.relevance, rtol=1e-5, atol=1e-7)
+            assert first.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-7)
+            assert first.ledger.others == pytest.approx(other.ledger.others, abs=1e-7)
+
+
+class Halved(GradientInput):
+    """LRP in which GELU passes half of its gradient back."""
+
+    half = OperationRule("gelu", lambda x, gelu: gelu(x) / 2 + gelu(x).detach() / 2)
+    rules = Rules(attention=True, layernorm=True, custom=(half,))
+
+
+def test_a_number_in_a_norm_by_hand_is_found_by_a_recorded_pass():
+    """PyG's LayerNorm adds an epsilon, whose share only the second tier can tell."""
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
+    first = gx.explain(model, data, "lrp_ah")
+    assert "constants in layers.0.norm1" in model.why_recorded
+    with recorded_only():
+        assert first.ledger.others == gx.explain(model, data, "lrp_ah").ledger.others
+    assert gx.explain(model, data, "attn_lrp").ledger.others.keys() == {"edge_attr"}
+
+
+def test_a_custom_rule_acts_through_hooks_as_in_a_recorded_pass():
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
+    first = gx.explain(model, data, Halved())
+    assert model.why_recorded is None
+    with recorded_only():
+        second = gx.explain(model, data, Halved())
+    np.testing.assert_allclose(first.relevance, second.relevance, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(first.relevance, gx.explain(model, data, "lrp_ah_ln").relevance)
+
+
+def test_a_buffer_of_zeros_may_change_after_the_comparison():
+    def with_a_buffer(model, h):
+        return (h + model.offset).relu()
+
+    module = seeded(Pooled(with_a_buffer))
+    module.register_buffer("offset", torch.zeros(DIM))
+    model = gx.wrap(module, kind="regression")
+    gx.explain(model, graph(), "gradient_input")
+    module.offset += 1
+    first = gx.explain(model, graph(), "gradient_input")
+    with recorded_only():
+        second = gx.explain(model, graph(), "gradient_input")
+    assert first.ledger.biases == pytest.approx(second.ledger.biases)
+
+
+def attending_with_an_offset(model, h):
+    scores = h @ h.T + torch.linspace(0, 1, len(h))
+    return scores.softmax(-1) @ h
+
+
+def test_constants_that_affine_rules_do_not_pass_are_found_by_a_recorded_pass():
+    """Numbers that are added to scores matter only where attention passes relevance on."""
+    model = gx.wrap(seeded(Pooled(attending_with_an_offset)), kind="regression")
+    gx.explain(model, graph())
+    assert model.why_recorded is None
+    first = gx.explain(model, graph(), "gradient_input")
+    assert "a constant that autograd does not know (constants" in model.why_recorded
+    with recorded_only():
+        second = gx.explain(model, graph(), "gradient_input")
+    np.testing.assert_array_equal(first.relevance, second.relevance)
+    assert first.ledger.others == second.ledger.others
+    assert "constants" in first.ledger.others
