@@ -5,18 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.chemistry.settings import SearchSettings
+
 from .arguments import (
     AsDrawnOption,
     ModelsOption,
     MoleculeFeaturesOption,
-    SeedOption,
     kind_of,
     load_several,
     require_out,
     show_table,
 )
 from .counterfactuals_shown import print_changes, print_profile_changes
-from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable
+from .options import APPLIES_ALWAYS, applies_to, options_from, refuse_inapplicable
 from .terminal import echo, echo_left_out
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from graphxai.tables.rows import RowSource, TableRow
 
 
+@options_from(SearchSettings)
 def counterfactuals(
     context: typer.Context,
     source: Annotated[
@@ -41,33 +43,13 @@ def counterfactuals(
         ),
         APPLIES_ALWAYS,
     ],
+    settings: SearchSettings,
     n: Annotated[
         int, typer.Option("-n", min=1, help="How many to find for a molecule."), APPLIES_ALWAYS
     ] = 12,
-    keep: Annotated[
-        str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
-    ] = "",
     model: ModelsOption = None,
     as_drawn: AsDrawnOption = False,
     molecule_features: MoleculeFeaturesOption = None,
-    sources: Annotated[
-        str,
-        typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
-        APPLIES_ALWAYS,
-    ] = "transformations,fragments",
-    predictions: Annotated[
-        int,
-        typer.Option(min=1, help="Predict at most this many neighbours of a molecule."),
-        APPLIES_ALWAYS,
-    ] = 1000,
-    steps: Annotated[
-        int, typer.Option(min=1, help="At most this many changes in a row."), APPLIES_ALWAYS
-    ] = 2,
-    sure: Annotated[
-        bool,
-        typer.Option("--sure", help="Keep only those that the model is sure of."),
-        APPLIES_ALWAYS,
-    ] = False,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +76,6 @@ def counterfactuals(
         typer.Option(help="Column with the names of the molecules."),
         applies_to("table"),
     ] = None,
-    seed: SeedOption = 0,
     out: Annotated[
         Path,
         typer.Option(
@@ -132,14 +113,7 @@ def counterfactuals(
 
     require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
     models = load_several(model or ["bace"], as_drawn=as_drawn, molecule_features=molecule_features)
-    options: dict[str, Any] = {
-        "keep": keep or (),
-        "predictions": predictions,
-        "steps": steps,
-        "sources": [name.strip() for name in sources.split(",")],
-        "seed": seed,
-        "sure": sure,
-    }
+    options: dict[str, Any] = {"settings": settings}
     goal = _single_goal(models, towards)
     if goal is None:
         if measured_column:

@@ -9,11 +9,11 @@ from typing import Any
 from rdkit import Chem
 
 from graphxai.api import predict
+from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.measured_properties import measured_change, sentence_about
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
-from graphxai.chemistry.profile_search import SearchLimits, search_profile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.evaluation.trust.distance import distance_of
 from graphxai.explanation.compute.panel import ModelPanel
@@ -146,10 +146,8 @@ def joint_suggestions(
             last step says what it read.
     """
     start = Chem.MolToSmiles(read(smiles))
-    limits = SearchLimits(n, PREDICTIONS, sure=sure)
-    steps = search_profile(list(panel.models), smiles, goal, limits, keep=list(locked))
-    for _, best in steps:
-        results = best()
+    options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
+    for results in search(list(panel.models), smiles, goal, n, **options):
         yield _suggested(results)
     if tables := measured():
         told = [
