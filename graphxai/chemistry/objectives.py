@@ -23,8 +23,13 @@ from .contrast import NO_MOLECULE
 from .counterfactual_results import Counterfactual, Counterfactuals
 from .desirability import DesirabilityScore, PropertyProfile
 from .goal import Goal
-from .measured_properties import MeasuredProperties, measured_change, measured_properties
-from .measurements import Measured, Measurements
+from .measurements import (
+    Measured,
+    MeasuredProperties,
+    Measurements,
+    measured_change,
+    measured_properties,
+)
 from .neighbours import SearchStart, Way
 from .profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from .profile_text import read_profile

@@ -17,8 +17,7 @@ from graphxai.visualization.text import minus_signs
 
 from .changed_molecules import ChangedMolecule, ChangedMolecules
 from .desirability import DesirabilityScore, PropertyProfile
-from .measured_properties import sentence_about
-from .measurements import Measured
+from .measurements import Measured, sentence_about
 from .neighbours import Way
 
 if TYPE_CHECKING:

@@ -179,7 +179,7 @@ def _measured_properties(
     models: "list[Model]", table: str | Path, smiles_column: str | None, *, required: bool
 ) -> "dict[str, Measurements]":
     """Read the measured values of all properties, or return {} if none is there or required."""
-    from graphxai.chemistry.measured_properties import measured_properties
+    from graphxai.chemistry.measurements import measured_properties
     from graphxai.explanation.compute.panel import ModelPanel
 
     try:

@@ -11,8 +11,7 @@ from rdkit import Chem
 from graphxai.api import predict
 from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
-from graphxai.chemistry.measured_properties import measured_change, sentence_about
-from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.measurements import Measurements, measured_change, sentence_about
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.evaluation.trust.distance import distance_of

@@ -8,8 +8,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
 from graphxai.chemistry.matching import NoCommonPartError, common_part
-from graphxai.chemistry.measured_properties import sentence_about
-from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.measurements import Measurements, sentence_about
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import prepare_all
 from graphxai.datasets.training_set import training_set_of
