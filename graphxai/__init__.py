@@ -35,8 +35,12 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
     from graphxai.chemistry.measurements import Measurements as Measurements
-    from graphxai.chemistry.profile_results import ProfileCounterfactual as ProfileCounterfactual
-    from graphxai.chemistry.profile_results import ProfileCounterfactuals as ProfileCounterfactuals
+    from graphxai.chemistry.profile_results import (
+        ProfileCounterfactual as ProfileCounterfactual,
+    )
+    from graphxai.chemistry.profile_results import (
+        ProfileCounterfactuals as ProfileCounterfactuals,
+    )
     from graphxai.chemistry.profile_text import profile as profile
     from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
     from graphxai.chemistry.table_changes import TableChanges as TableChanges

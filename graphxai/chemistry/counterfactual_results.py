@@ -1,11 +1,10 @@
-"""The result of a search for counterfactuals: each with what speaks for and against it."""
+"""The result of a search towards a single goal: each with what speaks for and against it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,25 +12,22 @@ import numpy as np
 from graphxai.api import explain
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
-from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import PANEL, SATURATED
-from graphxai.explanation.html import fields_html, image_html, page_html, table_html
-from graphxai.explanation.labelled import short_text
+from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.html import fields_html, image_html, table_html
 from graphxai.explanation.prediction import Prediction
-from graphxai.explanation.result import Result
 from graphxai.visualization.resonance import averaged
 from graphxai.visualization.text import minus_signs
 
+from .changed_molecules import ChangedMolecule, ChangedMolecules
 from .contrast import NO_MOLECULE, Contrast, contrast
 from .goal import Goal
-from .matching import CommonPart, NoCommonPartError, common_part
+from .matching import CommonPart, NoCommonPartError
 from .measurements import Measured
 from .neighbours import Way
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rdkit.Chem import Mol
 
     from graphxai.visualization import Scale
@@ -40,7 +36,7 @@ AT_CHANGE = "of it at the changed atoms"
 
 
 @dataclass(frozen=True)
-class Counterfactual:
+class Counterfactual(ChangedMolecule):
     """A neighbour of the molecule that was searched from, with its prediction.
 
     Args:
@@ -91,14 +87,13 @@ class Counterfactual:
         return fields_html(self.columns)
 
     @property
+    def _outcome(self) -> str:
+        return self.prediction.in_full
+
+    @property
     def isomers_text(self) -> str:
         """The isomers with their predictions, which `smiles` is the worst of; empty without any."""
         return "; ".join(f"{smiles} {prediction}" for smiles, prediction in self.isomers)
-
-    @property
-    def changes(self) -> str:
-        """All changes, in order."""
-        return ", then ".join([*(name for name, _ in self.way), self.change])
 
     @property
     def change_interval(self) -> tuple[float, float] | None:
@@ -161,8 +156,8 @@ class Counterfactual:
         return (near.similarity or 0.0) if near is not None else 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Counterfactuals(Result, Sequence[Counterfactual]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Counterfactuals(ChangedMolecules):
     """The counterfactuals of one molecule, the best first; see `counterfactuals`.
 
     Args:
@@ -184,17 +179,6 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
     successes: int
     sure: int | None
     first: int | None
-
-    def __len__(self) -> int:
-        return len(self.ranked)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.ranked[index]
-
-    def __repr__(self) -> str:
-        lines = [f"Counterfactuals({self.summary})"]
-        lines += [f"{k}: {c.changes}: {c.prediction.in_full}" for k, c in enumerate(self.ranked)]
-        return short_text(lines)
 
     @property
     def summary(self) -> str:
@@ -233,20 +217,13 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
         pairs = zip(others, self._common_parts, strict=True)
         return tuple(_at_change(first, other, part) for other, part in pairs)
 
-    @cached_property
-    def _common_parts(self) -> tuple[CommonPart | None, ...]:
-        """The part that each counterfactual shares with the molecule, or None if none was found.
+    @property
+    def _aim(self) -> str:
+        return str(self.goal)
 
-        Each search takes up to a second.
-        """
-        first, *others = (e.atoms(NO_MOLECULE) for e in self.explanations)
-        return tuple(_common_part(first, other) for other in others)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per counterfactual."""
-        import pandas as pd
-
-        return pd.DataFrame(self._rows())
+    @property
+    def _mols(self) -> "list[Mol]":
+        return [e.atoms(NO_MOLECULE) for e in self.explanations]
 
     def _rows(self) -> list[dict[str, Any]]:
         pairs = zip(self.ranked, self.at_change, strict=True)
@@ -280,36 +257,13 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             palette: one of `visualization.PALETTES`.
             options: as for `molecule_svg`.
         """
-        from graphxai.visualization import Scale, grid_svg, molecule_svg
-        from graphxai.visualization.grid import aligned
-        from graphxai.visualization.layout import laid_out
+        from graphxai.visualization import Scale, grid_svg
 
-        shown = self.explanations
-        values = [averaged(e.relevance, e.equivalent) for e in shown]
+        values = [averaged(e.relevance, e.equivalent) for e in self.explanations]
         limit = float(np.quantile(np.abs(np.concatenate(values)), SATURATED)) or None
         colours = Scale.chosen(scale or limit, *values, palette=palette)
-        first = laid_out(shown[0].atoms(NO_MOLECULE))
-        panel_options: dict[str, Any] = {
-            **PANEL,
-            "scale": colours,
-            "color_bar": False,
-            "keep_layout": True,
-        } | options
-        heading: dict[str, Any] = {
-            "title": "the molecule",
-            "subtitle": str(self.explanation.prediction),
-        }
-        panels = [molecule_svg(first, values[0], **heading, **panel_options)]
-        each = zip(self.ranked, shown[1:], values[1:], self._common_parts, strict=True)
-        for counterfactual, e, relevance, part in each:
-            mol = e.atoms(NO_MOLECULE)
-            heading = {"title": counterfactual.changes, "subtitle": str(counterfactual.prediction)}
-            if part is None:
-                mol, same = laid_out(mol), np.arange(0)
-            else:
-                mol, same = aligned(mol, first, part.mapping), part.same[:, 1]
-            new = np.setdiff1d(np.arange(len(e)), same).tolist()
-            panels.append(molecule_svg(mol, relevance, outlined=new, **heading, **panel_options))
+        predictions = [self.explanation.prediction, *(each.prediction for each in self.ranked)]
+        panels = self._panels(values, [*map(str, predictions)], {"scale": colours} | options)
         return grid_svg(
             panels,
             columns,
@@ -320,23 +274,8 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
             legend=self.explanation.legend,
         )
 
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture (.svg, .png, .pdf), page (.html), structures (.sdf) or a table.
-
-        Tables are .csv, .tsv or .parquet. The page has the contrast of every change, and the SD
-        file has the relevance for the goal.
-        Pictures and pages take the options of `svg`.
-        """
-        path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
-        match path.suffix.lower():
-            case ".html":
-                return files.write_text([page_html(str(self.goal), self._sections(options))], path)
-            case ".sdf":
-                return files.write_text(self.to_sdf(), path)
-        return super().save(path, **options)
-
     def to_sdf(self, **properties: object) -> Iterator[str]:
-        """Yield the records of an SD file: the molecule, then each counterfactual with its columns.
+        """Yield the records of an SD file: the molecule, then each neighbour with its columns.
 
         Your `properties` come first in each record.
         """
@@ -385,13 +324,6 @@ class Counterfactuals(Result, Sequence[Counterfactual]):
 def percent(share: float | None) -> str:
     """Return a share as "52 %", or "" if there is none."""
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
-
-
-def _common_part(first: "Mol", other: "Mol") -> CommonPart | None:
-    try:
-        return common_part(first, other, timeout=1)
-    except NoCommonPartError:
-        return None
 
 
 def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:

@@ -13,10 +13,10 @@ from rdkit import Chem
 from graphxai.datasets.training_set import TrainingSet
 
 from .fragment_swaps import exchanged, fragments_for, mutated
+from .settings import SOURCES
 from .substructures import matches_in_time
 from .transformations import Change, transformed
 
-SOURCES = ("transformations", "fragments", "selfies")
 BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round
 QUICK, FROM = 8, 24  # neighbours of the first batch, and how many they are the best of

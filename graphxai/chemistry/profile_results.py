@@ -1,35 +1,31 @@
 """The result of a search over several properties: changes with what each does to all of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rdkit import Chem
+from rdkit.Chem import MolFromSmiles
 
 from graphxai.explanation import files
-from graphxai.explanation.grid import PANEL
-from graphxai.explanation.html import image_html, page_html, table_html
-from graphxai.explanation.labelled import short_text
+from graphxai.explanation.html import image_html, table_html
 from graphxai.explanation.prediction import Prediction, table_cells
-from graphxai.explanation.result import Result, shown_as_png
+from graphxai.explanation.result import shown_as_png
 from graphxai.visualization.text import minus_signs
 
+from .changed_molecules import ChangedMolecule, ChangedMolecules
 from .desirability import DesirabilityScore, PropertyProfile
-from .matching import NoCommonPartError, common_part
-from .measured_properties import sentence_about
-from .measurements import Measured
+from .measurements import Measured, sentence_about
 from .neighbours import Way
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from rdkit.Chem import Mol
 
 
 @dataclass(frozen=True, eq=False)
-class ProfileCounterfactual:
+class ProfileCounterfactual(ChangedMolecule):
     """A neighbour of the molecule that was searched from, with all its predicted properties.
 
     Attributes:
@@ -71,9 +67,8 @@ class ProfileCounterfactual:
         return f"ProfileCounterfactual({self.changes}: {self.score}, {self.smiles})"
 
     @property
-    def changes(self) -> str:
-        """All changes, in order."""
-        return ", then ".join([*(name for name, _ in self.way), self.change])
+    def _outcome(self) -> str:
+        return str(self.score)
 
     @property
     def reached(self) -> bool:
@@ -110,8 +105,8 @@ class ProfileCounterfactual:
         return cells | more | {"isomers": isomers}
 
 
-@dataclass(frozen=True, eq=False)
-class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
+@dataclass(frozen=True, eq=False, repr=False)
+class ProfileCounterfactuals(ChangedMolecules):
     """The changes of one molecule that improve its profile, the best first.
 
     Attributes:
@@ -132,17 +127,6 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
     successes: int
     improved: int
 
-    def __len__(self) -> int:
-        return len(self.ranked)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.ranked[index]
-
-    def __repr__(self) -> str:
-        lines = [f"ProfileCounterfactuals({self.summary})"]
-        lines += [f"{k}: {each.changes}: {each.score}" for k, each in enumerate(self.ranked)]
-        return short_text(lines)
-
     @cached_property
     def score(self) -> DesirabilityScore:
         """How desirable the molecule itself is."""
@@ -158,11 +142,16 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
         better = f"{self.improved:,} are more desirable than the molecule"
         return f"{self.predicted:,} neighbours predicted, {met}, {better}"
 
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row for each neighbour."""
-        import pandas as pd
+    @property
+    def _aim(self) -> str:
+        return str(self.profile)
 
-        return pd.DataFrame([each.columns for each in self.ranked])
+    @property
+    def _mols(self) -> "list[Mol]":
+        return [MolFromSmiles(smiles) for smiles in (self.smiles, *(c.smiles for c in self.ranked))]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [each.columns for each in self.ranked]
 
     def svg(self, *, columns: int = 3, **options: Any) -> str:
         """Draw the molecule and its neighbours, with the atoms outlined that a change brought.
@@ -171,52 +160,12 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
             columns: the number of panels in a row.
             options: as for `molecule_svg`.
         """
-        from graphxai.visualization import grid_svg, molecule_svg
-        from graphxai.visualization.grid import aligned
-        from graphxai.visualization.layout import laid_out
+        from graphxai.visualization import grid_svg
 
-        first = laid_out(Chem.MolFromSmiles(self.smiles))
-        shown: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True} | options
-        headings = [("the molecule", self.score)]
-        headings += [(each.changes, each.score) for each in self.ranked]
-        mols = [first]
-        outlines: list[list[int]] = [[]]
-        for each in self.ranked:
-            mol = Chem.MolFromSmiles(each.smiles)
-            try:
-                part = common_part(first, mol, timeout=1)
-            except NoCommonPartError:
-                mols.append(laid_out(mol))
-                outlines.append([])
-            else:
-                mols.append(aligned(mol, first, part.mapping))
-                new = np.setdiff1d(np.arange(mol.GetNumAtoms()), part.same[:, 1])
-                outlines.append(new.tolist())
-        panels = [
-            molecule_svg(
-                mol,
-                np.zeros(mol.GetNumAtoms()),
-                outlined=outlined,
-                title=title,
-                subtitle=_brief(score),
-                **shown,
-            )
-            for mol, outlined, (title, score) in zip(mols, outlines, headings, strict=True)
-        ]
+        values = [np.zeros(mol.GetNumAtoms()) for mol in self._mols]
+        briefs = [_brief(score) for score in (self.score, *(each.score for each in self.ranked))]
+        panels = self._panels(values, briefs, options)
         return grid_svg(panels, columns, str(self.profile), subtitle=self.summary)
-
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture (.svg, .png, .pdf), page (.html), structures (.sdf) or a table.
-
-        Tables are .csv, .tsv or .parquet. Pictures and pages take the options of `svg`.
-        """
-        path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
-        match path.suffix.lower():
-            case ".html":
-                return files.write_text([page_html(str(self.profile), [self._page(options)])], path)
-            case ".sdf":
-                return files.write_text(self.to_sdf(), path)
-        return super().save(path, **options)
 
     def to_sdf(self, **properties: object) -> Iterator[str]:
         """Yield the records of an SD file: the molecule, then each neighbour with its columns.
@@ -239,9 +188,9 @@ class ProfileCounterfactuals(Result, Sequence[ProfileCounterfactual]):
         image = "" if picture is None else f"<p>{image_html(picture, self.summary)}</p>"
         return f"{image}{self._table()}"
 
-    def _page(self, options: dict[str, Any]) -> str:
+    def _sections(self, options: dict[str, Any]) -> Iterator[str]:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.profile.explanation.split("\n"))
-        return f"{lines}<p>{image_html(self.svg(**options), self.summary)}</p>{self._table()}"
+        yield f"{lines}<p>{image_html(self.svg(**options), self.summary)}</p>{self._table()}"
 
     def _table(self) -> str:
         """Return the HTML of a table with the molecule and each neighbour, and all properties."""
@@ -275,4 +224,4 @@ def _brief(score: DesirabilityScore) -> str:
 def _record(smiles: str, title: str, cells: Mapping[str, Any]) -> str:
     """Return a record of an SD file, without empty cells."""
     properties = {name: value for name, value in cells.items() if value not in (None, "")}
-    return files.sdf_record(Chem.MolFromSmiles(smiles), None, title=title, properties=properties)
+    return files.sdf_record(MolFromSmiles(smiles), None, title=title, properties=properties)

@@ -4,7 +4,7 @@ A matched pair differs in one part at one bond (Hussain 2010). What was measured
 stands beside what a model predicts for the same molecules, so that both can be compared.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rdkit import Chem, rdBase
+from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphxai.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.models import standardisation_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
+SMALLEST_SERIES = 4  # compounds with a common core
 SECONDS = 60.0  # how long the division into R-groups may take
 SHOWN = 20  # how many exchanges a notebook shows
 
@@ -354,3 +356,30 @@ def _size(part: str) -> tuple[int, str]:
 
 def _text(cell: Any) -> str:
     return "" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+
+
+def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int]]:
+    """Return the cores that most molecules have, each with the positions of its molecules.
+
+    A core is the ring systems of a molecule and what links them (Bemis 1996). At least
+    `SMALLEST_SERIES` molecules must have it.
+
+    Args:
+        molecules: the molecules.
+        most: how many cores to return.
+    """
+    scaffolds = [_scaffold(mol) for mol in molecules]
+    counts = Counter(filter(None, scaffolds))
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {
+        core: [k for k, scaffold in enumerate(scaffolds) if scaffold == core]
+        for core, count in ranked[:most]
+        if count >= SMALLEST_SERIES
+    }
+
+
+def _scaffold(mol: Chem.Mol) -> str:
+    try:
+        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol))
+    except (ValueError, RuntimeError):  # RDKit cannot make one of each molecule
+        return ""

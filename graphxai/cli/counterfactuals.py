@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphxai.chemistry.settings import SearchSettings
+
 from .arguments import (
     ModelsOptions,
-    SeedOptions,
     kind_of,
     load_several,
     require_out,
@@ -44,28 +45,8 @@ def counterfactuals(
     n: Annotated[
         int, typer.Option("-n", min=1, help="How many to find for a molecule."), APPLIES_ALWAYS
     ] = 12,
-    keep: Annotated[
-        str, typer.Option(help="SMARTS pattern to leave unchanged."), APPLIES_ALWAYS
-    ] = "",
     reading: ModelsOptions,
-    sources: Annotated[
-        str,
-        typer.Option(help="Any of transformations, fragments, selfies, separated by commas."),
-        APPLIES_ALWAYS,
-    ] = "transformations,fragments",
-    predictions: Annotated[
-        int,
-        typer.Option(min=1, help="Predict at most this many neighbours of a molecule."),
-        APPLIES_ALWAYS,
-    ] = 1000,
-    steps: Annotated[
-        int, typer.Option(min=1, help="At most this many changes in a row."), APPLIES_ALWAYS
-    ] = 2,
-    sure: Annotated[
-        bool,
-        typer.Option("--sure", help="Keep only those that the model is sure of."),
-        APPLIES_ALWAYS,
-    ] = False,
+    settings: SearchSettings,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -92,7 +73,6 @@ def counterfactuals(
         typer.Option(help="Column with the names of the molecules."),
         applies_to("table"),
     ] = None,
-    seeding: SeedOptions,
     out: Annotated[
         Path,
         typer.Option(
@@ -134,14 +114,7 @@ def counterfactuals(
         as_drawn=reading.as_drawn,
         molecule_features=reading.molecule_features,
     )
-    options: dict[str, Any] = {
-        "keep": keep or (),
-        "predictions": predictions,
-        "steps": steps,
-        "sources": [name.strip() for name in sources.split(",")],
-        "seed": seeding.seed,
-        "sure": sure,
-    }
+    options: dict[str, Any] = {"settings": settings}
     goal = _single_goal(models, towards)
     if goal is None:
         if measured_column:
@@ -207,7 +180,7 @@ def _measured_properties(
     models: "list[Model]", table: str | Path, smiles_column: str | None, *, required: bool
 ) -> "dict[str, Measurements]":
     """Read the measured values of all properties, or return {} if none is there or required."""
-    from graphxai.chemistry.measured_properties import measured_properties
+    from graphxai.chemistry.measurements import measured_properties
     from graphxai.explanation.compute.panel import ModelPanel
 
     try:

@@ -49,7 +49,7 @@ def print_profile_changes(results: "ProfileCounterfactuals") -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from graphxai.chemistry.measured_properties import sentence_about
+    from graphxai.chemistry.measurements import sentence_about
 
     goals = [part.goal for part in results.score.parts]
     measured = any(change.measured for change in results)

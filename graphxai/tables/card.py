@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from graphxai.chemistry.counterfactuals import Counterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments
-from graphxai.chemistry.measured_properties import sentence_about
+from graphxai.chemistry.measurements import sentence_about
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL

@@ -10,10 +10,9 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactual_choice import pareto_fronts
-from graphxai.chemistry.counterfactuals import search
-from graphxai.chemistry.feasibility import accessibility, alerts
+from graphxai.chemistry.counterfactuals import accessibility, alerts, search
 from graphxai.chemistry.goal import Goal
+from graphxai.chemistry.objectives import pareto_fronts
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
@@ -55,6 +54,8 @@ def test_counterfactuals_are_distinct_valid_neighbours_with_the_models_own_predi
         assert 0 < counterfactual.similarity < 1
         assert counterfactual.accessibility is None or 1 <= counterfactual.accessibility <= 10
     assert counterfactuals.predicted <= 200
+    assert repr(counterfactuals).startswith(f"Counterfactuals({counterfactuals.predicted} neighb")
+    assert len(repr(counterfactuals).split("\n")) == 1 + len(counterfactuals)
     assert list(counterfactuals.to_frame().smiles) == [
         counterfactual.smiles for counterfactual in counterfactuals
     ]
@@ -269,3 +270,12 @@ def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, counter
         counterfactual.smiles for counterfactual in counterfactuals
     ]
     assert (last.predicted, last.first) == (counterfactuals.predicted, counterfactuals.first)
+
+
+def test_a_search_of_few_predictions_is_judged_like_a_long_one(model):
+    few = gx.counterfactuals(model, "CCC=O", "pIC50: >9", n=2, predictions=3, measured={"CCC=O": 4})
+    assert len(few) == 2
+    for counterfactual in few:
+        expected = accessibility(Chem.MolFromSmiles(counterfactual.smiles))
+        assert counterfactual.accessibility == expected
+        assert counterfactual.measured.before == 4

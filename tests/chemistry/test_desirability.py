@@ -164,6 +164,7 @@ def test_changes_say_what_was_measured_of_each_property(models, tmp_path):
 
 def test_a_result_is_written_with_all_properties(models, tmp_path):
     changes = gx.counterfactuals(models, AMIDE, PROFILE, n=2, predictions=20, steps=1)
+    assert repr(changes).split("\n")[1].startswith(f"0: {changes[0].changes}: desirability ")
     table = changes.save(tmp_path / "changes.csv").read_text()
     assert "log D at pH 7.4_change" in table.splitlines()[0]
     records = list(Chem.SDMolSupplier(str(changes.save(tmp_path / "changes.sdf"))))

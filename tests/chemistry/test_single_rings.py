@@ -3,8 +3,7 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.chemistry.names import described, ring_systems
-from graphxai.chemistry.single_rings import single_ring_name
+from graphxai.chemistry.names import described, ring_systems, single_ring_name
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import Any
 from rdkit import Chem
 
 from graphxai.api import predict
+from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
-from graphxai.chemistry.measured_properties import measured_change
-from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.measurements import Measurements, measured_change
 from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
-from graphxai.chemistry.profile_search import SearchLimits, search_profile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.tables.card import change_facts, prediction_facts, property_facts
@@ -104,10 +103,8 @@ def joint_suggestions(
             last step says what it read.
     """
     start = Chem.MolToSmiles(read(smiles))
-    limits = SearchLimits(n, PREDICTIONS, sure=sure)
-    steps = search_profile(list(panel.models), smiles, goal, limits, keep=list(locked))
-    for _, best in steps:
-        results = best()
+    options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
+    for results in search(list(panel.models), smiles, goal, n, **options):
         yield _suggested(results)
     if tables := measured():
         told = [

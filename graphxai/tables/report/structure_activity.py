@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphxai.chemistry.cores import common_cores
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
@@ -17,6 +16,7 @@ from graphxai.chemistry.table_changes import (
     MeasuredExchange,
     PredictionsOf,
     changes_among,
+    common_cores,
     rgroups,
 )
 from graphxai.explanation.compute.models import standardisation_of
