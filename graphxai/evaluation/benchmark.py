@@ -161,7 +161,7 @@ def _warn_of_failures(report: Report) -> None:
         warnings.warn(
             f"{method} gave no scores for {len(failed)} of {total} graphs (see Report.failures);"
             f" graph {key!r}: {reason}",
-            stacklevel=4,
+            stacklevel=5,  # of the call of `evaluate`, beneath its two decorators
         )
 
 

@@ -20,6 +20,7 @@ from graphxai.cli import main as cli
 from graphxai.cli.listing import PRETRAINED
 from graphxai.cli.options import SOURCES, AppliesTo, settings_as_options
 from graphxai.cli.predict import predict
+from graphxai.cli.train import TableReading
 from graphxai.contract.tasks import Task
 from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
@@ -351,8 +352,9 @@ def test_every_setting_of_a_run_on_ray_is_read_there():
 
 def test_every_setting_of_a_training_is_read_where_models_are_trained():
     """To train for each kind of source would take minutes."""
-    folder = Path(inspect.getfile(TrainingSettings)).parent
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")]
+    command = Path(inspect.getfile(TableReading))  # where the columns of a table are chosen
+    files = [command, *Path(inspect.getfile(TrainingSettings)).parent.rglob("*.py")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | {*CHOSEN_FOR_A_RUN}
     for each in settings_of("train"):
