@@ -1,17 +1,14 @@
-"""One compound gets one answer, in whatever form it is drawn.
-
-The whole of it is in benchmarks/one_compound.py.
-"""
+"""One compound gets one answer, in whatever form it is drawn."""
 
 import numpy as np
 import pytest
-from one_compound import chosen_compounds, forms, outputs, tautomers
 from rdkit import Chem
 
 import graphxai as gx
 from graphxai.datasets.training_set import training_set_of
 from graphxai.models.graphormer import set_standardisation
 from graphxai.visualization import molecule_svg
+from one_compound import chosen_compounds, forms, outputs, tautomers
 
 BESYLATE = (
     "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F.OS(=O)(=O)c1ccccc1"  # verubecestat
