@@ -4,6 +4,7 @@ The table may hold the product itself, and pairs of molecules with the same chan
 """
 
 import math
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -179,19 +180,13 @@ class Measurements:
             elif compound:
                 values_of[compound].append(float(values[k]))
         unreadable = compounds.count("")
-        counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
-        unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
-        strange = [k for k in odd if k not in sided]
-        many = len(values_of) > MOST_COMPARED
-        pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
-        note = " ".join(filter(None, (not_understood(name, cells, strange), unread, pairs_of)))
+        strange = not_understood(name, cells, [k for k in odd if k not in sided])
+        note = _note(name, strange, unreadable, len(values_of))
         if not values_of:
-            digits = any(character.isdigit() for k in odd for character in cells[k])
             only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
-            text = " ".join(filter(None, (only, note)))
-            raise (NoNumbersError if digits or unreadable else ValueError)(
-                f"no row has a SMILES and a number in {name!r}. {text}".strip()
-            )
+            text = f"no row has a SMILES and a number in {name!r}. {f'{only} {note}'.strip()}"
+            looks_right = unreadable or re.search(r"\d", "".join(cells[k] for k in odd))
+            raise (NoNumbersError if looks_right else ValueError)(text.strip())
         if note:
             warnings.warn(note, stacklevel=2)
         means = {compound: float(np.mean(each)) for compound, each in values_of.items()}
@@ -259,6 +254,22 @@ def _written(side: int, value: float) -> str:
 def _exchange(before: str, after: str) -> Exchange | None:
     pair = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in (before, after)]).get((0, 1))
     return None if pair is None else pair.exchange
+
+
+def _note(name: str, strange: str, unreadable: int, compounds: int) -> str:
+    """Say which rows were not used.
+
+    Args:
+        name: the column.
+        strange: what is said of cells that were not understood.
+        unreadable: how many rows have a value but no readable SMILES.
+        compounds: how many compounds have values.
+    """
+    counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
+    unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
+    many = compounds > MOST_COMPARED
+    pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
+    return " ".join(filter(None, (strange, unread, pairs_of)))
 
 
 def _text(cell: Any) -> str:

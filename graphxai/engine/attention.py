@@ -128,6 +128,14 @@ def attention_between_nodes(
             left_out.add(product.op.path or "the model")
     without_kernel = products_without_softmax(plan.trace, plan.passing, plan.roles, nodes)
     left_out |= {product.op.path or "the model" for product in without_kernel}
+    _warn_of_unread(name, left_out, unread)
+    if size > 1 and not together and _lacks_a_graph(attention, size):
+        raise GraphsNeedOwnPass
+    return attention
+
+
+def _warn_of_unread(name: str, left_out: set[str], unread: set[str]) -> None:
+    """Warn of modules that weight values, but whose weights are not read."""
     if left_out:
         warnings.warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
@@ -135,22 +143,24 @@ def attention_between_nodes(
             " or it has no softmax and no other kernel that makes weights positive); methods that"
             " read attention leave it out:"
             f" {'; '.join(sorted(left_out))}.",
-            stacklevel=8,
+            stacklevel=9,
         )
     if unread:
         warnings.warn(
             f"{name} multiplies parts or multiples of the same softmax with values in several"
             " products; methods that read attention read the first product and leave out those in"
             f" {'; '.join(sorted(unread))}.",
-            stacklevel=8,
+            stacklevel=9,
         )
+
+
+def _lacks_a_graph(attention: Sequence[NodeAttention], size: int) -> bool:
+    """Return whether the matrix of a layer, with all its chunks, lacks one of `size` graphs."""
     graphs: dict[int, set[int]] = {}
     for layer in attention:
         of_chunk = layer.entries.positions[0].unique().tolist()
         graphs.setdefault(layer.chunk_of, set()).update(of_chunk)
-    if size > 1 and not together and any(len(of_layer) < size for of_layer in graphs.values()):
-        raise GraphsNeedOwnPass
-    return attention
+    return any(len(of_layer) < size for of_layer in graphs.values())
 
 
 def _chunk_of(

@@ -100,21 +100,29 @@ def unread_columns(
         learned = [k for name, k in numbers.items() if about in (None, name)]
         values = [[row[k] for k in learned if not is_missing(row[k])] for row in raw.cells]
         said = [cell.translate(_PLAIN).strip() for cell in cells]
-        if _words(column) & RELATION_WORDS:
-            check = UNREAD_RELATIONS
-            values = [[value for value in row if not _RELATION.match(value)] for row in values]
-            used = [k for k, row in enumerate(values) if row and _RELATION.search(said[k])]
-        else:
-            check = UNREAD_UNITS
-            used = [k for k, row in enumerate(values) if row and not is_missing(said[k])]
-            units = {said[k] for k in used}
-            if len(units) < 2 or any(map(NUMBER.fullmatch, units)):
-                continue  # all numbers have one unit, or these are numbers themselves
+        is_relation = bool(_words(column) & RELATION_WORDS)
+        check = UNREAD_RELATIONS if is_relation else UNREAD_UNITS
+        used = (_with_relation if is_relation else _with_mixed_units)(values, said)
+        if not used:
+            continue
         kinds = list(dict.fromkeys(said[k] for k in used))
         done = f"not read: {', '.join(kinds[:LISTED])}{', ...' if len(kinds) > LISTED else ''}"
         rows = tuple(raw.row(k, f"{column}: {said[k]}") for k in used)
         findings.append(Finding(check, len(used), done, column, rows))
     return findings
+
+
+def _with_relation(values: Sequence[Sequence[str]], said: Sequence[str]) -> list[int]:
+    """Return the rows whose relation says that a plain number is a bound."""
+    plain = [any(not _RELATION.match(value) for value in row) for row in values]
+    return [k for k, row in enumerate(plain) if row and _RELATION.search(said[k])]
+
+
+def _with_mixed_units(values: Sequence[Sequence[str]], said: Sequence[str]) -> list[int]:
+    """Return the rows with a unit if there are several units, and these are no numbers."""
+    used = [k for k, row in enumerate(values) if row and not is_missing(said[k])]
+    units = {said[k] for k in used}
+    return [] if len(units) < 2 or any(map(NUMBER.fullmatch, units)) else used
 
 
 def require_plain_values(table: CleanTable) -> None:
