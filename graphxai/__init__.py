@@ -54,13 +54,13 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
+    from graphxai.evaluation.game import Game as Game
     from graphxai.evaluation.game import game as game
     from graphxai.evaluation.report import Report as Report
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
     from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
-    from graphxai.explanation.compute.game import Game as Game
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
     from graphxai.explanation.grid import grid as grid

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
-from graphxai.explanation.compute.game import game_of
+from graphxai.evaluation.game import game_of
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
