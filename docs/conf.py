@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import graphxai
 from graphxai.runtime.version import VERSION
 
 DOCS = Path(__file__).parent
@@ -41,6 +42,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# Their sources do not list all keywords that their signatures show (see `with_keywords`), and
+# autodoc would look for the defaults there.
+for function in (graphxai.evaluate, graphxai.wrap):
+    del function.__wrapped__
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 add_module_names = False
