@@ -19,16 +19,17 @@ TARGET = ROOT / "benchmarks" / "results" / "kinds.md"
 
 
 def table() -> str:
-    """Return the page: a row for each method and question, and the sentences of refusals."""
+    """Return the page: rows of methods and of questions, and the sentences of refusals."""
     sentences: dict[str, int] = {}
 
     def cell(sentence: str) -> str:
         return f"{sentences.setdefault(sentence, len(sentences) + 1)}" if sentence else "yes"
 
-    rows = [
-        (f"`{method}`", *(cell(answer_of_method(kind, method)) for kind in KINDS.values()))
-        for method in REGISTRY
-    ]
+    alike: dict[tuple[str, ...], list[str]] = {}  # methods with the same answers share a row
+    for method in REGISTRY:
+        answers = tuple(cell(answer_of_method(kind, method)) for kind in KINDS.values())
+        alike.setdefault(answers, []).append(f"`{method}`")
+    rows = [(", ".join(methods), *answers) for answers, methods in alike.items()]
     rows += [
         (question, *(cell(answer_to(kind, question)) for kind in KINDS.values()))
         for question in QUESTIONS
@@ -54,7 +55,7 @@ def table() -> str:
 
 
 def first_line(module: type) -> str:
-    """Return the first line of a class's docstring, to put behind a colon."""
+    """Return the first line of a class's docstring, to follow a colon."""
     line = (module.__doc__ or "").partition("\n")[0].rstrip(".")
     return line[:1].lower() + line[1:]
 

@@ -4,6 +4,7 @@ The spellings are those of the composed test models. Each of them becomes a mode
 by several methods: `python benchmarks/spellings.py` writes `results/spellings.md`.
 """
 
+import re
 import sys
 import warnings
 from collections import Counter
@@ -52,8 +53,8 @@ def tier_of(blocks: list[list[str]], pool: str, method: str) -> tuple[str, str]:
 
 
 def table() -> str:
-    """Return the page: counts by method, and a row for each spelling."""
-    rows: list[str] = []
+    """Return the page: counts by method, and the spellings that are explained alike in a row."""
+    alike: dict[str, list[str]] = {}
     counts = {method: Counter[str]() for method in METHODS}
     for name, (blocks, pool) in spellings().items():
         tiers, reasons = [], []
@@ -63,10 +64,15 @@ def table() -> str:
             tiers.append(tier)
             reasons.append(why)
         reason = "; ".join(dict.fromkeys(filter(None, reasons)))
-        rows.append(f"| {name} | {' | '.join(tiers)} | {reason} |")
+        reason = re.sub(r" \(constants in [^)]*\)| in (?:blocks|pool)[\w.]*", "", reason)
+        alike.setdefault(f"{' | '.join(tiers)} | {reason}", []).append(name)
     summary = [
         f"| {method} | {count['1']} | {count['2']} | {count['2, warned']} |"
         for method, count in counts.items()
+    ]
+    rows = [
+        f"| {answer} | {of_kinds(names)} |"
+        for answer, names in sorted(alike.items(), key=lambda row: -len(row[1]))
     ]
     return "\n".join(
         [
@@ -80,12 +86,21 @@ def table() -> str:
             "|---|---|---|---|",
             *summary,
             "",
-            f"| spelling | {' | '.join(METHODS)} | why it is recorded |",
-            f"|---|{'---|' * len(METHODS)}---|",
+            f"| {' | '.join(METHODS)} | why it is recorded | spellings |",
+            f"|{'---|' * len(METHODS)}---|---|",
             *rows,
             "",
         ]
     )
+
+
+def of_kinds(names: list[str]) -> str:
+    """Return names such as "norm: module" with each kind named once."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kind, _, spelling = name.partition(": ")
+        kinds.setdefault(kind, []).append(spelling)
+    return "; ".join(f"{kind}: {', '.join(each)}" for kind, each in kinds.items())
 
 
 if __name__ == "__main__":

@@ -13,10 +13,14 @@ SENTENCES = dict(re.findall(r"^(\d+)\. (.*)$", PAGE.read_text(encoding="utf-8"),
 
 
 def cells():
-    """Return the columns of each row by its first cell."""
+    """Return the columns of each method and question. Methods with the same answers share a row."""
     rows = re.findall(r"^\| (`.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     split = (row.split(" | ") for row in rows)
-    return {name: dict(zip(KINDS, answers, strict=True)) for name, *answers in split}
+    return {
+        name: dict(zip(KINDS, answers, strict=True))
+        for names, *answers in split
+        for name in names.split(", ")
+    }
 
 
 def sentence(cell):
