@@ -240,9 +240,10 @@ def _sensitivity(
     for draw in range(DRAWS if items else 0):
         noisy = NoisyModel(model, plan.seed * DRAWS + draw)
         for key, after in explained_or_reason(noisy, items, explainer, target).items():
+            change = float("nan")  # without an explanation of the noisy model
             if isinstance(after, Explanation):
                 change = relative_change(before[key].relevance, after.relevance)
-                largest[key] = max(largest.get(key, change), change)
+            largest[key] = float(np.maximum(largest.get(key, change), change))
     return largest
 
 
@@ -258,9 +259,10 @@ def _randomised(
     stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
         for key, after in explained_or_reason(shuffled, items, explainer, target).items():
+            rho = float("nan")  # without an explanation of the shuffled model
             if isinstance(after, Explanation):
                 rho = rank_correlation(before[key].relevance, after.relevance)
-                stages[key][block] = abs(rho)
+            stages[key][block] = abs(rho)
     return stages
 
 

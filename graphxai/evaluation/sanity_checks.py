@@ -38,6 +38,10 @@ class NoisyModel:
             raise AttributeError(name)
         return getattr(self._model, name)
 
+    def __call__(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (B, num_outputs) with noise on the nodes."""
+        return self.encode(self.embed(batch), batch)
+
     def embed(self, batch: GraphBatch) -> Tensor:
         """Return the tokens (B, T, D) of the model, with noise on the nodes."""
         tokens: Tensor = self._model.embed(batch)

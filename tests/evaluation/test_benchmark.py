@@ -204,6 +204,28 @@ def test_each_graph_is_followed_in_its_own_class():
         gx.evaluate(model, SMILES, target=("sweet", "sour"))
 
 
+def test_the_sensitivity_of_a_recorded_model_is_measured_for_every_method():
+    """A softmax by hand is recorded and run again, and its outputs are compared with the model."""
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.codes, self.head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 1)
+
+        def forward(self, x, edge_index, batch):
+            h = self.codes(x)
+            h = (h.exp() / h.exp().sum(-1, keepdim=True)) * h
+            return self.head(h.new_zeros(int(batch.max()) + 1, 4).index_add(0, batch, h))
+
+    torch.manual_seed(0)
+    graph = Data(x=torch.arange(4), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    model = gx.wrap(Network().eval(), kind="regression")
+    methods = ["lrp", "attn_lrp", "integrated_gradients", "occlusion"]
+    report = gx.evaluate(model, [graph], methods, metrics=["max_sensitivity"])
+    values = report.values("max_sensitivity")
+    assert all(values[method][0] > 0 for method in methods), values
+
+
 def test_labels_are_used_without_a_target_and_predictions_without_labels():
     """The command's rule: the true class with labels, otherwise the predicted one."""
     labels = ["sour", "sweet", "none", "none", "sweet"]
