@@ -102,7 +102,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["changes", "assay.csv", "--core", "NC(=O)c1ccccc1", "--out", "rgroups.csv"],
     ],
     "train": [
-        ["train", "assay.csv", "--target-column", "pIC50", "--out", "trained", "--fast",
+        ["train", "assay.csv", "--target-column", "pIC50", "--out", "trained", "--no-teacher",
          "--epochs", "1", "--split", "random"],
         ["predict", "molecules.csv", "--model", "trained", "--out", "predicted.csv"],
         ["benchmark", "trained", "assay.csv", "--limit", "3", "--methods", "lrp,gae", "--metrics",
