@@ -87,7 +87,7 @@ def _featurised(
             for molecule in read_molecules(molecules, max_atoms, standardise)
         ]
         for item in featurised if canonical else ():
-            if isinstance(item, Featurised):
+            if isinstance(item, Featurised) and item.read is not None:
                 chirality = canonical_chirality(item.read)
                 if chirality is not None:
                     item.atoms[:, _CHIRALITY] = chirality

@@ -123,7 +123,8 @@ class LinkedTeacher:
         linked = [link.agreeing(column[link.binary], column[link.regression]) for link in links]
         labels = np.column_stack([y, *linked])
         fitted_tasks = _fitted_tasks(tasks, links)
-        forests, out_of_bag = [], np.full(labels.shape, np.nan)
+        forests: list[list[Forest]] = []
+        out_of_bag = np.full(labels.shape, np.nan)
         with progress_bar("fitting", 2 * len(fitted_tasks) + 1, show=show) as advance:
             inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
             for k, task in enumerate(fitted_tasks):
