@@ -39,33 +39,18 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
-@dataclass(frozen=True)
-class _SplitFiles:
-    """The two files of a split: their official names and MD5 digests, and accepted prefixes."""
-
-    images: str
-    labels: str
-    images_md5: str
-    labels_md5: str
-    prefixes: tuple[str, ...]
-
-
-_SPLITS: dict[str, _SplitFiles] = {
-    "train": _SplitFiles(
-        "train-images-idx3-ubyte.gz",
-        "train-labels-idx1-ubyte.gz",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        ("train", "train10k"),
-    ),
-    "test": _SplitFiles(
-        "t10k-images-idx3-ubyte.gz",
-        "t10k-labels-idx1-ubyte.gz",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-        ("t10k",),
-    ),
+# For each split the names of the images and labels with their MD5, and accepted prefixes.
+_FILES = {
+    "train": {
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    },
+    "test": {
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
 }
+_PREFIXES = {"train": ("train", "train10k"), "test": ("t10k",)}
 
 
 def load_mnist(
@@ -96,10 +81,7 @@ def load_mnist(
     Source: LeCun, Cortes and Burges.
     """
     paths = mnist_files(root, split, download)
-    try:
-        images, labels = read_idx(paths[0]), read_idx(paths[1])
-    except IdxError as error:
-        raise SuperpixelError(str(error)) from error
+    images, labels = map(read_idx, paths)
     if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
         raise SuperpixelError(f"{paths[0]}: images of shape {images.shape}, not (n, 28, 28)")
     if labels.shape != images.shape[:1]:
@@ -119,11 +101,11 @@ def mnist_files(
     root: str | os.PathLike[str] | None = None, split: Split = "train", download: bool = True
 ) -> tuple[Path, Path]:
     """Return the paths of the images and labels that :func:`load_mnist` reads."""
-    if split not in _SPLITS:
+    if split not in _FILES:
         raise SuperpixelError(f"split must be 'train' or 'test', not {split!r}")
-    files, base = _SPLITS[split], data_root(root)
+    base = data_root(root)
     for folder in (base / "mnist", base):
-        for prefix in files.prefixes:
+        for prefix in _PREFIXES[split]:
             for ending in (".gz", ""):
                 images = folder / f"{prefix}-images-idx3-ubyte{ending}"
                 labels = folder / f"{prefix}-labels-idx1-ubyte{ending}"
@@ -131,15 +113,14 @@ def mnist_files(
                     return images, labels
     if not download:
         raise DownloadError(
-            f"no MNIST {split} files in {base / 'mnist'}: put {files.images} and {files.labels} "
+            f"no MNIST {split} files in {base / 'mnist'}: put {' and '.join(_FILES[split])} "
             f"there (official source: {MIRROR}), or give the folder that contains mnist/ with "
             f"{ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA."
         )
-    target = base / "mnist"
-    return (
-        fetch(MIRROR + files.images, target / files.images, md5=files.images_md5),
-        fetch(MIRROR + files.labels, target / files.labels, md5=files.labels_md5),
+    images, labels = (
+        fetch(MIRROR + name, base / "mnist" / name, md5=md5) for name, md5 in _FILES[split].items()
     )
+    return images, labels
 
 
 def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
@@ -245,7 +226,7 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
     return np.asarray(paper.convert("L"), dtype=np.float64) / 255.0
 
 
-class IdxError(ValueError):
+class IdxError(SuperpixelError):
     """A file is not a readable IDX file of unsigned bytes. The message names it."""
 
 

@@ -16,7 +16,7 @@ from graphxai.runtime.download import ROOT_ARGUMENT, data_root
 from .rule_tables import distinct_molecules
 from .rules import RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
-from .tables.table import iter_records
+from .tables.table import open_table
 
 __all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
 
@@ -123,7 +123,7 @@ def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
             " drug-like molecules will do), give the folder that contains molecules/ with"
             f" {ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
-    columns = (iter_records(table, ("smiles",)) for table in tables)
+    columns = (open_table(table, "smiles").records(["smiles"]) for table in tables)
     return [record.cells["smiles"] for records in columns for record in records]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
 from graphxai.runtime.progress import Progress, no_progress, progress_bar
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import csv_text, write_whole
 
 from .rules import RULES, RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
@@ -73,13 +72,11 @@ class RuleTable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a CSV file with the SMILES, the part of the split, and a column for every rule."""
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(["smiles", "part", *(rule.name for rule in self.rules)])
+        header = ["smiles", "part", *(rule.name for rule in self.rules)]
         part = dict.fromkeys(self.split.train, "train") | dict.fromkeys(self.split.valid, "valid")
-        for k, (smiles, row) in enumerate(zip(self.smiles, self.labels.tolist(), strict=True)):
-            writer.writerow([smiles, part.get(k, "test"), *(f"{value:.7g}" for value in row)])
-        write_whole(Path(path), text.getvalue())
+        rows = enumerate(zip(self.smiles, self.labels.tolist(), strict=True))
+        cells = ([s, part.get(k, "test"), *(f"{v:.7g}" for v in row)] for k, (s, row) in rows)
+        write_whole(Path(path), csv_text(header, cells))
 
 
 def read_rule_table(path: str | os.PathLike[str]) -> RuleTable:

@@ -236,14 +236,16 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
     """Read the training set of a file, anew when its time of modification changes."""
     from rdkit import rdBase
 
-    from .tables.table import iter_records
+    from .tables.table import open_table
 
-    given = dict.fromkeys(record.cells["smiles"] for record in iter_records(path, ("smiles",)))
+    given = dict.fromkeys(
+        record.cells["smiles"] for record in open_table(path, "smiles").records(["smiles"])
+    )
     with rdBase.BlockLogs():
         if all(_compound(smiles) is None for smiles in given):
             return None
     held_out = path.with_name(HELD_OUT)
-    rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
+    rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
     return TrainingSet(
         tuple(given), {record.cells["smiles"]: record.cells["part"] for record in rows}
     )

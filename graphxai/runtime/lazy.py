@@ -86,36 +86,11 @@ def folders_beside(package: str) -> list[str]:
 
 
 LIBRARIES = {
-    "PIL",
-    "anywidget",
-    "chemprop",
-    "contourpy",
-    "fontTools",
-    "fpdf",
-    "graphxai",
-    "ipywidgets",
-    "lightning",
-    "llvmlite",
-    "matplotlib",
-    "networkx",
-    "numba",
-    "numpy",
-    "ogb",
-    "openpyxl",
-    "pandas",
-    "pyarrow",
-    "pytorch_lightning",
-    "pyvips",
-    "ray",
-    "rdkit",
-    "scipy",
-    "selfies",
-    "skimage",
-    "sklearn",
-    "torch",
-    "torch_geometric",
-    "torchmetrics",
-}
+    "PIL", "anywidget", "chemprop", "contourpy", "fontTools", "fpdf", "graphxai", "ipywidgets",
+    "lightning", "llvmlite", "matplotlib", "networkx", "numba", "numpy", "ogb", "openpyxl",
+    "pandas", "pyarrow", "pytorch_lightning", "pyvips", "ray", "rdkit", "scipy", "selfies",
+    "skimage", "sklearn", "torch", "torch_geometric", "torchmetrics",
+}  # fmt: skip
 """The packages that are imported in one piece: ours, and those that it uses."""
 
 OURS = "graphxai"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -20,6 +22,7 @@ from filelock import FileLock, Timeout  # torch brings it
 __all__ = [
     "Appended",
     "atomic_write",
+    "csv_text",
     "exclusive_lock",
     "folder_at",
     "json_text",
@@ -126,6 +129,15 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
     return Path(path)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a CSV file as text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def json_text(content: Any) -> str:
