@@ -23,8 +23,6 @@ from .as_given import AS_DRAWN, AsGiven, Standardisation
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
 from .molecule_reading import MoleculeError, read_molecules, shortened
 
-__all__ = ["TURN", "Featurised", "featurise", "featurise_in_workers"]
-
 # The steps from SMILES to graph evict each other from the processor's caches. Doing each step for
 # this many molecules before the next one saves a tenth of the time.
 TURN = 32

@@ -15,15 +15,6 @@ from rdkit.DataStructs import BulkTanimotoSimilarity
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
 
-__all__ = [
-    "atom_pair_counts",
-    "ecfp4",
-    "ecfp4_bits",
-    "ecfp6_counts",
-    "similarities",
-    "structure_counts",
-]
-
 FloatArray = NDArray[np.float32]
 BITS = 2048
 COUNTS = 4096  # of environments, of atom pairs or of torsions

@@ -27,8 +27,6 @@ from .labels import LabelsKind
 from .splits import Split
 from .tables.opening import MAX_RATIO
 
-__all__ = ["OgbMolecules", "load_ogb", "ogb_names"]
-
 MOLECULES, LABELS = "mapping/mol.csv.gz", "raw/graph-label.csv.gz"
 PARTS = ("train", "valid", "test")
 SMILES, IDENTIFIER = "smiles", "mol_id"  # columns of MOLECULES that are no tasks

@@ -19,8 +19,6 @@ from rdkit.Chem import BRICS
 
 from graphxai.runtime.progress import Progress, no_progress
 
-__all__ = ["recombine", "substitute"]
-
 _ATTEMPTS = 20  # per molecule wanted, before the chemistry counts as exhausted
 
 

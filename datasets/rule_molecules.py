@@ -18,8 +18,6 @@ from .rules import RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
 from .tables.table import open_table
 
-__all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class RuleDataset:

@@ -19,8 +19,6 @@ from graphxai.runtime.writing import csv_text, write_whole
 from .rules import RULES, RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
 
-__all__ = ["RARE", "RuleTable", "read_rule_table", "rule_table"]
-
 RARE = ("indole", "phosphorus", "boron", "large-ring")  # at most 6 % of drug-like molecules
 
 

@@ -20,16 +20,6 @@ from rdkit.SimDivFilters import LeaderPicker
 
 from .fingerprints import ecfp4_bits, similarities
 
-__all__ = [
-    "Split",
-    "cluster_split",
-    "given_split",
-    "random_split",
-    "scaffold_folds",
-    "scaffold_split",
-    "time_split",
-]
-
 Item = TypeVar("Item")
 FRACTIONS = (0.8, 0.1, 0.1)
 NEAR = 0.6  # a cluster's molecules are more similar than this to its first one, as in Taylor 1995

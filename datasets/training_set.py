@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
-__all__ = [
-    "EDGE",
-    "FAR",
-    "HELD_OUT",
-    "UNKNOWN",
-    "Nearness",
-    "TrainingSet",
-    "training_set_of",
-]
-
 LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.

@@ -16,8 +16,6 @@ from .opening import SUFFIXES
 from .structures import records_in
 from .table import open_table
 
-__all__ = ["column_values", "structure_name", "structures_in"]
-
 SAMPLE = 20  # rows whose cells show which column has structures
 
 

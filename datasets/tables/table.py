@@ -18,8 +18,6 @@ from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count
 from .typed import Sheet, parquet_count, parquet_names, parquet_rows, sheet_of, sheet_rows
 
-__all__ = ["Record", "Table", "open_table"]
-
 SAMPLE = 20  # rows whose cells show which column has structures
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
 

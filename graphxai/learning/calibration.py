@@ -23,17 +23,6 @@ from graphxai.learning.source import Source
 from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 
-__all__ = [
-    "Calibration",
-    "best_temperature",
-    "calibrate",
-    "fit_temperature",
-    "fit_temperatures",
-    "scale_logits",
-    "task_temperature",
-    "tempered",
-]
-
 FloatArray = NDArray[np.float64]
 MIN_FOR_TEMPERATURE = 20  # labels
 TEMPERATURES = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()  # that are tried

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from graphxai.datasets.open_graph_benchmark import OgbMolecules
 
-__all__ = ["CleanTable", "Finding", "Findings", "TargetColumn", "unbounded"]
-
 FloatArray = NDArray[np.float64]
 CHECKS = ("check", "target", "count", "done")
 RECORDS = ("row", "smiles", "check", "target", "done", "reason")

@@ -18,22 +18,6 @@ from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source
 from graphxai.models.graphormer import LoadedModel
 
-__all__ = [
-    "Unseen",
-    "best_slope",
-    "calibrate",
-    "calibrate_readings",
-    "conformal_scores",
-    "coverage",
-    "errors_by_nearness",
-    "errors_by_probability",
-    "guess_width",
-    "nearest_of_other_folds",
-    "nearest_similarities",
-    "pooled",
-    "unseen_by_task",
-]
-
 FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
 LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain

@@ -49,8 +49,6 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.writing import csv_text
 
-__all__ = ["TableSource", "split_table"]
-
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 CHECKED_FOR_LEAKS = 1000  # molecules, at most

@@ -18,8 +18,6 @@ from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
 from graphxai.runtime.writing import csv_text, json_text, write_whole
 
-__all__ = ["bound_text", "held_out_csv", "label_text", "record_run", "write_run"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -32,8 +32,6 @@ from graphxai.runtime.interrupts import (
     interrupts_deferred,
 )
 
-__all__ = ["LIBRARIES", "folders_beside", "import_in_one_piece", "is_interactive", "lazily"]
-
 
 def lazily(
     package: str, file: str

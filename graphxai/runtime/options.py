@@ -15,19 +15,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "SAME",
-    "CommandLineOption",
-    "accepts",
-    "as_in",
-    "did_you_mean",
-    "documented",
-    "option",
-    "require_options",
-    "with_keywords",
-    "with_options",
-]
-
 SAME: Any = object()  # as the default of an option: that of Python
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Args = ParamSpec("Args")

@@ -19,18 +19,6 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout  # torch brings it
 
-__all__ = [
-    "Appended",
-    "atomic_write",
-    "csv_text",
-    "exclusive_lock",
-    "folder_at",
-    "json_text",
-    "place_of",
-    "synced_together",
-    "write_whole",
-]
-
 SYNCED_EVERY = 1.0  # seconds
 # A list of numbers as JSON indents it. Text in JSON never contains a line break.
 _NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")

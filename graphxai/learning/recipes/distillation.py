@@ -26,8 +26,6 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks
 from graphxai.runtime.writing import atomic_write, json_text, write_whole
 
-__all__ = ["DISTILLING", "LabelledMolecules", "distil", "label_molecules", "stored_array"]
-
 FloatArray = NDArray[np.float64]
 ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
 PART = 500  # molecules that are labelled at a time

@@ -33,8 +33,6 @@ from graphxai.learning.teachers.stacking import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.progress import in_chunks
 
-__all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
-
 FloatArray = NDArray[np.float32]
 PRETRAINING = TrainingSettings(
     epochs=8,

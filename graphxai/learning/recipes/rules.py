@@ -54,14 +54,6 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.options import with_options
 
-__all__ = [
-    "benchmark_rule",
-    "shape_config",
-    "train_rule",
-    "train_rules",
-    "train_shapes",
-]
-
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
 OF_SHAPES = replace(FROM_SCRATCH, epochs=25, learning_rate=2e-3)

@@ -42,8 +42,6 @@ from graphxai.learning.teachers.stacking import (
 )
 from graphxai.runtime.progress import Progress, progress_bar
 
-__all__ = ["choose_teacher", "simplex_weights"]
-
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
 LEAST = 0.25  # a source with less weight is not worth its time

@@ -26,8 +26,6 @@ from graphxai.learning.teachers.forests import Forest, StoredTrees
 from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
 from graphxai.runtime.progress import progress_bar
 
-__all__ = ["Link", "LinkedTeacher"]
-
 FloatArray = NDArray[np.float64]
 CHUNK = 1_000  # molecules whose fingerprints are computed at a time
 PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules

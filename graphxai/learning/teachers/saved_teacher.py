@@ -21,8 +21,6 @@ from graphxai.learning.teachers.forests import Forest, StoredTrees, forest_input
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.stacking import SIZE, ForestSource, ProcessSource, Teacher
 
-__all__ = ["TEACHER", "saved_teacher", "teacher_file"]
-
 TEACHER = "teacher.safetensors"  # the file beside a checkpoint
 Arrays = dict[str, NDArray[Any]]
 FORESTS = ("forest", "descriptor_forest")

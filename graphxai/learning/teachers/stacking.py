@@ -30,20 +30,6 @@ from graphxai.learning.teachers.gaussian_process import (
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.progress import Progress
 
-__all__ = [
-    "FOLDS",
-    "MIN_LABELS",
-    "SOURCES",
-    "ForestSource",
-    "MoleculeFeatures",
-    "ProcessSource",
-    "Teacher",
-    "kernel_of",
-    "minimol_fingerprints",
-    "minimol_installed",
-    "squared_distances",
-]
-
 FloatArray = NDArray[np.float64]
 SOURCES = {
     "forest": "forest on ECFP4",
