@@ -107,8 +107,7 @@ def with_picture_options(
         seen = declared.replace(parameters=[*others, *shared])
         draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
         del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
-        if draw.__doc__:  # `python -OO` leaves docstrings out
-            draw_with_options.__doc__ = _with_options_described(draw.__doc__)
+        draw_with_options.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
         return draw_with_options
 
     return decorated
