@@ -252,3 +252,10 @@ def test_without_docstrings_and_assertions_everything_runs_as_with_them():
     assert done.returncode == 0, done.stderr
     relevance = [float(value) for value in done.stdout.split()]
     assert relevance == gx.explain("bace", "CC(=O)Oc1ccccc1C(=O)O").relevance.tolist()
+
+
+def test_no_admitted_or_pinned_version_has_a_listed_advisory():
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "audit.py"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
