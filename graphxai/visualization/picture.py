@@ -10,7 +10,7 @@ from typing import ParamSpec, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
-from graphxai.runtime.suggestions import require_options
+from graphxai.runtime.options import require_options
 
 from .color import Scale
 

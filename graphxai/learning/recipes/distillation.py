@@ -93,7 +93,7 @@ def distil(
 
     def fit_teacher() -> LinkedTeacher:
         log("fitting forests and a Gaussian process to the training part")
-        return LinkedTeacher(tasks, smiles, train.y, links, settings.show)
+        return LinkedTeacher.fit(tasks, smiles, train.y, links, settings.show)
 
     folder = out / "labels"
     new = label_molecules(

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.deformations import deform
-from graphxai.datasets.mnist import load_mnist, mnist_files
+from graphxai.datasets.mnist import deform, load_mnist, mnist_files
 from graphxai.datasets.splits import Split
 from graphxai.datasets.superpixels import images_to_data
 from graphxai.learning import conformal
