@@ -29,10 +29,9 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
-from .method_values import GRID
 from .metrics import Metric
 from .statistics import relative_change
-from .store import Key, Unit
+from .store import GRID, Key, Unit
 from .truth_metrics import rank_correlation
 
 COALITIONS = 64  # drawn for each graph
