@@ -238,7 +238,7 @@ def ring_names() -> dict[str, str]:
     """Return the names of ring systems by canonical SMILES."""
     from rdkit import Chem
 
-    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
+    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles, *_ in RINGS)
     return {skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
 
 

@@ -19,7 +19,7 @@ from .terminal import echo, echo_left_out, printable
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
-    from graphxai.chemistry.goal import Goal
+    from graphxai.chemistry.desirability import PropertyGoal
     from graphxai.chemistry.measurements import Measurements
     from graphxai.chemistry.profile_results import ProfileCounterfactuals
     from graphxai.explanation.compute.models import Model
@@ -105,6 +105,7 @@ def counterfactuals(
     refuse_inapplicable(context, kind)
     if measured_column and measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
+    from graphxai.chemistry.profile_text import profile, single_goal
     from graphxai.explanation.files import FRAMES, PAGES, PICTURES
 
     require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
@@ -114,8 +115,9 @@ def counterfactuals(
         molecule_features=reading.molecule_features,
     )
     options: dict[str, Any] = {"settings": settings}
-    goal = _single_goal(models, towards)
+    goal = single_goal(models[0], towards) if len(models) == 1 else None
     if goal is None:
+        profile(models, towards)  # raises an error that lists the properties
         if measured_column:
             raise typer.BadParameter("--measured-column is for a single goal.")
         if measured is not None or kind == "table":
@@ -125,7 +127,7 @@ def counterfactuals(
     else:
         about = measured, measured_column, smiles_column
         measurements = _measurements_for(models[0], goal, source, kind, *about)
-        if doubt := _doubt(models[0], goal.task, measurements):
+        if doubt := _doubt(models[0], goal.of.task.name, measurements):
             echo(f"warning: {doubt}", err=True)
         if measurements is not None:
             options["measured"] = measurements
@@ -140,26 +142,9 @@ def counterfactuals(
         _find_for_table(loaded, rows, towards, n, options, out)
 
 
-def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
-    """Return the goal for a single model, or None for several models or joined goals."""
-    from graphxai.chemistry.goal import Goal
-    from graphxai.chemistry.profile_text import joins_goals, profile
-
-    if len(models) > 1:
-        profile(models, towards)  # raises an error that lists the properties
-        return None
-    try:
-        return Goal.of(towards, models[0])
-    except ValueError:
-        if not joins_goals(towards):
-            raise
-        profile(models, towards)
-        return None
-
-
 def _measurements_for(
     model: "Model",
-    goal: "Goal",
+    goal: "PropertyGoal",
     source: str,
     kind: str,
     measured: Path | None,
@@ -167,7 +152,7 @@ def _measurements_for(
     smiles_column: str | None,
 ) -> "Measurements | None":
     """Read measured values from the table that holds them, or from the molecules' table."""
-    columns = [column] if column else goal.columns(model)
+    columns = [column] if column else goal.tasks_of(model)
     if measured is not None or column:
         return _measurements(model, measured or source, columns, smiles_column)
     if kind == "table":
@@ -329,7 +314,7 @@ def print_changes(results: "Counterfactuals") -> None:
 
     from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
 
-    title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
+    title = f"{results.explanation.prediction.in_full}, towards {results.goal.aim}"
     shown = Table(
         Column("change", overflow="fold"),
         Column("SMILES", overflow="fold"),

@@ -18,8 +18,8 @@ from graphxai.wrapping.removal import OPERATORS, Operator, Resampling, operators
 
 from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, choose_metrics
-from .removal_scores import measure_robustness
 from .report import Report
+from .robustness import measure_robustness
 from .runs import EvaluationOptions, Graphs, Refits, Run
 from .store import Key
 from .targets import (

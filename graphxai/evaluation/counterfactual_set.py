@@ -36,8 +36,8 @@ from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without
 from graphxai.wrapping.subgraphs import undirected_edges
 from graphxai.wrapping.wrapped import WrappedModel
 
+from .best_ordering import smallest_set
 from .curves import class_logits
-from .smallest_set import smallest_set
 
 MemberKind: TypeAlias = Literal["nodes", "edges"]
 Member: TypeAlias = int | tuple[int, int]

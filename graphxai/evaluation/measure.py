@@ -1,4 +1,13 @@
-"""Measure all values for all methods on a chunk of graphs, in shared forward passes."""
+"""Measure all values for all methods on a chunk of graphs, in shared forward passes.
+
+Two checks change the model instead of the graph, to see that an explanation depends on what it
+should:
+
+* `max_sensitivity`: small noise on the node embeddings should change the scores only a little
+  (Yeh 2019).
+* `model_randomisation`: a model with shuffled weights should get a different explanation
+  (Adebayo 2018). Weights are shuffled in stages, from the output to the input.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,9 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
+from graphxai.engine.eval_replica import copied
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
@@ -17,10 +29,9 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
-from .method_values import GRID
 from .metrics import Metric
-from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
-from .store import Key, Unit
+from .statistics import relative_change
+from .store import GRID, Key, Unit
 from .truth_metrics import rank_correlation
 
 COALITIONS = 64  # drawn for each graph
@@ -278,3 +289,77 @@ def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, flo
     others = unit.values.get(NO_REMOVAL, {})
     values = unit.values | {NO_REMOVAL: others | added}
     return replace(unit, values=values, stages=dict(stages or {}))
+
+
+NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
+DRAWS = 4  # how often noise is drawn
+
+
+class NoisyModel:
+    """A model with seeded Gaussian noise on its node embeddings, and otherwise unchanged.
+
+    The noise for a graph depends only on the seed and on its number of nodes, so it is the same for
+    every method and in every batch.
+    """
+
+    def __init__(self, model: Any, seed: int, noise: float = NOISE) -> None:
+        self._model = model
+        self._seed = seed
+        self._noise = noise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a copy looks these up before it has a model
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def __call__(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (B, num_outputs) with noise on the nodes."""
+        return self.encode(self.embed(batch), batch)
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Return the tokens (B, T, D) of the model, with noise on the nodes."""
+        tokens: Tensor = self._model.embed(batch)
+        noisy = tokens.clone()
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            nodes = tokens[b, 1 : n + 1]
+            generator = torch.Generator().manual_seed(self._seed * 100_003 + n)
+            draw = torch.randn(nodes.shape, generator=generator).to(nodes)
+            size = nodes.detach().square().mean().sqrt()
+            noisy[b, 1 : n + 1] = nodes + self._noise * size * draw
+        return noisy
+
+    def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:
+        """Return the outputs of the model."""
+        outputs: Tensor = self._model.encode(tokens, batch, *args, **options)
+        return outputs
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Return None, because with noise an embedding is no longer the sum of its features."""
+        return None
+
+
+def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
+    """Shuffle more and more weights in a copy of the model, from the output to the input.
+
+    Yields the name of the block that was shuffled last, and the model. The entries of each
+    parameter are permuted, so their distribution stays the same. All stages yield the same copy,
+    and the original model does not change.
+    """
+    shuffled = copied(model)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameters in reversed(_blocks(getattr(shuffled, "module", shuffled)).items()):
+        with torch.no_grad():
+            for parameter in parameters:
+                order = torch.randperm(parameter.numel(), generator=generator)
+                parameter.copy_(parameter.flatten()[order.to(parameter.device)].view_as(parameter))
+        yield name, shuffled
+
+
+def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters by block in the model's order: `layers.0`, `layers.1`, ..., `head`."""
+    blocks: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        first, *rest = name.split(".")
+        block = f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+        blocks.setdefault(block, []).append(parameter)
+    return blocks

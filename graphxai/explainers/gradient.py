@@ -24,10 +24,9 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored
-from .passes import run_pass
+from .passes import encode_variants, in_passes, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
-from .variants import encode_variants, in_passes, structural_bias
 from .wrapped import by_graph, leaves_of, scaled_leaves, share_of, warn_if_outputs_differ
 
 

@@ -36,12 +36,22 @@ from graphxai.rules.conservative import record
 from .activation_path import LrpPath
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
-from .orders import first_nodes, in_order, mean_and_error, mean_size, relative
-from .presence_path import Measure, PathScores, each_once, from_both_ends, two_sided
+from .orders import (
+    GOLDEN,
+    Measure,
+    PathScores,
+    each_once,
+    first_nodes,
+    from_both_ends,
+    in_order,
+    mean_and_error,
+    mean_size,
+    relative,
+    two_sided,
+)
 from .registry import register
 from .traits import Traits
 
-GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 HIDDEN = -25.0  # log presence of absent keys, so low that `A e^25 = e^score / Z` is still exact
 LEAST = 0.02  # the smallest 1 - A, as the marginal of a key with all the attention has no bound
 SAME = 1e-5  # up to this part of two gradients, their difference counts as rounding

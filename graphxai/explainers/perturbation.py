@@ -38,10 +38,16 @@ from graphxai.models.graphormer import Graphormer
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
 from .orders import gains, mean_and_error, mean_size, ranks, relative
+from .passes import (
+    Operator,
+    encode_parts,
+    encode_variants,
+    in_passes,
+    structural_bias,
+)
 from .path_marginals import marginals
 from .registry import get_explainer, register
 from .traits import Traits
-from .variants import Operator, encode_parts, encode_variants, in_passes, structural_bias
 
 
 class _Removal(Explainer):

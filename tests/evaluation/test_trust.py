@@ -22,8 +22,7 @@ from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
-from graphxai.evaluation.trust.confidence import confidence_of, confidence_sign
-from graphxai.evaluation.trust.distance import distance_sign
+from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
 from graphxai.evaluation.trust.other_forms import another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,

@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from graphxai.contract.checkpoint_files import FLOAT_DTYPES
 from graphxai.contract.model import ExplainableModel, weights_hash
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.explainers.learned.description import NodeFeatures
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
-
-from ..node_features import NodeFeatures
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"

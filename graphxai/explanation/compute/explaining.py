@@ -22,14 +22,13 @@ from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
 from graphxai.explainers.passes import graphormer_without_nodes
-from graphxai.explanation.compute.models import provenance
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
-from .models import Model, conformal_of
+from .models import Model, conformal_of, provenance
 from .nearness import nearness_when_read
 from .predicting import or_not_finite, without_errors
 

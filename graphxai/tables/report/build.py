@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from graphxai.api import OneOrMoreModels
-from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
@@ -33,8 +32,7 @@ from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
     make_full_cards,
-    measurements_for,
-    measurements_of_properties,
+    measurements_of,
 )
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
@@ -143,7 +141,7 @@ def _require_goals(panel: ModelPanel, settings: ReportSettings, several: bool) -
     if settings.towards is not None:
         if settings.goal:
             raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
-        Goal.of(settings.towards, panel.models[0])
+        read_goal(panel.models[0], settings.towards)
 
 
 def _require_molecules(cards: Cards, source: ReportSource) -> None:
@@ -165,9 +163,12 @@ def _full_card_settings(
     if not count:
         return FullCardSettings(how, compared)
     if how.goal:
-        of_properties = measurements_of_properties(how.panel, cards.molecules)
-        return FullCardSettings(how, compared, count, measured=of_properties)
-    measured = measurements_for(how.model, cards.molecules, towards)
+        measured: Any = measurements_of(how.panel, cards.molecules)
+    else:
+        tables = measurements_of(ModelPanel.of(how.model), cards.molecules)
+        explained = cards.molecules[-1].explanation.prediction.task
+        name = read_goal(how.model, towards).of.name if towards else explained
+        measured = tables.get(name) or next(iter(tables.values()), None)
     return FullCardSettings(how, compared, count, towards, measured)
 
 

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from rdkit import Chem
 
-from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
+from graphxai.chemistry.counterfactuals import Counterfactual, counterfactuals
+from graphxai.chemistry.desirability import PropertyGoal
 from graphxai.chemistry.matching import NoCommonPartError, common_part
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual
+from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
-from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
@@ -168,34 +170,19 @@ def _beside(trust: Trust) -> list[str]:
     return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
 
 
-def measurements_for(
-    model: Model, molecules: Sequence[MoleculeCard], towards: str | None
-) -> Measurements | None:
-    """Return the table's values for the goal's task, or else for another task, or None."""
-    explained_task = molecules[-1].explanation.prediction.task
-    goal_task = explained_task if towards is None else Goal.of(towards, model).task
-    tasks = (task.name for task in model.config.tasks if task.kind == "regression")
-    in_order = sorted(tasks, key=lambda name: name != goal_task)
-    measured = (measurements_of(model, molecules, task) for task in in_order)
-    return next(filter(None, measured), None)
-
-
-def measurements_of_properties(
+def measurements_of(
     panel: ModelPanel, molecules: Sequence[MoleculeCard]
 ) -> dict[str, Measurements]:
-    """Return the measured values of each property of several models that has any."""
-    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
-    tables = {name: measurements_of(panel.models[0], molecules, t) for name, t in tasks.items()}
-    return {name: table for name, table in tables.items() if table is not None}
-
-
-def measurements_of(
-    model: Model, molecules: Sequence[MoleculeCard], task: str
-) -> Measurements | None:
-    """Return the measured values of a task for the explained molecules, or None without any."""
-    cells = ((card.explanation.smiles, card.row.measured.get(task)) for card in molecules)
-    pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
-    return Measurements.of(pairs, task, standardisation_of(model)) if pairs else None
+    """Return what was measured, for each property with a value of any explained molecule."""
+    tables, way = {}, standardisation_of(panel.models[0])
+    for each in panel.properties:
+        cells = [
+            (card.explanation.smiles, card.row.measured.get(each.task.name)) for card in molecules
+        ]
+        pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
+        if pairs and not each.task.classes:
+            tables[each.name] = Measurements.of(pairs, each.task.name, way)
+    return tables
 
 
 def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
@@ -210,9 +197,10 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
     options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": settings.measured or None}
     try:
         if not card.goal:
-            goal = Goal.of(asked, card.model)
-            if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
-                return {"summary": f"It is {goal} already.", "found": []}
+            goal = read_goal(card.model, asked)
+            name = goal.of.task.name
+            if any(p.task == name and goal.distance(p) > 0 for p in explanation.predictions):
+                return {"summary": f"It is {goal.aim} already.", "found": []}
         n, mol = settings.counterfactuals, explanation.atoms()
         results = counterfactuals(models, mol, asked, n, progress=False, **options)
         pictures = _explained(card, explanation, [change.smiles for change in results])
@@ -227,7 +215,7 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
-    towards = asked if card.goal else results.goal
+    towards = asked if card.goal else results.goal.aim
     return {"summary": f"Towards {towards}: {results.summary}.", "found": found}
 
 
@@ -274,7 +262,7 @@ def default_goal(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str, Any]:
+def _facts(counterfactual: Counterfactual, goal: PropertyGoal, level: float) -> dict[str, Any]:
     """Return what is known about a counterfactual."""
     after = counterfactual.prediction.at(level)
     if goal.label is None:
