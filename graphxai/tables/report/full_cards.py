@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
-
-from rdkit import Chem
 
 from graphxai.chemistry.counterfactuals import Counterfactual, counterfactuals
 from graphxai.chemistry.desirability import PropertyGoal
@@ -16,7 +15,7 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.inputs import prepare_all
-from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
+from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -158,16 +157,12 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         contents[place] = full_card(others, trusted[place], why)
         if settings.counterfactuals:
             contents[place]["changes"] = _changes(settings, explanation)
-        for smiles in _beside(trusted[place]):
+        trust = trusted[place]  # its nearest training compound and tautomers are drawn beside it
+        drawn = chain.from_iterable(sign.structures for sign in trust.of_molecule)
+        for smiles in filter(None, (trust.nearest, *drawn)):
             if smiles not in neighbours:
                 neighbours[smiles] = drawing_of(smiles)
     return FullCards(contents, neighbours, refused)
-
-
-def _beside(trust: Trust) -> list[str]:
-    """Return what is drawn beside a molecule: its nearest training compound and its tautomers."""
-    nearest = [] if trust.nearest is None else [trust.nearest]
-    return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
 
 
 def measurements_of(
@@ -230,8 +225,15 @@ def _explained(
         if isinstance(result, Exception):
             raise result
         changed, trust = result
+        mol = changed.atoms()
+        try:  # in the pose of the molecule
+            mapping = common_part(explanation.atoms(), mol, timeout=1).mapping
+            placed = aligned(mol, laid_out(explanation.atoms()), mapping)
+        except NoCommonPartError:
+            placed = laid_out(mol)
         judged = {"level": trust.level, "sentence": trust.sentence}
-        shown.append(_picture(changed, explanation.atoms()) | {"trust": judged})
+        drawn = view_facts(changed) | {"draw": drawing(placed, keep=True)}
+        shown.append(drawn | {"trust": judged})
     return shown
 
 
@@ -280,13 +282,3 @@ def _facts(counterfactual: Counterfactual, goal: PropertyGoal, level: float) -> 
         "sure": counterfactual.reached and bool(goal.sure(after)),
         "near": facts["near"],
     }
-
-
-def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
-    """Draw a counterfactual in the pose of the molecule, and return it with its relevance."""
-    mol = explanation.atoms()
-    try:
-        placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)
-    except NoCommonPartError:
-        placed = laid_out(mol)
-    return view_facts(explanation) | {"draw": drawing(placed, keep=True)}
