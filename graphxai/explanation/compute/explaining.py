@@ -29,29 +29,11 @@ from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
 from .models import Model, conformal_of, provenance
-from .nearness import nearness_when_read
-from .predicting import or_not_finite, without_errors
+from .predicting import nearness_when_read, or_not_finite, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
 NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
-
-
-@dataclass(frozen=True)
-class ExplanationComputation:
-    """Explain the inputs of a list, without saying how near they are to the training set."""
-
-    explainer: Explainer
-    target: Any
-    wrt: tuple[str, ...] | None
-
-    def __call__(
-        self, model: Model, encoded: Sequence[tuple[int, Input]], /
-    ) -> Iterator[tuple[int, Explanation | Exception]]:
-        """Yield each input's number with its explanation, or with its error."""
-        return explanations_or_errors(
-            model, encoded, self.explainer, target=self.target, wrt=self.wrt
-        )
 
 
 def explain_prepared(
