@@ -67,10 +67,10 @@ def predictions_or_errors(
     """
     answers_for_nodes = getattr(model.config, "level", None) == "node"
     compute = _outputs_of_nodes if answers_for_nodes else _outputs
+    config, conformal = model.config, conformal_of(model)
     for key, item, outputs in compute(model, prepared):
-        near = nearness_when_read(item, training)
-        about = near, conformal_of(model), item.note, item.parent
-        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
+        about = nearness_when_read(item, training), conformal, item.note, item.parent
+        yield key, or_not_finite(read_outputs, config, outputs, *about)
 
 
 def _outputs(
