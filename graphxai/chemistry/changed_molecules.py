@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphxai.explanation import files
-from graphxai.explanation.grid import PANEL
+from graphxai.explanation.explanations import PANEL
 from graphxai.explanation.html import page_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.result import Result

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.target import Target
-from graphxai.visualization.resonance import equivalent_atoms
+from graphxai.visualization.layout import equivalent_atoms
 from graphxai.visualization.text import minus_signs
 
 from .ledger import Ledger

@@ -42,8 +42,7 @@ from graphxai.tables.card import (
 )
 from graphxai.tables.drawing import UNIT
 from graphxai.visualization.grid import aligned
-from graphxai.visualization.layout import laid_out
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged, laid_out
 from graphxai.visualization.text import minus_signs
 
 from .overview import picture
