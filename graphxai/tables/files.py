@@ -188,13 +188,10 @@ def rows_in(path: Path, separator: str = ",") -> set[int]:
 def with_items(record: str, items: Mapping[str, str]) -> str:
     """Add data items at the end of a record of an SD file."""
     body, end, _ = record.rpartition("$$$$")
-    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in items.items() if text]
+    # without the characters in a name that would end the line of a data item
+    named = [(re.sub(r"[<>\r\n]", "_", name), text) for name, text in items.items() if text]
+    lines = [f">  <{name}>\n{text}\n\n" for name, text in named]
     return f"{body}{''.join(lines)}{end}\n" if end else record
-
-
-def _item_name(name: str) -> str:
-    """Replace the characters in a name that would end the line of a data item."""
-    return re.sub(r"[<>\r\n]", "_", name)
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
