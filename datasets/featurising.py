@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from rdkit import Chem, rdBase
 from graphxai.runtime.workers import LostItem, in_workers
 
 from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .canonical_form import one_perception
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
 from .molecule_reading import MoleculeError, ReadMolecule, read_molecules, shortened
 
@@ -45,7 +46,7 @@ class Featurised(NamedTuple):
     """A molecule's SMILES and its features in OGB's codes.
 
     There is the RDKit molecule if one was given, the molecule as given if this is its parent, and
-    the molecule that was read, unless another process read it.
+    the form in which the molecule was read, unless another process read it.
     """
 
     text: str
@@ -95,15 +96,15 @@ def _featurised(
     canonical: bool,
     standardise: Standardisation,
 ) -> list[Featurised | MoleculeError]:
-    with rdBase.BlockLogs():
-        read = read_molecules(molecules, max_atoms, standardise)
+    with rdBase.BlockLogs(), one_perception() if canonical else nullcontext():
+        read = read_molecules(molecules, max_atoms, standardise, canonical)
         readable = [molecule for molecule in read if isinstance(molecule, ReadMolecule)]
         arrays = [
-            (atom_features(molecule.mol), *bond_features(molecule.mol)) for molecule in readable
+            (atom_features(molecule.form), *bond_features(molecule.form)) for molecule in readable
         ]
         if canonical:
             for molecule, (features, _, _) in zip(readable, arrays, strict=True):
-                chirality = canonical_chirality(molecule.mol)
+                chirality = canonical_chirality(molecule.form)
                 if chirality is not None:
                     features[:, _CHIRALITY] = chirality
     featurised = iter(
@@ -113,7 +114,7 @@ def _featurised(
                 molecule.mol if molecule.is_given else None,
                 *features,
                 molecule.as_given,
-                molecule.mol,
+                molecule.form,
             )
             for molecule, features in zip(readable, arrays, strict=True)
         ]
