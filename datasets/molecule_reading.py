@@ -42,6 +42,7 @@ _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
 # Read as an atom with its own features, unlike the hydrogen that it stands for.
 _HEAVY_HYDROGEN = re.compile(r"\[0*[23](?:H|#1\b)")
 _HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its own"
+_CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
@@ -142,9 +143,11 @@ def _changed(read: ReadMolecule, standardisation: Standardisation) -> ReadMolecu
         )
     except (ValueError, RuntimeError) as error:
         return _with_remark(read, f"{_NOT_STANDARDISED}: {_reason(error)}")
-    if parent is None:
-        return read
-    return _in_place_of(read, parent.mol, parent.atoms, parent.changes)
+    if parent is not None:
+        read = _in_place_of(read, parent.mol, parent.atoms, parent.changes)
+    charge = Chem.GetFormalCharge(read.form)
+    ion = "cation" if charge > 0 else "anion"
+    return _with_remark(read, _CHARGED.format(ion)) if charge else read
 
 
 def _in_place_of(
