@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.engine.eval_replica import copied
+from graphxai.wrapping.eval_replica import copied
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
 DRAWS = 4  # how often noise is drawn
