@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
-    from graphxai.engine.interception import conservative as conservative
+    from graphxai.engine.session import conservative as conservative
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set

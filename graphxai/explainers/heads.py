@@ -18,7 +18,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.engine.layout import OneGraphAtATime
+from graphxai.engine.request import OneGraphAtATime
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 

@@ -6,25 +6,25 @@ probabilities to read.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
+from graphxai.engine.attention.matrices import (
+    NodePairEntries,
+    TensorFunction,
+    exposed_attention,
+    node_pair_entries,
+)
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.flow_queries import both_ways, factors_of
+from graphxai.engine.plan import AttentionProduct, ReplayPlan, Roles, ValueReplacement
+from graphxai.engine.request import NodeLayout
+from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules, current_tape
-
-from .attention_without_softmax import products_without_softmax
-from .flow_queries import factors_of
-from .layout import NodeLayout
-from .node_ids import NodeIds
-from .pair_entries import NodePairEntries, TensorFunction, exposed_attention, node_pair_entries
-from .replay_plan import ReplayPlan, ValueReplacement
-from .roles import AttentionProduct
-from .trace import Trace
-from .vocabulary import MATRIX_PRODUCTS
-
-JOINING = {"cat", "stack", "copy", "index_put", "index_copy", "slice_scatter"}  # they join rows
 
 
 def exposing(entries: NodePairEntries, layout: NodeLayout, rules: Rules) -> TensorFunction:
@@ -210,7 +210,7 @@ def _joins(trace: Trace, nodes: NodeIds, value: int) -> set[tuple[str, int]]:
     while todo and ids_of_rows is not None:
         for number in trace.flow.uses[todo.pop()]:
             op = trace.ops[number]
-            if op.name in JOINING:
+            if op.name in kinds.JOINS:
                 memory = trace.memory.storage[op.makes[0].slot]
                 joins.add(("memory", memory) if op.in_place else ("operation", number))
                 continue
@@ -234,7 +234,116 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
     """Whether weights are of single nodes and make one row of them, as in a readout."""
     if nodes.are_pairs(product.weights) is not False:
         return False
-    if product.op.name not in MATRIX_PRODUCTS:
+    if product.op.name not in kinds.MATRIX_PRODUCTS:
         return True
     weights_first = product.op.reads[0].value == product.weights
     return trace.shape(product.weights)[-2 if weights_first else -1] == 1
+
+
+MIXING = kinds.PRODUCTS - {"div"}
+
+
+class WeightedProduct(NamedTuple):
+    """A product in which weights, a value, mix the values of nodes."""
+
+    op: Op
+    weights: int
+
+
+def attention_with_kernels(trace: Trace, roles: Roles, nodes: NodeIds) -> list[AttentionProduct]:
+    """Return the products whose weights between nodes a kernel other than softmax made positive."""
+    weighted = products_without_softmax(trace, trace.ops, roles, nodes)
+    kernels = ((product, _kernel(trace, product.weights)) for product in weighted)
+    return [AttentionProduct(*product, kernel) for product, kernel in kernels if kernel is not None]
+
+
+def _kernel(trace: Trace, weights: int) -> Op | None:
+    """Return the operation that made weights positive, or None if there is none."""
+    value = weights
+    while (op := trace.op_of(value)) is not None and op.name not in kinds.KERNELS:
+        signals = [ref.value for ref in op.reads if trace.flow.live[ref.value] & 1]
+        if op.name not in kinds.SAME | kinds.SCALINGS or len(signals) != 1:
+            return None
+        (value,) = signals
+    return op
+
+
+def products_without_softmax(
+    trace: Trace, ops: Iterable[Op], roles: Roles, nodes: NodeIds
+) -> Iterator[WeightedProduct]:
+    """Yield those of the operations in which weights without a role mix the values of nodes."""
+    with_role = {product.op.number for product in roles.attention}
+    for op in ops:
+        if op.name not in MIXING or op.number in with_role:
+            continue
+        factors = _signals(trace, op)
+        for weights, values in both_ways(factors) if len(set(factors)) == 2 else ():
+            weight_ids, value_ids = (nodes.by_value.get(value) for value in (weights, values))
+            if weight_ids is None or value_ids is None or value_ids.key is not None:
+                continue
+            if weight_ids.key is not None:
+                kind, narrow = _makes_pairs, weights
+            elif _is_of_graphs(weight_ids) and _is_of_nodes(value_ids):
+                kind, narrow = _makes_moments, values
+            else:
+                continue
+            if _widens(trace, op, narrow) and _is_made_by(trace, nodes, weights, kind):
+                yield WeightedProduct(op, weights)
+
+
+def _signals(trace: Trace, op: Op) -> list[int]:
+    """Return the factors of a product that depend on the nodes."""
+    return [value for value in factors_of(op) if trace.flow.live[value] & 1]
+
+
+def _widens(trace: Trace, op: Op, factor: int) -> bool:
+    """Whether a product is of matrices, or has more entries than this factor."""
+    size = trace.shape(op.out).numel()
+    return op.name in kinds.MATRIX_PRODUCTS or size > trace.shape(factor).numel()
+
+
+def _is_made_by(
+    trace: Trace, nodes: NodeIds, value: int, kind: Callable[[Trace, NodeIds, Op], bool]
+) -> bool:
+    """Whether an operation of this kind makes a value, with no softmax in between."""
+
+    def further(value: int, op: Op) -> Iterator[int]:
+        of_pairs = None if op.name in kinds.SOFTMAX else nodes.are_pairs(value)
+        for ref in op.reads if of_pairs is not None else ():
+            if trace.flow.live[ref.value] & 1 and nodes.are_pairs(ref.value) is of_pairs:
+                yield ref.value
+
+    ops = map(trace.op_of, trace.ancestors(value, further))
+    return any(op and op.name not in kinds.SOFTMAX and kind(trace, nodes, op) for op in ops)
+
+
+def _makes_pairs(trace: Trace, nodes: NodeIds, op: Op) -> bool:
+    """Whether an operation makes a value for each pair of nodes, by a product or a distance."""
+    if not nodes.are_pairs(op.out):
+        return False
+    if op.name == "_cdist_forward":
+        return True
+    of_pairs = [nodes.are_pairs(value) for value in set(_signals(trace, op))]
+    return op.name in MIXING and of_pairs == [False, False]
+
+
+def _makes_moments(trace: Trace, nodes: NodeIds, op: Op) -> bool:
+    """Whether an operation sums products of two channels of the nodes, as in `k^T v`."""
+    factors = set(_signals(trace, op))
+    if op.name not in MIXING or len(factors) != 2:
+        return False
+    shape, shapes = trace.shape(op.out), [trace.shape(value) for value in factors]
+    if op.name == "mul":
+        return shape.numel() > max(factor.numel() for factor in shapes)
+    ids = [nodes.by_value.get(value) for value in factors]
+    return all(n is not None and _is_of_nodes(n) for n in ids) and min(shape[-2:]) > 1
+
+
+def _is_of_graphs(ids: EntryIds) -> bool:
+    """Whether every entry is of several nodes, or of none."""
+    return bool((ids.query <= NONE).all())
+
+
+def _is_of_nodes(ids: EntryIds) -> bool:
+    """Whether entries are of single nodes."""
+    return ids.key is None and bool((ids.query >= 0).any())

@@ -10,7 +10,7 @@ entries, a warning says so.
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from graphxai.runtime.scope import Blocks
+from graphxai.engine.fused import are_ties_as_computed
 
 EXTREMES = {
     torch.max: torch.amax,
@@ -44,19 +44,13 @@ ORDERS: dict[Any, tuple[int, int | None]] = {
     **dict.fromkeys(POSITIONS - SORTS, (1, None)),
 }
 
-_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
 _without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
-
-
-def ties_as_computed() -> AbstractContextManager[bool]:
-    """Within the block, leave ties as PyTorch treats them, which costs nothing."""
-    return _as_computed.block(True)
 
 
 @contextmanager
 def shared_ties(module: nn.Module) -> Iterator[None]:
     """Within a pass of a module, let ties share their gradient, or only warn about them."""
-    shares = not _as_computed.get()
+    shares = not are_ties_as_computed()
     if not torch.is_grad_enabled() or (not shares and module in _without_choices):
         yield
         return

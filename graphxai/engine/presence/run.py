@@ -16,17 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.engine import presence_functions as functions
+from graphxai.engine.attention.node_ids import NodeIds
+from graphxai.engine.operations import DIVISORS, GATHERED, PLUS_PRODUCT, SCALINGS, SOFTMAX, SUMS
+from graphxai.engine.plan import ReplayPlan, Roles
+from graphxai.engine.presence import functions as functions
+from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, find_gates, reduced_axes
+from graphxai.engine.replay import replay
+from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
-
-from .node_ids import NodeIds
-from .node_tracker import GATHERED
-from .presence_gates import KEEPS_ZERO, OVER_AXES, Gate, find_gates, reduced_axes
-from .replay import replay
-from .replay_plan import ReplayPlan
-from .roles import Roles
-from .trace import Op, Trace
-from .vocabulary import PLUS_PRODUCT, SAME, SOFTMAX
 
 
 @dataclass(eq=False)
@@ -130,7 +127,7 @@ class _GatedRun:
 
     def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
         x = args[0]
-        if op.name in ("sum", "nansum"):
+        if op.name in SUMS - {"mean"}:
             return op.func(functions.weighted(x, presence), *args[1:], **kwargs)
         dims = reduced_axes(op, x.dim())
         keepdim = any(arg is True for arg in args[1:]) or bool(kwargs.get("keepdim"))
@@ -189,8 +186,6 @@ class _GatedRun:
         left = args[first]
         if left.layout != torch.strided:
             left = left.to_dense()
-            if op.name == "_sparse_mm":
-                return functions.weighted(left, presence) @ args[1]
         args = [*args]
         args[first] = functions.weighted(left, presence)
         return op.func(*args, **kwargs)
@@ -218,9 +213,6 @@ def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
 # -- sums that divide others: in means, and in softmaxes written out -------------------------------
 
 
-TO_DIVISOR = SAME | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
-
-
 def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
     """Find the gated sums that are divided by others over the same entries.
 
@@ -229,7 +221,7 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
     """
     sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in GATHERED}
     for op in trace.ops:
-        if op.name not in ("div", "mul") or len(op.reads) != 2:
+        if op.name not in SCALINGS or len(op.reads) != 2:
             continue
         above, below = (ref.value for ref in op.reads)
         inverts = op.name == "mul"
@@ -254,7 +246,7 @@ def _gated_sum(trace: Trace, sums: dict[int, Gate], value: int, needs: str = "")
         if value in sums:
             break
         op = trace.op_of(value)
-        if op is None or op.name not in TO_DIVISOR or not op.reads:
+        if op is None or op.name not in DIVISORS or not op.reads:
             return None
         passed.add(op.name)
         value = op.reads[0].value

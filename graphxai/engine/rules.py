@@ -6,7 +6,7 @@ autograd graph explain a pass, they differentiate `forward` at the input that th
 has saved. `backward` says the same in fewer steps, by whatever the node has saved. The tests
 compare both ways on random inputs.
 
-`rule_table` has the rules by operation, and says where they act.
+`operations` says which operation has which rule, and `replay` where a rule is in force.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from graphxai.rules import conservative as rules_of
-from graphxai.rules.operation_rule import constant_ratio, gelu_ratio
-
-from .autograd_graph import Node, bound_operation, saved
+from graphxai.rules.operation_rule import BoundOperation, constant_ratio, gelu_ratio
 
 aten = torch.ops.aten
+Node: TypeAlias = Any  # a node of PyTorch's autograd graph
 Function: TypeAlias = Callable[..., Any]
 ToInput: TypeAlias = Callable[[Tensor], Tensor]  # from the gradient at the result to the input's
 
@@ -31,16 +30,30 @@ class BuiltInRule(NamedTuple):
     Args:
         asked_by: the field of `Rules` that asks for the rule.
         forward: gets the operation and its arguments, and returns what the operation returns.
-        backward: gets the operation's node, and returns a function from the gradient at the result
-            to that at the first argument. The function must hold neither the node nor a tensor
-            with a gradient: Python would never see that circle, and the pass would stay in memory.
+        backward: gets the operation's node and the operation, and returns a function from the
+            gradient at the result to that at the first argument. The function must hold neither
+            the node nor a tensor with a gradient: Python would never see that circle, and the
+            pass would stay in memory.
             Without `backward`, hooks differentiate `forward`; if the node has not saved its input,
             the pass is recorded.
     """
 
     asked_by: str
     forward: Function
-    backward: Callable[[Node], ToInput] | None = None
+    backward: Callable[[Node, BoundOperation], ToInput] | None = None
+
+
+def saved(node: Node, name: str) -> Any:
+    """Return what a node saved under a name, a tensor without its gradient."""
+    value = getattr(node, f"_saved_{name}")
+    return value.detach() if isinstance(value, Tensor) else as_given(value)
+
+
+def as_given(setting: Any) -> Any:
+    """Return a setting as it was given: nodes show negative axes as very large numbers."""
+    if type(setting) is int and setting >= 1 << 63:
+        return setting - (1 << 64)
+    return tuple(map(as_given, setting)) if type(setting) is tuple else setting
 
 
 # -- norms -----------------------------------------------------------------------------------------
@@ -60,7 +73,7 @@ def layer_norm(
     return affine(centred * scale, weight, bias), mean, scale
 
 
-def layer_norm_backward(node: Node) -> ToInput:
+def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `layer_norm`: `(g w) scale`, centred."""
     weight, scale = saved(node, "weight"), saved(node, "result2")
     axes = tuple(range(-len(saved(node, "normalized_shape")), 0))
@@ -88,7 +101,7 @@ def group_norm(
     return per_channel(y, weight, bias), None, None
 
 
-def group_norm_backward(node: Node) -> ToInput:
+def group_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `group_norm`: `(g w) scale`, centred within each group."""
     weight, scale, groups = (saved(node, name) for name in ("weight", "result2", "group"))
 
@@ -112,7 +125,7 @@ def rms_norm(
     return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
 
 
-def rms_norm_backward(node: Node) -> ToInput:
+def rms_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `rms_norm`: `(g w) scale`."""
     weight, scale = saved(node, "weight"), saved(node, "result1")
     return _times(scale if weight is None else weight * scale)
@@ -218,9 +231,9 @@ def variance(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     return result[0], func(x, *args, **kwargs)[1]  # with the mean
 
 
-def ratio_backward(node: Node) -> ToInput:
+def ratio_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `ratio`: `g [f(x) / x]`."""
-    x, f = saved(node, "self"), bound_operation(node)
+    x = saved(node, "self")
     if f.function is aten.gelu and f.options["approximate"] == "none":
         return _times(gelu_ratio(x))
     return _times(constant_ratio(x, f))

@@ -8,22 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .node_ids import NONE, EntryIds, NodeIds
-from .node_tracker import GATHERED
-from .trace import Op, Ref, Trace
-from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT, SAME, SOFTMAX
+from graphxai.engine import operations as kinds
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.trace import Op, Ref, Trace
 
-LARGEST = {"amax", "max"}
-OVER_AXES = {"sum", "mean", "amax", "max", "nansum"}
-# they combine entries along an axis, and cannot leave some out
-CLOSED = {
-    "amin", "min", "logsumexp", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm",
-    "prod", "cumsum", "cumprod", "cummax", "cummin", "sort", "topk", "kthvalue", "median",
-    "nanmedian", "segment_reduce", "_segment_reduce", "_embedding_bag", "logcumsumexp",
-    "index_reduce", "_cdist_forward", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell",
-    "native_layer_norm", "native_group_norm",
-}  # fmt: skip
-KEEPS_ZERO = SAME - {"sort", "masked_fill", "index_put", "scatter", "copy"} | {"mul", "neg"}
+OVER_AXES = kinds.that("gated")
+CLOSED = kinds.that("closed")  # they combine entries along an axis, and cannot leave some out
+KEEPS_ZERO = kinds.SAME - kinds.that("puts") | kinds.that("keeps_zero")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +79,16 @@ class _GateFinder:
         """Add a gate for an operation if it combines nodes, or note that it has none."""
         if not op.makes or not self._is_real(op.makes[0]):
             return
-        if op.name in SOFTMAX or op.name == "_log_softmax":
+        if op.name in kinds.SOFTMAX or op.name == "_log_softmax":
             dim = op.args[1] % max(len(self.trace.shape(op.args[0].value)), 1)
             self._gate(op, self._along(op, op.args[0], (dim,)))
-            if op.name in SOFTMAX and op.number in self.gates:
+            if op.name in kinds.SOFTMAX and op.number in self.gates:
                 self._vanishing.add(op.out)
         elif op.name in OVER_AXES:
             self._over_axes(op)
-        elif op.name in GATHERED:
+        elif op.name in kinds.GATHERED:
             self._into_groups(op)
-        elif op.name in MATRIX_PRODUCTS - {"convolution"}:
+        elif kinds.operation(op.name).nodes == "product":
             self._product(op)
         elif op.name in KEEPS_ZERO:
             reads = [ref.value for ref in op.reads if self._is_real(ref)]
@@ -148,7 +139,7 @@ class _GateFinder:
 
     def _along(self, op: Op, ref: Ref, dims: tuple[int, ...]) -> list[Tensor] | None:
         """Return the ids of senders that an operation combines along some axes."""
-        if ref.value in self._vanishing and op.name not in SOFTMAX:
+        if ref.value in self._vanishing and op.name not in kinds.SOFTMAX:
             return None
         parts = self._parts(ref.value, len(self.trace.shape(ref.value)))
         vary = [part for part in parts if any(part.shape[dim] > 1 for dim in dims)]
@@ -166,7 +157,7 @@ class _GateFinder:
             return False
         if not out:
             return True
-        if op.name in ("native_layer_norm", "native_group_norm"):
+        if op.name in kinds.NORMS:
             normed = range(len(self.trace.shape(ref.value)) - len(op.args[1]), 0)
             return op.name == "native_group_norm" or any(
                 part.shape[dim] > 1 for part in parts for dim in normed
@@ -183,7 +174,7 @@ class _GateFinder:
             return
         dims = reduced_axes(op, len(self.trace.shape(ref.value)))
         nodes = self._along(op, ref, dims)
-        if nodes and op.name in LARGEST and len(dims) != 1:
+        if nodes and op.name in kinds.LARGEST and len(dims) != 1:
             self._refuse(op)
         else:
             self._gate(op, nodes)
@@ -206,7 +197,7 @@ class _GateFinder:
         if not ids or source.value in self._vanishing:
             return
         kind = op.args[4] if len(op.args) > 4 and isinstance(op.args[4], str) else "sum"
-        if op.name == "index_reduce" or kind not in ("sum", "amax") or (kind == "amax" and dim):
+        if op.name == "index_reduce" or (kind != "sum" and (kind != "amax" or dim)):
             self._refuse(op)
             return
         groups = self.trace.memory.tensors[index.slot]
@@ -220,9 +211,7 @@ class _GateFinder:
 
     def _product(self, op: Op) -> None:
         """Gate a product of matrices that sums over nodes."""
-        if op.name in ("_trilinear", "addr", "_addmm_activation"):
-            return
-        first = int(op.name in PLUS_PRODUCT)
+        first = int(op.name in kinds.PLUS_PRODUCT)
         left, right = op.args[first : first + 2]
         if {left.value, right.value} & self._vanishing:
             return

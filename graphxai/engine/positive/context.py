@@ -1,28 +1,118 @@
 """What the positive rules ask of a pass: roles, nodes, graphs, and important heads."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .attention import NodeAttention
-from .node_ids import NONE, RESHAPES, EntryIds, NodeIds, agree, compressed
-from .pair_entries import (
+from graphxai.engine import operations as kinds
+from graphxai.engine.attention.matrices import (
     NodePairEntries,
     TensorFunction,
     exposed_attention,
     graphs_and_heads,
     shares_of_parallel,
 )
-from .relevance_pass import RelevancePass, with_backward_rule
-from .replay_plan import ReplayPlan
-from .trace import Op
-from .vocabulary import SAME, SUMS
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, compressed
+from graphxai.engine.attention.reading import NodeAttention
+from graphxai.engine.plan import ReplayPlan
+from graphxai.engine.trace import Op
+from graphxai.rules import positive as rules_of
+from graphxai.rules.positive import PositiveRules
+from graphxai.runtime.scope import Blocks
+
+BackwardRule = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+@dataclass(eq=False)
+class RelevancePass:
+    """One pass under the positive rules.
+
+    Args:
+        important (B or 1, K, L, H): the heads that relevance passes through (see
+            `rules.positive.through_important_entries`), or None for all.
+        reads_attention: whether the relevance of attention is needed.
+        attention: the probabilities (B, H, T, T) of every layer, whose "gradient" is their
+            relevance. They are leaves if the rules do not go into queries and keys.
+        chunks, reads_class_token: as on `rules.conservative.Tape`.
+        head: the input (B, D) and the weights (C, D) of the linear map that makes the outputs,
+            if there is one.
+    """
+
+    rules: PositiveRules
+    important: Tensor | None = None
+    reads_attention: bool = True
+    attention: list[Tensor] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
+    reads_class_token: bool = False
+    head: tuple[Tensor, Tensor] | None = None
+
+    def explained(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Return f_c = sum_c weights_c outputs_c, (B,), where a relevance of one begins.
+
+        outputs, weights (B, C). If a linear map makes the outputs, it is merged with this sum into
+        a map to one number, so that the two classes of a single logit differ.
+        """
+        f = (outputs * weights.to(outputs)).sum(-1)
+        if self.head is None:
+            return f
+        x, weight = self.head
+        row = (weights.to(weight) @ weight)[:, None]  # (B, 1, D)
+
+        def backward(relevance: Tensor) -> tuple[Tensor, ...]:
+            below = rules_of.through_linear(x.detach()[:, None], row, relevance[:, None, None])
+            return (below[:, 0],)
+
+        return with_backward_rule(f, backward, x)
+
+
+_passes: Blocks[RelevancePass | None] = Blocks("graphxai_relevance", None)
+
+
+@contextmanager
+def relevance_pass(
+    rules: PositiveRules, important: Tensor | None = None, reads_attention: bool = True
+) -> Iterator[RelevancePass]:
+    """Let models pass relevance back by these rules within the block."""
+    state = RelevancePass(rules, important, reads_attention)
+    with _passes.block(state):
+        yield state
+
+
+def current_relevance() -> RelevancePass | None:
+    """Return the relevance pass of the innermost block in this thread, or None."""
+    return _passes.get()
+
+
+def with_backward_rule(value: Tensor, backward: BackwardRule, *inputs: Tensor) -> Tensor:
+    """Return a value whose backward pass gives the inputs relevance, computed by a rule."""
+    out: Tensor = _BackwardByRule.apply([value.detach()], backward, *inputs)
+    return out
+
+
+class _BackwardByRule(torch.autograd.Function):
+    """Returns a value as it is, and calls a rule in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, value: list[Tensor], rule: BackwardRule, *inputs: Tensor) -> Tensor:
+        ctx.rule = rule
+        return value[0]  # inside a list, so that autograd does not turn it into a view
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, relevance: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *ctx.rule(relevance))
+
+
+# -- what the positive rules ask of a pass ---------------------------------------------------------
+
 
 # the graph and the head of each entry, and the important heads (B, K, H)
 ImportantHeads = tuple[Tensor, Tensor, Tensor]
-STATISTICS = SUMS | {"amax", "amin", "max", "min", "logsumexp", "std_mean", "var_mean"}
-ON_THE_WAY = STATISTICS | SAME | {"mul", "div", "neg", "add", "exp", "log", "sub"}
+_BETWEEN = kinds.STATISTICS | kinds.ON_THE_WAY | kinds.that("exponent")
 
 
 class PositiveContext:
@@ -77,8 +167,8 @@ class PositiveContext:
             op = self.trace.op_of(value)
             if value in self.products or op is None:
                 return value in self.products
-            moved = value in self.trace.flow.merged or op.name in SAME
-            return moved or (op.name in {"mul", "div", "neg"} and self._scales(op))
+            moved = value in self.trace.flow.merged or op.name in kinds.SAME
+            return moved or (op.name in kinds.SCALINGS | {"neg"} and self._scales(op))
 
         return all(map(fits, self.trace.ancestors(value, further)))
 
@@ -105,14 +195,14 @@ class PositiveContext:
             return None
 
         def fits(value: int) -> bool:
-            return self.trace.op_name(value) in ON_THE_WAY and self._is_of(value, ids)
+            return self.trace.op_name(value) in _BETWEEN and self._is_of(value, ids)
 
         def further(value: int, op: Op) -> set[int]:
             reads = {ref.value for ref in op.reads if self.plan.signal[ref.value]}
             return reads - {x} if fits(value) else set()
 
         between = list(self.trace.ancestors(mean, further))
-        summed_up = any(self.trace.op_name(value) in STATISTICS for value in between)
+        summed_up = any(self.trace.op_name(value) in kinds.STATISTICS for value in between)
         return x if summed_up and all(map(fits, between)) else None
 
     def _is_of(self, value: int, nodes: EntryIds) -> bool:
@@ -196,11 +286,11 @@ def _last_map(plan: ReplayPlan) -> int | None:
     """Return the number of the affine map with constant weights that makes the output (B, C)."""
     trace, value = plan.trace, plan.trace.output.value
     op = trace.op_of(value)
-    while op is not None and op.name in RESHAPES | {"add", "_to_copy", "alias"}:
+    while op is not None and op.name in kinds.WHOLE | kinds.ADDITIONS:
         signals = [ref.value for ref in op.reads if plan.signal[ref.value]]
         if len(signals) != 1 or trace.shape(op.out).numel() != trace.shape(signals[0]).numel():
             return None
         op = trace.op_of(signals[0])
-    if op is None or op.name not in ("mm", "addmm"):
+    if op is None or op.name not in kinds.OF_ROWS or len(trace.shape(op.out)) != 2:
         return None
     return op.number if trace.shape(op.out) == trace.shape(value) else None

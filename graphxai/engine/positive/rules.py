@@ -1,6 +1,6 @@
 """The positive rules of Chefer et al., CVPR 2021, operation by operation.
 
-`rule_table` says which rule an operation has:
+`operations` says by its name which rule an operation has:
 
 * affine maps and products with a constant matrix: Eq. 5; their biases take no part;
 * sums and means over nodes, entries or channels: Eq. 5;
@@ -16,21 +16,25 @@ product of two signals gives each factor half. All other operations use Eq. 2, a
 them.
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphxai.engine.attention.node_ids import NodeIds
+from graphxai.engine.attention.reading import NodeAttention, attention_replacements
+from graphxai.engine.operations import OF_ROWS, PLUS_PRODUCT, operation
+from graphxai.engine.plan import ReplayPlan, Roles, make_plan
+from graphxai.engine.positive.context import PositiveContext, RelevancePass, with_backward_rule
+from graphxai.engine.replay import out_of_place, replay
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, kind_of, not_followed, pair_refs, refs_in
 from graphxai.rules import positive as rules_of
-
-from .operation_kind import out_of_place
-from .positive_context import PositiveContext
-from .relevance_pass import with_backward_rule
-from .trace import WEIGHTS, Op, Ref, refs_in
-from .vocabulary import PLUS_PRODUCT
+from graphxai.rules.conservative import Rules
+from graphxai.rules.positive import PositiveRules
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +149,8 @@ def added(call: PositiveCall) -> Tensor:
     if (centred := call.context.centred(call.op, call.inputs)) is not None:
         return unchanged(call.only(centred))
     alpha = call.kwargs.get("alpha", 1)
-    scales = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.op.name]
+    scales = (1, alpha if call.op.name == "add" else -alpha)
+    scales = scales[::-1] if call.op.name == "rsub" else scales
     u, v = call.op.args[:2]
     if type(u) is type(v) and u != v and len(call.inputs) == 2:
         terms = [call.tensors[ref.value] * scale for ref, scale in zip((u, v), scales, strict=True)]
@@ -233,7 +238,7 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
     weight = call.tensors[other]
     if not (call.context.trace.flow.depends[other] & WEIGHTS or bool((weight < 0).any())):
         return summed(call)
-    if call.op.name in ("mm", "bmm", "addmm", "baddbmm"):
+    if call.op.name in OF_ROWS:
         if not in_front:
             return with_backward_rule(
                 call.value, lambda r: (rules_of.through_linear(recorded.mT, weight, r.mT).mT,), x
@@ -269,7 +274,7 @@ def _product(call: PositiveCall, first: int) -> Tensor:
     rule = rules_of.through_product if weights is None else context.rules.product
     if rule is rules_of.through_product:
         context.products.add(call.op.out)
-    plain = call.op.name in ("mm", "bmm") and a == left
+    plain = call.op.name in OF_ROWS - PLUS_PRODUCT and a == left
     f = torch.matmul if plain else call.of(a, v)
     factors = call.tensors[a], call.tensors[v]
     heads = context.heads_of(call.op, *factors, f)
@@ -282,3 +287,80 @@ def _product(call: PositiveCall, first: int) -> Tensor:
         return tuple(of_factors[k] for k in wanted)
 
     return with_backward_rule(call.value, backward, *(call.inputs[(a, v)[k]] for k in wanted))
+
+
+RULES: dict[str | None, Callable[[PositiveCall], Tensor]] = {
+    rule.__name__: rule for rule in (by_entry, quotient, summed, added, multiplied)
+}
+
+
+ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
+
+
+def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run an operation, so that it passes relevance back by its rule."""
+    rule = RULES.get(operation(op.name).positive)
+    if rule is None or "amax" in op.args or "amin" in op.args:
+        return op.func(*args, **kwargs)
+    reads = {ref.value: t for ref, t in pair_refs((op.args, op.kwargs), (args, kwargs))}
+    inputs = {
+        value: t for value, t in reads.items() if context.plan.signal[value] and t.requires_grad
+    }
+    if not inputs or not any(context.plan.signal[ref.value] for ref in op.makes):
+        return op.func(*args, **kwargs)
+    unstable, slot = context.trace.memory.unstable, op.makes[0].slot
+    kinds = {*map(kind_of, (*reads.values(), context.trace.memory.tensors[slot]))} - {""}
+    signals = [*map(kind_of, inputs.values())]
+    rotates = op.name == "mul" and signals == ["complex"]  # as positions in rotary embeddings do
+    if kinds and not (rotates and kinds == {"complex"}):
+        raise not_followed(f"a {min(kinds)} tensor ({op.name})", op.path)
+    tensors = {value: t.detach() for value, t in reads.items()}
+    tensors |= {ref.value: tensors[ref.value].clone() for ref in op.reads if ref.slot in unstable}
+    result = None if slot in unstable else context.trace.memory.tensors[slot].detach()
+    frozen = op.with_tensors(lambda ref: tensors[ref.value])
+    out = rule(PositiveCall(op, *frozen, inputs, tensors, result, context))
+    if op.in_place:
+        return args[0].copy_(out) if out is not args[0] else out
+    return [out, *[None] * len(op.result[1:])] if isinstance(op.result, list) else out
+
+
+def run_by_positive_rules(
+    plan: ReplayPlan,
+    nodes: NodeIds,
+    inputs: Mapping[int, Tensor],
+    size: int,
+    attention: Sequence[NodeAttention],
+    state: RelevancePass,
+    name: str,
+) -> Tensor:
+    """Return the output of a pass, whose "gradient" by inputs and attention is relevance.
+
+    Args:
+        inputs: by slot.
+        attention: what is read of it.
+    """
+    context = PositiveContext(plan, nodes, state, size, attention)
+    replacements = attention_replacements(attention, context.exposing)
+    output: Tensor = replay(
+        plan, inputs, replacements=replacements, run_op=partial(_run, context)
+    ).output()
+    if context.unknown:
+        lines = sorted(f"{path or name}: {what}" for path, what in context.unknown)
+        warnings.warn(
+            f"{name} has parts that no positive rule covers; their inputs got relevance in"
+            f" proportion to gradient x input: {'; '.join(lines)}.",
+            stacklevel=9,
+        )
+    return output
+
+
+def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: int) -> ReplayPlan:
+    """Plan a pass by positive rules. Gates, scales and attention are constant.
+
+    Attention is not constant if the rules go into queries and keys.
+    """
+    held = {number: dict(values) for number, values in roles.held.items()}
+    if rules.into_queries_and_keys:
+        for product in roles.attention:
+            held.get(product.op.number, {}).pop(product.weights, None)
+    return make_plan(trace, replace(roles, held=held, products=set()), ALL_CONSTANT, bits)

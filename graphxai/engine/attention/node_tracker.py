@@ -9,34 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .id_arithmetic import IdArithmetic
-from .node_ids import (
-    JOINS,
+from graphxai.engine import operations as kinds
+from graphxai.engine.attention.node_ids import (
     LARGE,
     NONE,
-    VIEWS,
     EntryIds,
+    IdArithmetic,
     NodeIds,
     agree,
     compressed,
     with_class_token,
 )
-from .trace import Op, Ref, Trace, is_real
-from .vocabulary import MATRIX_PRODUCTS, PLUS_PRODUCT
+from graphxai.engine.trace import Op, Ref, Trace, is_real
 
-MOVES = VIEWS | {
-    "expand", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice", "index",
-    "index_select", "clone", "split", "split_with_sizes", "unbind", "gather", "_to_copy", "cat",
-    "constant_pad_nd", "stack", "index_put", "scatter", "copy", "flip", "repeat", "alias",
-    "detach", "diagonal", "unsafe_split", "unsafe_chunk", "roll", "lift_fresh", "slice_scatter",
-    "select_scatter", "index_copy", "masked_select", "unfold", "as_strided", "tril", "triu",
-    "repeat_interleave",
-}  # fmt: skip
-TURNS = {"transpose", "permute", "t", "unsqueeze"}
-REDUCE = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "var", "std", "any", "all",
-          "linalg_vector_norm", "norm", "nansum", "prod"}  # fmt: skip
+MOVES = kinds.moving_ids("view", "turn", "copy", "move")
 ABOUT_VALUES = ("dtype", "memory_format")  # arguments that have no meaning for ids
-GATHERED = {"scatter_add", "index_add", "scatter_reduce", "index_reduce"}
+BESIDE = kinds.VIEWS | kinds.JOINS  # after these operations rows may stand beside other rows
 
 
 def track_nodes(trace: Trace, slot: int, rows: Tensor, tokens: int) -> NodeIds:
@@ -81,12 +69,12 @@ class NodeTracker:
             for ref, result in zip(results, ids_of_results, strict=False):
                 if result is not None:
                     unchanged = any(result is ids for ids in ids_of_reads.values())
-                    is_short = op.name in TURNS or unchanged
+                    is_short = op.name in kinds.TURNS or unchanged
                     ids = result if is_short else result.map(compressed)
                     self.nodes.by_value[ref.value] = self._with_class_token(op.name, ref, ids)
 
     def _with_class_token(self, name: str, ref: Ref, ids: EntryIds) -> EntryIds:
-        if name not in JOINS:
+        if name not in BESIDE:
             return ids
         return with_class_token(ids, self.trace.memory.tensors[ref.slot], self.nodes)
 
@@ -129,35 +117,35 @@ class NodeTracker:
             return [of_ends]
         if op.name in MOVES:
             return self._moved(op, ids_of_reads, len(results))
-        if op.name in MATRIX_PRODUCTS - {"convolution"}:
+        if (kind := kinds.operation(op.name).nodes) == "product":
             return [self._multiplied(op, ids_of_reads)]
-        if op.name in REDUCE:
+        if op.name in kinds.REDUCE:
             return [self._reduced(op, shape, ids_of_reads)] * len(results)
-        if op.name in GATHERED:
+        if op.name in kinds.GATHERED:
             return [self._gathered(op, shape, ids_of_reads)]
-        if op.name in ("topk", "sort", "kthvalue"):
+        if kind == "order":
             (ids,) = ids_of_reads.values()
             index = self.trace.memory.tensors[op.makes[1].slot]
             dim = op.args[2] if op.name == "topk" and len(op.args) > 2 else op.args[1:2] or -1
             dim = dim[0] if isinstance(dim, tuple) else dim
             full = self.trace.shape(op.reads[0].value)
             return [ids.map(lambda t: t.expand(full).gather(dim, index))]
-        if op.name == "_cdist_forward":  # between rows (..., P, D) and (..., R, D)
+        if kind == "cdist":  # between rows (..., P, D) and (..., R, D)
             both = (ids_of_reads.get(ref.value) for ref in op.reads[:2])
             a, b = (None if n is None or n.key is not None else n.query for n in both)
             return [None if a is None or b is None else EntryIds(a, b.mT)]
-        if op.name in ("view_as_real", "view_as_complex"):
+        if kind == "complex":
             (ids,) = ids_of_reads.values()
             part = op.name == "view_as_complex"
             return [ids.map(lambda t: t[..., 0] if part else t[..., None])]
-        if op.name.startswith("_fft"):
+        if kind == "fft":
             (ids,) = ids_of_reads.values()
             return [self._transformed(ids, op.args[1], len(shape))]
-        if op.name == "convolution":
+        if kind == "convolution":
             (ids,) = ids_of_reads.values()
             ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
             return [ids if ones and ids.query.shape[1] == 1 else None]
-        return [self._entrywise(shape, ids_of_reads)]
+        return [self._entrywise(shape, ids_of_reads) if kind == "entry" else None]
 
     def _joined_ends(
         self, op: Op, shape: torch.Size, ids_of_reads: dict[int, EntryIds]
@@ -188,12 +176,12 @@ class NodeTracker:
 
     def _move(self, op: Op, ids: dict[int, Tensor]) -> Any:
         """Run an operation on the ids in place of the values, with `NONE` for constants."""
-        if op.name in VIEWS:
+        if op.name in kinds.VIEWS:
             (moved,) = ids.values()
             return _viewed(moved, *map(self.trace.shape, (op.reads[0].value, op.out)))
-        if op.name in ("clone", "_to_copy", "alias", "detach", "lift_fresh"):
+        if kinds.operation(op.name).nodes == "copy":
             return next(iter(ids.values()))
-        if op.name in TURNS:  # axes of length one turn like those of the values
+        if op.name in kinds.TURNS:  # axes of length one turn like those of the values
             (turned,) = ids.values()
             return op.func(_aligned(turned, len(self.trace.shape(op.reads[0].value))), *op.args[1:])
 
@@ -220,7 +208,7 @@ class NodeTracker:
         dims = next((a for a in op.args[1:] if isinstance(a, list | tuple)), None)
         if dims is None:
             dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
-        if op.name in ("linalg_vector_norm", "norm"):
+        if "norms" in kinds.operation(op.name).does:
             dims = op.args[2] if len(op.args) > 2 else None
         axes = sorted({d % len(full) for d in (dims or range(len(full)))})
         keep = len(shape) == len(full)
@@ -282,9 +270,7 @@ class NodeTracker:
 
     def _multiplied(self, op: Op, ids_of_reads: dict[int, EntryIds]) -> EntryIds | None:
         """Return the ids of a product of matrices (..., Q, K) and (..., K, D), or with a vector."""
-        if op.name in ("_trilinear", "addr"):
-            return None
-        first, second = op.args[1:3] if op.name in PLUS_PRODUCT else op.args[:2]
+        first, second = op.args[1:3] if op.name in kinds.PLUS_PRODUCT else op.args[:2]
         a, b = ids_of_reads.get(first.value), ids_of_reads.get(second.value)
         left, right = (self.trace.memory.tensors[ref.slot] for ref in (first, second))
         if right.dim() == 1:  # a vector, so the sum is over the last axis
@@ -335,14 +321,14 @@ class NodeTracker:
     def _index_of(self, value: int) -> int | None:
         """Return the index that gathered the rows of a value, or None."""
         while (op := self.trace.op_of(value)) is not None:
-            if op.name in ("index_select", "index"):
+            if op.name in kinds.INDEXES:
                 index = op.args[2] if op.name == "index_select" else op.args[1][0]
                 mask = (
                     index is not None and self.trace.memory.tensors[index.slot].dtype == torch.bool
                 )
                 return None if index is None or mask else index.value
             reads = [ref.value for ref in op.reads if self.nodes.by_value.get(ref.value)]
-            if len(reads) != 1 or op.name in GATHERED | REDUCE:
+            if len(reads) != 1 or op.name in kinds.GATHERED | kinds.REDUCE:
                 return None
             (value,) = reads
         return None

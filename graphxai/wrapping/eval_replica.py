@@ -8,11 +8,10 @@ to the copy.
 """
 
 import operator
-import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -20,9 +19,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
+from graphxai.engine.fused import all_modules, in_shared_block, shared_block
 from graphxai.runtime.scope import Blocks
 
 Model = TypeVar("Model")
@@ -30,40 +29,6 @@ CONTAINERS = (OrderedDict, dict, list, set)
 PLAIN = (bool, int, float, str, type(None))
 SHARED = {"_parameters", "_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
-_lock = threading.Lock()
-_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
-
-
-def all_modules(module: nn.Module) -> list[nn.Module]:
-    """List the module and all modules in it like `modules`, but in a third of the time."""
-    modules: dict[int, nn.Module] = {}
-
-    def add(part: nn.Module) -> None:
-        if id(part) not in modules:
-            modules[id(part)] = part
-            for child in part._modules.values():
-                if child is not None:
-                    add(child)
-
-    add(module)
-    return list(modules.values())
-
-
-@contextmanager
-def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
-    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
-    with _lock:
-        count, undo = _users[key] if key in _users else (0, begin())
-        _users[key] = count + 1, undo
-    try:
-        yield
-    finally:
-        with _lock:
-            count, undo = _users.pop(key)
-            if count > 1:
-                _users[key] = count - 1, undo
-            else:
-                undo()
 
 
 # -- in eval mode ----------------------------------------------------------------------------------
@@ -85,7 +50,7 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
     The mode of the module itself does not change. If no replica can be made, the module is put into
     eval mode within the block, with a warning.
     """
-    in_training = any(part.training for part in all_modules(module)) or id(module) in _users
+    in_training = any(part.training for part in all_modules(module)) or in_shared_block(id(module))
     if module in _evaluated.get() or not in_training:
         yield
         return
@@ -214,60 +179,6 @@ def _switched_to_eval(module: nn.Module) -> Iterator[None]:
         for part in module.modules():
             part.training = False
         yield
-
-
-# -- uncompiled ------------------------------------------------------------------------------------
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module that `torch.compile` or `DataParallel` wraps, with the same weights."""
-    inner = getattr(model, "_orig_mod", model)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        inner = model.module
-    return unwrapped(inner) if isinstance(inner, nn.Module) and inner is not model else model
-
-
-@contextmanager
-def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Run a model eagerly within the block, if any part of it is compiled.
-
-    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads.
-    In the meantime, compiled code in other threads runs eagerly too, with the same results.
-    """
-
-    def begin() -> Callable[[], None]:
-        stances = ExitStack()
-        stances.enter_context(torch.compiler.set_stance("force_eager"))
-        return stances.close
-
-    compiled = any(map(_is_compiled, all_modules(model)))
-    with shared_block("eager", begin) if compiled else nullcontext():
-        yield
-
-
-@contextmanager
-def with_plain_attention() -> Iterator[None]:
-    """Let PyTorch compute attention by products and a softmax within the block.
-
-    PyTorch's fused kernels hide the softmax. It has one setting for all threads. In the meantime,
-    attention in other threads is computed in this way too.
-    """
-
-    def begin() -> Callable[[], None]:
-        settings = ExitStack()
-        settings.enter_context(sdpa_kernel(SDPBackend.MATH))
-        return settings.close
-
-    with shared_block("plain attention", begin):
-        yield
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    # asking a module for an attribute that it lacks is slow
-    may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
-    return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
 
 
 # -- unchanged -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What each ATen operation always does, read from its schema, and the parts of fused ones.
+"""Keep PyTorch from hiding operations: in compiled code, fused kernels, and the ties of a maximum.
 
 Fused operations are written out in plain ones, so that their parts are recorded. Each function
 takes the arguments of the ATen operation and returns what it returns. Results that only the
@@ -6,77 +6,20 @@ backward pass of the operation needs, such as the logarithms of attention's sums
 """
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-VALUELESS = {  # operations whose result does not depend on the values of their arguments
-    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
-    "new_ones", "new_full", "new_empty", "new_empty_strided", "randint_like", "zero", "fill",
-}  # fmt: skip
+from graphxai.runtime.scope import Blocks
 
-
-class OperationKind(NamedTuple):
-    """What an operation always does.
-
-    Args:
-        writes: the place and name of the argument that it writes to, if any.
-        views: whether its results may share memory with its arguments.
-        draws: whether it draws random numbers.
-        valueless: whether its result does not depend on the values of its arguments.
-        parts: a function that computes it by other operations, which are recorded in its place,
-            if there is one.
-    """
-
-    name: str
-    writes: tuple[int, str] | None
-    views: bool
-    draws: bool
-    valueless: bool
-    parts: Callable[..., Any] | None
-
-
-@cache
-def operation_kind(func: Any) -> OperationKind:
-    """Read from its schema what an operation always does."""
-    schema = func._schema
-    full = schema.name.removeprefix("aten::")
-    name = full if full.startswith("__") else full.rstrip("_")
-    aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
-    writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-    )
-    return OperationKind(
-        name,
-        next(writes, None),
-        bool(aliased),
-        torch.Tag.nondeterministic_seeded in func.tags,
-        name in VALUELESS,
-        DECOMPOSITIONS.get(func) or (func.decompose if composite else None),
-    )
-
-
-def out_of_place(func: Any) -> Any:
-    """Return the variant of an in-place operation that returns a new tensor."""
-    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").rstrip("_"))
-    if func._overloadname in packet.overloads():
-        return getattr(packet, func._overloadname)
-    wanted = [str(argument.type) for argument in func._schema.arguments]
-    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
-        overload = getattr(packet, name)
-        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
-            return overload
-    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
-
-
-# -- fused operations written out in plain ones ----------------------------------------------------
-
-
-aten = torch.ops.aten
+_lock = threading.Lock()
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
+_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -119,11 +62,6 @@ def rrelu(
         return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
     slope = torch.empty_like(x).uniform_(lower, upper, generator=generator)
     return torch.where(x < 0, x * slope, x)
-
-
-def rrelu_(x: Tensor, *args: Any) -> Tensor:
-    """Apply `rrelu` in place."""
-    return x.copy_(rrelu(x, *args))
 
 
 def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
@@ -178,12 +116,12 @@ def sparse_mm_reduce(matrix: Tensor, rows: Tensor, reduce: str) -> tuple[Tensor,
     target, source, entries = _entries(matrix)
     terms = entries[:, None] * rows.index_select(0, source)
     out = rows.new_zeros(matrix.shape[0], rows.shape[1])
-    if reduce in ("sum", "mean"):
+    if reduce.startswith("am"):
+        out = out.index_reduce(0, target, terms, reduce, include_self=False)
+    else:
         out = out.index_add(0, target, terms)
         counts = target.bincount(minlength=len(out)).clamp(min=1)[:, None]
         out = out / counts if reduce == "mean" else out
-    else:
-        out = out.index_reduce(0, target, terms, reduce, include_self=False)
     return out, target.new_zeros(out.shape)
 
 
@@ -226,10 +164,11 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(rows, columns).view(*a.shape[:-1], b.shape[-1])
 
 
-def _cpu_attention(
+def cpu_attention(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute `attention`, and return the logarithms of its sums, too."""
     out = attention(query, key, value, attn_mask, *args, scale=scale)
     return out, query.new_zeros(query.shape[:-1])
 
@@ -285,20 +224,102 @@ def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return stacked, h.view_as(hidden), c.view_as(cell), x.new_zeros(0)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    aten.glu.default: glu,
-    aten.lerp.Scalar: lerp,
-    aten.lerp.Tensor: lerp,
-    aten.addcmul.default: addcmul,
-    aten.addcdiv.default: addcdiv,
-    aten.native_dropout.default: native_dropout,
-    aten.rrelu_with_noise.default: rrelu,
-    aten.rrelu_with_noise_.default: rrelu_,
-    aten._trilinear.default: trilinear,
-    aten._sparse_addmm.default: sparse_addmm,
-    aten._sparse_mm_reduce_impl.default: sparse_mm_reduce,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _cpu_attention,
-    aten.scaled_dot_product_attention.default: attention,
-    aten.mkldnn_rnn_layer.default: lstm_layer,
-    aten._grouped_mm.default: grouped_mm,
-}
+# -- how a module is called ------------------------------------------------------------------------
+
+
+def all_modules(module: nn.Module) -> list[nn.Module]:
+    """List the module and all modules in it like `modules`, but in a third of the time."""
+    modules: dict[int, nn.Module] = {}
+
+    def add(part: nn.Module) -> None:
+        if id(part) not in modules:
+            modules[id(part)] = part
+            for child in part._modules.values():
+                if child is not None:
+                    add(child)
+
+    add(module)
+    return list(modules.values())
+
+
+@contextmanager
+def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
+    with _lock:
+        count, undo = _users[key] if key in _users else (0, begin())
+        _users[key] = count + 1, undo
+    try:
+        yield
+    finally:
+        with _lock:
+            count, undo = _users.pop(key)
+            if count > 1:
+                _users[key] = count - 1, undo
+            else:
+                undo()
+
+
+def in_shared_block(key: Hashable) -> bool:
+    """Whether any thread is in a block with this key."""
+    return key in _users
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` or `DataParallel` wraps, with the same weights."""
+    inner = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return unwrapped(inner) if isinstance(inner, nn.Module) and inner is not model else model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Run a model eagerly within the block, if any part of it is compiled.
+
+    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads.
+    In the meantime, compiled code in other threads runs eagerly too, with the same results.
+    """
+
+    def begin() -> Callable[[], None]:
+        stances = ExitStack()
+        stances.enter_context(torch.compiler.set_stance("force_eager"))
+        return stances.close
+
+    compiled = any(map(_is_compiled, all_modules(model)))
+    with shared_block("eager", begin) if compiled else nullcontext():
+        yield
+
+
+@contextmanager
+def with_plain_attention() -> Iterator[None]:
+    """Let PyTorch compute attention by products and a softmax within the block.
+
+    PyTorch's fused kernels hide the softmax. It has one setting for all threads. In the meantime,
+    attention in other threads is computed in this way too.
+    """
+
+    def begin() -> Callable[[], None]:
+        settings = ExitStack()
+        settings.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return settings.close
+
+    with shared_block("plain attention", begin):
+        yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # asking a module for an attribute that it lacks is slow
+    may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
+    return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
+
+
+def ties_as_computed() -> AbstractContextManager[bool]:
+    """Within the block, leave ties as PyTorch treats them, which costs nothing."""
+    return _as_computed.block(True)
+
+
+def are_ties_as_computed() -> bool:
+    """Whether ties are left as PyTorch treats them."""
+    return _as_computed.get()
