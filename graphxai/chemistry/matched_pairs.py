@@ -84,18 +84,18 @@ def matched_pairs(
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)
     formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
-    cuts: dict[str, _CoreAndPart] = {}
+    about: dict[str, tuple[int, str]] = {}  # by core, its size and the element at the bond
     for index, mol in enumerate(molecules):
-        for cut in _cuts(mol, formulas) if mol.GetNumAtoms() <= LARGEST_MOLECULE else ():
-            cuts[cut.core] = cut
-            parts[cut.core][index] = cut.part
-            parts[cut.core].update(dict.fromkeys(by_name.get(cut.capped, ()), HYDROGEN))
+        small = mol.GetNumAtoms() <= LARGEST_MOLECULE
+        for core, about[core], part, capped in _cuts(mol, formulas) if small else ():
+            parts[core][index] = part
+            parts[core].update(dict.fromkeys(by_name.get(capped, ()), HYDROGEN))
     pairs: dict[tuple[int, int], MatchedPair] = {}
-    for core in sorted(parts, key=lambda core: (cuts[core].size, core)):  # the largest wins
+    for core in sorted(parts, key=lambda core: (about[core][0], core)):  # the largest wins
         here = parts[core]
         for i, j in combinations(sorted(here)[:MOST_ALIKE], 2):
             if wanted(i, j):
-                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], cuts[core].at))
+                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], about[core][1]))
     largest = max(parts, key=lambda core: len(parts[core]), default="")
     if largest and len(parts[largest]) > MOST_ALIKE:
         warnings.warn(
@@ -106,27 +106,15 @@ def matched_pairs(
     return pairs
 
 
-class _CoreAndPart(NamedTuple):
-    """A molecule cut in two at an acyclic single bond.
+def _cuts(
+    mol: Chem.Mol, formulas: Collection[bytes]
+) -> Iterator[tuple[str, tuple[int, str], str, str]]:
+    """Yield every way to cut off one part that is small enough at an acyclic single bond.
 
-    Args:
-        core: SMILES of the larger piece, with `*` at the bond.
-        size: how many heavy atoms the core has.
-        at: element of the core's atom at the bond.
-        part: SMILES of the smaller piece, with `*` at the bond.
-        capped: SMILES of the core with hydrogen at the bond; empty if no molecule has the core's
-            formula.
+    These are the SMILES of the larger piece, the core, with `*` at the bond; its number of heavy
+    atoms and the element of its atom at the bond; the SMILES of the part; and that of the core with
+    hydrogen at the bond, which is empty if no molecule has the core's formula.
     """
-
-    core: str
-    size: int
-    at: str
-    part: str
-    capped: str
-
-
-def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_CoreAndPart]:
-    """Yield every way to cut off one part that is small enough."""
     distance = Chem.GetDistanceMatrix(mol)
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
     for begin, end in mol.GetSubstructMatches(_ACYCLIC_BOND):
@@ -148,10 +136,9 @@ def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_CoreAndPart]:
                 capped = Chem.MolFragmentToSmiles(whole, core)
             atom = mol.GetAtomWithIdx(kept)
             symbol = atom.GetSymbol()
-            yield _CoreAndPart(
+            yield (
                 Chem.MolFragmentToSmiles(pieces, [*core, dummy[kept]]),
-                len(core),
-                symbol.lower() if atom.GetIsAromatic() else symbol,
+                (len(core), symbol.lower() if atom.GetIsAromatic() else symbol),
                 Chem.MolFragmentToSmiles(pieces, [*part, dummy[cut]]),
                 capped,
             )

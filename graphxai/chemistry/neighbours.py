@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,12 +112,6 @@ class Neighbourhood:
 def _worth(start: SearchStart, change: Change) -> float:
     """Return how much of what speaks against the goal lies at the atoms of a change."""
     return float(start.against[list(change.atoms)].sum())
-
-
-def in_parts(items: Sequence[Any], limit: int) -> Iterator[Sequence[Any]]:
-    """Yield the first `limit` items, a batch at a time."""
-    for start in range(0, min(limit, len(items)), BATCH):
-        yield items[start : min(start + BATCH, limit)]
 
 
 def kept_atoms(mol: Chem.Mol, keep: str | Collection[int]) -> frozenset[int]:
