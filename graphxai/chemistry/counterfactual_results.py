@@ -14,10 +14,10 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.explanation.html import fields_html, image_html, table_html
 from graphxai.explanation.prediction import Prediction
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast

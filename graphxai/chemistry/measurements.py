@@ -255,8 +255,8 @@ class Measurements:
 def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
     """Return the canonical SMILES of the compound of each molecule, or "" if it cannot be read."""
     with rdBase.BlockLogs():
-        read = read_molecules(smiles, MAX_ATOMS, standardise)
-    return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
+        read = read_molecules(smiles, MAX_ATOMS, standardise, canonical=True)
+    return [str(Chem.MolToSmiles(r.form)) if isinstance(r, ReadMolecule) else "" for r in read]
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch

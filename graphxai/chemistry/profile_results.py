@@ -14,7 +14,7 @@ import numpy as np
 from rdkit.Chem import MolFromSmiles, MolToSmiles
 
 from graphxai.explanation import files
-from graphxai.explanation.grid import PANEL
+from graphxai.explanation.explanations import PANEL
 from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells

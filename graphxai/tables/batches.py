@@ -25,9 +25,8 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.compute.models import Model, last_written, load
-from graphxai.explanation.compute.nearness import read_nearness
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.explanation.compute.predicting import predict_prepared, read_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction, parent_cells

@@ -20,7 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import TrainingSet
-from graphxai.evaluation.trust.distance import distance_of
+from graphxai.evaluation.trust.errors import distance_of
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors

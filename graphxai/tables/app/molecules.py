@@ -36,8 +36,7 @@ from graphxai.tables.card import (
 )
 from graphxai.tables.drawing import UNIT
 from graphxai.visualization.grid import aligned
-from graphxai.visualization.layout import laid_out
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged, laid_out
 
 from .overview import brief, label_of
 from .page import read

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
-from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
+from graphxai.datasets.fingerprints import ecfp4_bits, similarities
 from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
 from graphxai.tables.drawing import UNIT, drawing_of
@@ -251,9 +251,8 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    bits = packed([ecfp4_bits(mol) for mol in molecules])
-    sizes = set_bits(bits)
-    rows = [1 - tanimoto(molecule, bits, sizes) for molecule in bits]
+    bits = [ecfp4_bits(mol) for mol in molecules]
+    rows = [1 - similarities(molecule, bits) for molecule in bits]
     distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
