@@ -18,8 +18,6 @@ from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count
 from .typed import Sheet, parquet_count, parquet_names, parquet_rows, sheet_of, sheet_rows
 
-__all__ = ["Record", "Table", "iter_records", "open_table"]
-
 SAMPLE = 20  # rows whose cells show which column has structures
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
 
@@ -97,8 +95,12 @@ class Table:
             parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
         return "; ".join(parts)
 
-    def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    def records(
+        self, columns: Sequence[str] | None = None, unchanged: Sequence[str] = ()
+    ) -> Iterator[Record]:
         """Yield the rows one by one, with the cells of these columns, by default all.
+
+        White space at the ends of cells is removed, except in the columns `unchanged`.
 
         Raises:
             TableError: a column is missing or is there twice, or the file is damaged.
@@ -109,7 +111,11 @@ class Table:
             if problem:
                 yield Record(number, dict.fromkeys(wanted, ""), problem)
             else:
-                yield Record(number, {name: cells[place].strip() for name, place in places})
+                read = {
+                    name: cells[place] if name in unchanged else cells[place].strip()
+                    for name, place in places
+                }
+                yield Record(number, read)
 
     def count(self) -> int:
         """Return roughly how many rows there are, for a bar of progress."""
@@ -180,17 +186,6 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     if len(names) == 1 and smiles_column is None and _is_list(path, layout):
         format, names = "list", LIST_COLUMNS
     return Table(path, format, names, layout.dialect, smiles_column, layout)
-
-
-def iter_records(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[Record]:
-    """Yield the rows of a table one by one, with the cells of these columns.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TableError: it is no table, a column is missing (the message lists the existing ones) or
-            occurs twice, or a quote is not closed.
-    """
-    yield from open_table(path, columns[0]).records(columns)
 
 
 def _is_list(path: Path, layout: TextLayout) -> bool:

@@ -20,7 +20,7 @@ from .terminal import echo, echo_left_out, print_table
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactuals import Counterfactuals
-    from graphxai.chemistry.goal import Goal
+    from graphxai.chemistry.desirability import PropertyGoal
     from graphxai.chemistry.measurements import Measurements
     from graphxai.chemistry.profile_results import ProfileCounterfactuals
     from graphxai.explanation.compute.models import Model
@@ -106,11 +106,14 @@ def counterfactuals(
     refuse_inapplicable(context, kind)
     if measured_column and measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
+    from graphxai.chemistry.profile_text import profile, single_goal
     from graphxai.explanation.files import FRAMES, PAGES, PICTURES
 
     require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
     models = load_several(reading)
-    goal = _single_goal(models, towards)
+    goal = single_goal(models[0], towards) if len(models) == 1 else None
+    if goal is None:
+        profile(models, towards)  # raises an error that lists the properties
     if goal is None and measured_column:
         raise typer.BadParameter("--measured-column is for a single goal.")
     options: dict[str, Any] = {"settings": settings}
@@ -131,26 +134,9 @@ def counterfactuals(
         _find_for_table(loaded, rows, towards, n, options, out)
 
 
-def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
-    """Return the goal for a single model, or None for several models or joined goals."""
-    from graphxai.chemistry.goal import Goal
-    from graphxai.chemistry.profile_text import joins_goals, profile
-
-    if len(models) > 1:
-        profile(models, towards)  # raises an error that lists the properties
-        return None
-    try:
-        return Goal.of(towards, models[0])
-    except ValueError:
-        if not joins_goals(towards):
-            raise
-        profile(models, towards)
-        return None
-
-
 def _measured(
     models: "list[Model]",
-    goal: "Goal | None",
+    goal: "PropertyGoal | None",
     table: str | Path,
     column: str | None,
     smiles_column: str | None,
@@ -169,7 +155,7 @@ def _measured(
     try:
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, smiles_column) or None
-        columns = [column] if column else goal.columns(model)
+        columns = [column] if column else goal.tasks_of(model)
         values = Measurements.read(table, columns, smiles_column, standardisation_of(model))
     except ValueError as error:
         if required:
@@ -179,7 +165,7 @@ def _measured(
         return None
     # They may hardly look like those of the task that names their column, or else of the goal's.
     tasks = {task.name: task for task in model.config.tasks}
-    if doubt := values.doubt(tasks[values.name if values.name in tasks else goal.task]):
+    if doubt := values.doubt(tasks[values.name if values.name in tasks else goal.of.task.name]):
         echo(f"warning: {doubt}", err=True)
     return values
 
@@ -275,9 +261,7 @@ def _save(
 
 def _named(row: "TableRow") -> dict[str, Any]:
     """Return the number of a row and, if the table has names, the name of its molecule."""
-    from graphxai.explanation.files import one_line
-
-    return {"row": row.number} | ({} if row.name is None else {"name": one_line(row.name)})
+    return {"row": row.number} | ({} if row.name is None else {"name": row.name})
 
 
 def print_changes(results: "Counterfactuals") -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 from .curves import Curve, Series
 
