@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from .name_tables import RINGS, SUBSTITUENTS
-from .names import described, group_names, ring_systems, skeleton
+from .names import cut_smiles, described, group_names, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -101,10 +101,11 @@ def _flat(smiles: str) -> str:
 
 def _named(mol: "Mol", behind: int, first: int) -> str | None:
     """Return the name of the substituent that begins at atom `first`, bonded to atom `behind`."""
-    name = _listed().get(_branch_smiles(mol, behind, first))
-    if name is not None:
-        return name
-    atom = mol.GetAtomWithIdx(first)
+    bond, atom = mol.GetBondBetweenAtoms(behind, first), mol.GetAtomWithIdx(first)
+    if not bond.IsInRing():
+        (branch,) = (part for atoms, part in cut_smiles(mol, [bond.GetIdx()]) if first in atoms)
+        if (name := _listed().get(branch)) is not None:
+            return name
     if atom.IsInRing():
         return _ring(mol, behind, first)
     if atom.GetFormalCharge() or atom.GetNumRadicalElectrons():
@@ -181,7 +182,7 @@ class _Parent(NamedTuple):
 
     stem: str
     pattern: "Mol"
-    locants: tuple[str, ...]
+    locants: "tuple[_Locant, ...]"
 
 
 def _ring(mol: "Mol", behind: int, first: int) -> str | None:
@@ -196,7 +197,9 @@ def _ring(mol: "Mol", behind: int, first: int) -> str | None:
             other = bond.GetOtherAtomIdx(index)
             if other in system or (index, other) == (first, behind):
                 continue
-            name = _on_ring(mol, index, other, bond.GetBondTypeAsDouble())
+            order, end = bond.GetBondTypeAsDouble(), mol.GetAtomWithIdx(other)
+            is_oxo = order == 2 and end.GetAtomicNum() == 8 and end.GetDegree() == 1
+            name = _named(mol, index, other) if order == 1 else "oxo" if is_oxo else None
             if name is None:
                 return None
             branches.append((index, name))
@@ -206,14 +209,6 @@ def _ring(mol: "Mol", behind: int, first: int) -> str | None:
         return f"{prefixes}{parent.stem}"
     joint = "-" if prefixes and parent.stem[0].isdigit() else ""
     return f"{prefixes}{joint}{parent.stem}-{_text(free)}-yl"
-
-
-def _on_ring(mol: "Mol", ring_atom: int, other: int, order: float) -> str | None:
-    if order == 1:
-        return _named(mol, ring_atom, other)
-    atom = mol.GetAtomWithIdx(other)
-    is_oxo = order == 2 and atom.GetAtomicNum() == 8 and atom.GetDegree() == 1
-    return "oxo" if is_oxo else None
 
 
 _Locant = tuple[int, str]
@@ -235,15 +230,10 @@ def _numbered(
     for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
         if set(match) != set(system):
             continue
-        locant_of = {index: _locant(parent.locants[k]) for k, index in enumerate(match)}
+        locant_of = dict(zip(match, parent.locants, strict=True))
         rows = sorted((locant_of[index], _text(locant_of[index]), name) for index, name in branches)
         by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
         yield locant_of[first], tuple(locant for locant, _, _ in rows), by_name
-
-
-def _locant(text: str) -> _Locant:
-    number = text.rstrip("ab")
-    return int(number), text[len(number) :]
 
 
 def _text(locant: _Locant) -> str:
@@ -270,22 +260,6 @@ def _alphabetical(name: str) -> str:
     return re.sub(r"^(tert-|sec-|[^a-z]+)", "", name)
 
 
-def _branch_smiles(mol: "Mol", behind: int, first: int) -> str:
-    """Return the canonical SMILES of the bond's side at `first`, with `*` for the other side."""
-    from rdkit import Chem
-
-    bond = mol.GetBondBetweenAtoms(behind, first)
-    if bond.IsInRing():
-        return ""
-    cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(0, 0)])
-    for atoms, part in zip(
-        Chem.GetMolFrags(cut), Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False), strict=True
-    ):
-        if first in atoms:
-            return str(Chem.MolToSmiles(part))
-    return ""
-
-
 @cache
 def _listed() -> dict[str, str]:
     """Return the names of small groups with one open end by canonical SMILES."""
@@ -307,5 +281,6 @@ def _parents() -> dict[str, _Parent]:
         if numbered:
             stem, *letters = numbered
             locants = letters[0].split() if letters else [str(k + 1) for k in places]
-            parents[skeleton(mol, places)] = _Parent(stem, mol, tuple(locants))
+            pairs = ((int(text.rstrip("ab")), text.strip("0123456789")) for text in locants)
+            parents[skeleton(mol, places)] = _Parent(stem, mol, tuple(pairs))
     return parents

@@ -9,13 +9,14 @@ should:
   (Adebayo 2018). Weights are shuffled in stages, from the output to the input.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
@@ -37,6 +38,7 @@ from .truth_metrics import rank_correlation
 COALITIONS = 64  # drawn for each graph
 NO_REMOVAL = "none"  # the operator of values that do not depend on removal
 Item = tuple[Key, Input]
+FloatArray = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,16 @@ def measure(
         }
         again = [item for item in left if item[0] in usable]
         if plan.has("max_sensitivity"):
-            stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
+            noisy = noisy_models(model, plan.seed)
+            changes = _compared(noisy, relative_change, again, explainer, target, usable)
+            # the largest change, which is undefined if any is
+            largest = {key: float(np.max(list(of.values()))) for key, of in changes.items()}
+            stability[explainer.name] = largest
         if plan.has("model_randomisation"):
-            stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
+            shuffled = shuffled_stages(model, plan.seed)
+            stages[explainer.name] = _compared(
+                shuffled, _size_of_correlation, again, explainer, target, usable
+            )
     by_graph = {
         key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
         for key, _ in chunk
@@ -238,43 +247,25 @@ def _curves(series: Series) -> dict[str, list[float]]:
     }
 
 
-def _sensitivity(
-    model: Model,
-    plan: MeasurementPlan,
-    items: Sequence[Item],
-    explainer: Explainer,
-    target: Target,
-    before: Mapping[Key, Explanation],
-) -> dict[Key, float]:
-    """Return the largest relative change of each graph's scores over several draws of noise."""
-    largest: dict[Key, float] = {}
-    for draw in range(DRAWS if items else 0):
-        noisy = NoisyModel(model, plan.seed * DRAWS + draw)
-        for key, after in explained_or_reason(noisy, items, explainer, target).items():
-            change = float("nan")  # without an explanation of the noisy model
-            if isinstance(after, Explanation):
-                change = relative_change(before[key].relevance, after.relevance)
-            largest[key] = float(np.maximum(largest.get(key, change), change))
-    return largest
-
-
-def _randomised(
-    model: Model,
-    plan: MeasurementPlan,
+def _compared(
+    changed: Iterable[tuple[str, Any]],
+    compare: Callable[[FloatArray, FloatArray], float],
     items: Sequence[Item],
     explainer: Explainer,
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """Return |rank correlation| of each graph's scores before and after each shuffling stage."""
-    stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
-    for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
-        for key, after in explained_or_reason(shuffled, items, explainer, target).items():
-            rho = float("nan")  # without an explanation of the shuffled model
+    """Compare each graph's scores with those for changed models, by the names of these.
+
+    The value is NaN where there is no explanation of the changed model.
+    """
+    values: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
+    for name, model in changed if items else ():
+        for key, after in explained_or_reason(model, items, explainer, target).items():
+            values[key][name] = float("nan")
             if isinstance(after, Explanation):
-                rho = rank_correlation(before[key].relevance, after.relevance)
-            stages[key][block] = abs(rho)
-    return stages
+                values[key][name] = compare(before[key].relevance, after.relevance)
+    return values
 
 
 def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
@@ -336,6 +327,16 @@ class NoisyModel:
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Return None, because with noise an embedding is no longer the sum of its features."""
         return None
+
+
+def noisy_models(model: Any, seed: int) -> Iterator[tuple[str, NoisyModel]]:
+    """Yield a model with several draws of noise, and the number of each as its name."""
+    for draw in range(DRAWS):
+        yield str(draw), NoisyModel(model, seed * DRAWS + draw)
+
+
+def _size_of_correlation(before: FloatArray, after: FloatArray) -> float:
+    return abs(rank_correlation(before, after))
 
 
 def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:

@@ -138,7 +138,7 @@ class PathMarginals(Explainer):
             path = LrpPath()._attribute(model, batch, target)
             of_path = relative(path.graph_token, path.relevance, batch.mask)
             scores = torch.where(alone[:, None], of_path, scores)
-        return replace(scored(scores, batch, run.whole, resolved), spread=spread)
+        return scored(scores, batch, run.whole, resolved, spread=spread)
 
     def _through_attention(
         self, model: ExplainableModel, batch: GraphBatch, target: Target
@@ -159,7 +159,7 @@ class PathMarginals(Explainer):
             scores, spread = from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
         else:
             scores, spread = self._from_first(once, start, batch, absent=is_graphormer)
-        return replace(scored(scores, batch, path.outputs, resolved), spread=spread)
+        return scored(scores, batch, path.outputs, resolved, spread=spread)
 
     def _from_first(
         self, measure: Measure, start: Tensor, batch: GraphBatch, *, absent: bool

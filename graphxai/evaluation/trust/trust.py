@@ -19,7 +19,7 @@ from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
-from graphxai.explanation.compute.nearness import nearness_of
+from graphxai.explanation.compute.predicting import nearness_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.threads import one_thread
 

@@ -7,7 +7,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +18,6 @@ from graphxai.chemistry.desirability import PropertyGoal
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 from graphxai.contract.target import Target
-from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -49,15 +47,7 @@ FOR_A_ROW = 0.1  # seconds for which one molecule is searched
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
-@dataclass(frozen=True)
-class UploadedFile:
-    """A file that was dropped on the page, with the name that it has there."""
-
-    name: str
-    content: bytes
-
-
-_files: OrderedDict[str, UploadedFile] = OrderedDict()
+_files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # names and contents by key
 
 
 def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
@@ -74,7 +64,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         column: the column with the structures, by default found by its name or content.
     """
     key = hashlib.sha256(content).hexdigest()
-    _files[key] = UploadedFile(name[-200:], content)
+    _files[key] = name[-200:], content
     _files.move_to_end(key)
     while len(_files) > KEPT_FILES:
         _files.popitem(last=False)
@@ -85,10 +75,12 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         except TableError as error:
             if not table.columns:
                 raise
-            why = str(error).replace(str(table.path), _files[key].name)
+            why = str(error).replace(str(table.path), _files[key][0])
             columns = list(table.columns[:MAX_COLUMNS])
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
-        named = _name_column(table)
+        by_name = {n.lower().replace(" ", "").replace("_", ""): n for n in table.columns[::-1]}
+        usual = (by_name[name] for name in NAMES if name in by_name)
+        named = next((name for name in usual if name != structures), None)
         read = [structures] if named is None else [structures, named]
         records = table.records(read)
         rows = [
@@ -234,25 +226,18 @@ def opened_file(key: str, column: str) -> Iterator[Table | None]:
 
     Errors call the file by the name that the page shows.
     """
-    file = _files.get(key)
-    if file is None:
+    if key not in _files:
         yield None
         return
-    suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
+    name, content = _files[key]
+    suffixes = [part for part in Path(name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{''.join(suffixes[-2:])}"
-        path.write_bytes(file.content)
+        path.write_bytes(content)
         try:
             yield open_table(path, column or None)
         except (TableError, ImportError) as error:
-            raise type(error)(str(error).replace(str(path), file.name)) from None
-
-
-def _name_column(table: Table) -> str | None:
-    """Return the column with the names of the compounds, or None if none has a usual name."""
-    by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
-    named = (by_name[usual] for usual in NAMES if usual in by_name)
-    return next((name for name in named if name != table.structures.name), None)
+            raise type(error)(str(error).replace(str(path), name)) from None
 
 
 def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list[Any]]:
@@ -266,12 +251,15 @@ def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list
         column: its column of structures, as for `rows_of`.
     """
     table, numbers = _measured(panel, key, column)
-    measured = {
-        each.name: [_cell(table, each.task, number) for number in numbers]
-        for each in panel.properties
-        if each.task.name in table.columns
-    }
-    return {name: cells for name, cells in measured.items() if any(cells)}
+    measured: dict[str, list[Any]] = {}
+    for each in panel.properties:
+        task = each.task
+        values, bounds = table.values.get(task.name, {}), table.bounds.get(task.name, {})
+        known: dict[int, list[Any]] = {n: [None, bound_text(task, b)] for n, b in bounds.items()}
+        known |= {n: [rounded([v])[0], measured_text(task, v)] for n, v in values.items()}
+        if known:
+            measured[each.name] = [known.get(number) for number in numbers]
+    return measured
 
 
 def _measured(panel: ModelPanel, key: str, column: str) -> tuple[MeasuredTable, list[int]]:
@@ -283,15 +271,7 @@ def _measured(panel: ModelPanel, key: str, column: str) -> tuple[MeasuredTable, 
         columns = measured_columns(table, [*tasks.values()], {})
         columns.pop(table.structures.name, None)
         values = measured_table(table, [*tasks.values()], columns, LARGEST_TABLE)
-        return values, [record.number for record in _records(table)]
-
-
-def _cell(table: MeasuredTable, task: Task, number: int) -> list[Any] | None:
-    """Return the measured value of a row with its text, or a bound with no value."""
-    value, bound = table.of(number).get(task.name), table.bounds_of(number).get(task.name)
-    if value is not None:
-        return [rounded([value])[0], measured_text(task, value)]
-    return None if bound is None else [None, bound_text(task, bound)]
+        return values, [number for number, _ in _rows(key, column)]
 
 
 def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, Any]:
@@ -310,7 +290,7 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
             pattern = Chem.MolFromSmarts(smarts)
     if pattern is None or not pattern.GetNumAtoms():
         raise ValueError(f"{smarts[:80]!r} is not a SMARTS pattern that RDKit can read.")
-    structures = _structures(key, column)
+    structures = [smiles for _, smiles in _rows(key, column)]
     matches, slow, end = [], 0, time.monotonic() + AT_A_TIME
     place = first
     for place in range(max(0, first), len(structures)):
@@ -358,21 +338,19 @@ def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureAc
         for each in panel.properties
         if not each.task.classes
     }
-    among = StructureActivity.of(panel, _structures(key, column)[:LARGEST_COMPARED], measured)
+    structures = [smiles for _, smiles in _rows(key, column)[:LARGEST_COMPARED]]
+    among = StructureActivity(panel, structures, measured)
     if not among.measured:
         raise ValueError("the table has no measured values of a property that a model predicts.")
     return among
 
 
 @lru_cache(maxsize=2)
-def _structures(key: str, column: str) -> Sequence[str]:
-    """Return the SMILES of the rows of the open table."""
+def _rows(key: str, column: str) -> tuple[tuple[int, str], ...]:
+    """Return the numbers and the SMILES of the rows of the open table."""
     with opened_file(key, column) as table:
         if table is None:
             raise ValueError("the table is no longer open: open it again.")
         name = table.structures.name
-        return tuple(record.cells[name] for record in _records(table))
-
-
-def _records(table: Table) -> list[Any]:
-    return list(islice(table.records([table.structures.name]), LARGEST_TABLE))
+        records = islice(table.records([name]), LARGEST_TABLE)
+        return tuple((record.number, record.cells[name]) for record in records)

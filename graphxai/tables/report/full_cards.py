@@ -3,11 +3,10 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
-
-from rdkit import Chem
 
 from graphxai.chemistry.counterfactuals import Counterfactual, counterfactuals
 from graphxai.chemistry.desirability import PropertyGoal
@@ -16,7 +15,7 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.inputs import prepare_all
-from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
+from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -66,8 +65,7 @@ class FullCardSettings:
     measured: Measurements | Mapping[str, Measurements] | None = None
 
 
-@dataclass(frozen=True)
-class FullCards:
+class FullCards(NamedTuple):
     """What the full cards add to the page.
 
     Attributes:
@@ -76,17 +74,9 @@ class FullCards:
         refused: the methods that do not work for the model, with the reason.
     """
 
-    contents: Mapping[int, dict[str, Any]] = field(default_factory=dict)
-    neighbours: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    def __or__(self, other: "FullCards") -> "FullCards":
-        """Put the contents of both together."""
-        return FullCards(
-            {**self.contents, **other.contents},
-            {**self.neighbours, **other.neighbours},
-            {**self.refused, **other.refused},
-        )
+    contents: dict[int, dict[str, Any]]
+    neighbours: dict[str, Any]
+    refused: dict[str, str]
 
 
 class _Chosen(NamedTuple):
@@ -124,7 +114,7 @@ def make_full_cards(
         _Chosen(place, chosen[place], molecules[place].row, molecules[place].explanation)
         for place in sorted(chosen)
     ]
-    full = FullCards()
+    full = FullCards({}, {}, {})
     work = partial(_full_cards_of, settings)
     about = len(items), "comparing methods", progress
     try:
@@ -135,7 +125,9 @@ def make_full_cards(
                     message = f"row {row} has no full card: {part.result.reason}"
                     warnings.warn(message, stacklevel=4)
                 else:
-                    full |= part.result
+                    full.contents.update(part.result.contents)
+                    full.neighbours.update(part.result.neighbours)
+                    full.refused.update(part.result.refused)
     except KeyboardInterrupt:
         how_far = f"after {len(full.contents)} of {len(chosen)} full cards"
         raise Interrupted(how_far, cards.explanations) from None
@@ -158,16 +150,12 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         contents[place] = full_card(others, trusted[place], why)
         if settings.counterfactuals:
             contents[place]["changes"] = _changes(settings, explanation)
-        for smiles in _beside(trusted[place]):
+        trust = trusted[place]  # its nearest training compound and tautomers are drawn beside it
+        drawn = chain.from_iterable(sign.structures for sign in trust.of_molecule)
+        for smiles in filter(None, (trust.nearest, *drawn)):
             if smiles not in neighbours:
                 neighbours[smiles] = drawing_of(smiles)
     return FullCards(contents, neighbours, refused)
-
-
-def _beside(trust: Trust) -> list[str]:
-    """Return what is drawn beside a molecule: its nearest training compound and its tautomers."""
-    nearest = [] if trust.nearest is None else [trust.nearest]
-    return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
 
 
 def measurements_of(
@@ -230,8 +218,15 @@ def _explained(
         if isinstance(result, Exception):
             raise result
         changed, trust = result
+        mol = changed.atoms()
+        try:  # in the pose of the molecule
+            mapping = common_part(explanation.atoms(), mol, timeout=1).mapping
+            placed = aligned(mol, laid_out(explanation.atoms()), mapping)
+        except NoCommonPartError:
+            placed = laid_out(mol)
         judged = {"level": trust.level, "sentence": trust.sentence}
-        shown.append(_picture(changed, explanation.atoms()) | {"trust": judged})
+        drawn = view_facts(changed) | {"draw": drawing(placed, keep=True)}
+        shown.append(drawn | {"trust": judged})
     return shown
 
 
@@ -280,13 +275,3 @@ def _facts(counterfactual: Counterfactual, goal: PropertyGoal, level: float) -> 
         "sure": counterfactual.reached and bool(goal.sure(after)),
         "near": facts["near"],
     }
-
-
-def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
-    """Draw a counterfactual in the pose of the molecule, and return it with its relevance."""
-    mol = explanation.atoms()
-    try:
-        placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)
-    except NoCommonPartError:
-        placed = laid_out(mol)
-    return view_facts(explanation) | {"draw": drawing(placed, keep=True)}
