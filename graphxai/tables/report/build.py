@@ -128,19 +128,19 @@ def report(
         which = f"no molecule in {source.name}" if named else "the molecule cannot"
         raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
+    explained = cards.molecules[-1].explanation.prediction.task
     methods = tuple(n for n in dict.fromkeys(settings.compared) if n != explainer.name)
     measured: Any = None
     if settings.counterfactuals > 0:
         compared_panel = panel if goal else ModelPanel.of(first)
         measured = measurements_of(compared_panel, cards.molecules)
         if not goal:  # the goal's task comes first, or else another one
-            named = settings.towards and read_goal(first, settings.towards).of.name
-            name = named or cards.molecules[-1].explanation.prediction.task
+            towards = settings.towards
+            name = read_goal(first, towards).of.name if towards else explained
             measured = measured.get(name) or next(iter(measured.values()), None)
     count = max(0, settings.counterfactuals)
     full_settings = FullCardSettings(how, methods, count, settings.towards, measured)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
-    explained = cards.molecules[-1].explanation.prediction.task
     compared = tasks if several else {explained: tasks[explained]}
     notes = _notes(first, cards, source, compared)
     for note in notes:
