@@ -126,7 +126,7 @@ def measure(
     reports, scores = [], []
     for checkpoint in checkpoints:
         model = gx.load(checkpoint)
-        source = bace_part(model, "test") if name == "bace" else mnist_part().sample(MNIST_IMAGES)
+        source = bace_part(model) if name == "bace" else mnist_part().sample(MNIST_IMAGES)
         # the checkpoints of several seeds have the same folder name: use the hash of the weights
         folder = out / (str(steps) if steps else "all") / model.origin.sha256[:8]
         reports.append(
@@ -194,7 +194,7 @@ def orderings(name: str, reports: dict[str, Report]) -> list[str]:
 def sums_of_attention(name: str, checkpoint: str) -> dict[str, Conservation]:
     """Compare sums of attention with the output of the true class (Ali 2022, Figure 8)."""
     model = gx.load(checkpoint)
-    source = bace_part(model, "test") if name == "bace" else mnist_part().sample(MNIST_IMAGES)
+    source = bace_part(model) if name == "bace" else mnist_part().sample(MNIST_IMAGES)
     sums = {}
     for method in ("gae", "rollout", "attention_flow"):
         parts = []

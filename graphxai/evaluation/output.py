@@ -107,9 +107,11 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table, with an empty line after it."""
-    lines = [head, *rows]
-    lines.insert(1, ["---"] * len(head))
-    return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    return [line(head).replace("|  |", "| |"), "|---" * len(head) + "|", *map(line, rows), ""]
 
 
 def _robustness(report: MethodValues) -> list[str]:

@@ -42,7 +42,7 @@ class BenchmarkSource:
         return BenchmarkSource(self.title, kept, self.labels)
 
 
-def bace_part(model: Model, part: str, root: str | Path | None = None) -> BenchmarkSource:
+def bace_part(model: Model, part: str = "test", root: str | Path | None = None) -> BenchmarkSource:
     """Return the BACE compounds in a part of the model's split, by their positions in the file.
 
     Args:
