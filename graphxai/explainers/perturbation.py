@@ -39,6 +39,7 @@ from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
 from .orders import gains, mean_and_error, mean_size, ranks, relative
 from .path_marginals import marginals
+from .presence_path import require_coalitions
 from .registry import get_explainer, register
 from .traits import Traits
 from .variants import Operator, encode_parts, encode_variants, in_passes, structural_bias
@@ -295,6 +296,7 @@ def mean_marginals(
     if isinstance(model, Graphormer):
         measure = partial(marginals, model, batch, tokens, model.bias(batch).detach(), value)
     else:
+        require_coalitions(model)
         from graphxai.wrapping.presence import presence_pass  # loads PyG
 
         run = presence_pass(model, batch, tokens)

@@ -100,14 +100,19 @@ def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Me
     Raises:
         ValueError: the model is not wrapped, or combines nodes in a way that cannot leave some out.
     """
-    if not hasattr(model, "pass_request"):
-        raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
+    require_coalitions(model)
     tokens = model.embed(batch).detach()
     if bool((batch.mask.sum(-1) <= 1).all()):
         return lambda present: tokens.new_zeros(present.shape)
     from graphxai.wrapping.presence import presence_pass  # loads PyG
 
     return measuring(presence_pass(model, batch, tokens), value)
+
+
+def require_coalitions(model: ExplainableModel) -> None:
+    """Raise ValueError unless coalitions of a wrapped model's nodes can be measured."""
+    if not hasattr(model, "pass_request"):
+        raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
 
 
 def measuring(run: PresencePass, value: ValueOfOutputs) -> Measure:

@@ -79,6 +79,7 @@ class NodeGraphormer(Graphormer):
     """Graphormer whose outputs (B, num_outputs) are those of the nodes that `explained` names."""
 
     bias: ReaderBias
+    empty_alike = False
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__(config)
