@@ -18,8 +18,7 @@ import torch
 import graphxai as gx
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
-from graphxai.evaluation import Report, kendall_tau, merged
-from graphxai.evaluation.conservation import Conservation, conservation
+from graphxai.evaluation import Conservation, Report, conservation, kendall_tau, merged
 from graphxai.evaluation.sources import BenchmarkSource, bace_test, mnist_test
 from graphxai.learning.fit import fit, molecule_config
 from graphxai.learning.recipes.bace import bace_tasks

@@ -6,8 +6,6 @@ are those of salts in pharmacopoeias (Stahl and Wermuth 2002), and of solvents.
 
 from functools import cache
 
-__all__ = ["counter_ions", "ion_name", "solvents"]
-
 _SALTS = {
     "hydrochloride": "Cl",
     "hydrobromide": "Br",

@@ -10,18 +10,9 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
+from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
+from .as_given import MoleculeError as MoleculeError
 from .standardise import may_change, parent_of
-
-__all__ = [
-    "AS_WRITTEN",
-    "MoleculeError",
-    "ReadMolecule",
-    "is_inchi",
-    "read_molecules",
-    "shortened",
-    "smiles_of_features",
-]
 
 # RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
 # This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.

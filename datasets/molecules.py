@@ -20,25 +20,12 @@ from .as_given import AS_DRAWN, Standardisation
 from .featurising import TURN, Featurised, featurise, featurise_in_workers
 from .graph import Graph
 from .labels import is_missing
-from .molecule_reading import MoleculeError, shortened
+from .molecule_reading import MoleculeError as MoleculeError
+from .molecule_reading import shortened
 from .tables.table import open_table
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-__all__ = [
-    "BACE_LABELS",
-    "BACE_MD5",
-    "BACE_URL",
-    "MoleculeError",
-    "RejectedRow",
-    "iter_table",
-    "load_bace",
-    "molecule_to_data",
-    "molecules_to_data",
-    "read_table",
-    "require_graphs",
-]
 
 BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
 BACE_MD5 = "ba7f8fa3fdf463a811fa7edea8c982c2"
@@ -130,8 +117,7 @@ def molecule_graphs(
         while group := list(islice(remaining, TURN)):
             yield from map(_graph, featurise(group, **{**defaults, **reading}))
         return
-    in_workers = featurise_in_workers(molecules, workers=workers, **{**defaults, **reading})
-    with closing(in_workers) as featurised:
+    with closing(featurise_in_workers(molecules, workers, **{**defaults, **reading})) as featurised:
         yield from map(_graph, featurised)
 
 

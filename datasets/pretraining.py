@@ -18,8 +18,6 @@ from rdkit.Chem import QED, Descriptors, GraphDescriptors, rdFingerprintGenerato
 
 from .tables.table import open_table
 
-__all__ = ["DESCRIPTORS", "collect", "descriptors", "environments", "without"]
-
 DESCRIPTORS: dict[str, Callable[[Chem.Mol], float]] = {
     "molecular weight": Descriptors.MolWt,  # type: ignore[attr-defined]
     "logP (Crippen)": lambda mol: rdMolDescriptors.CalcCrippenDescriptors(mol)[0],

@@ -22,8 +22,6 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
 
-__all__ = ["Parent", "may_change", "parent_of"]
-
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
 PROTON = "salt removed: hydrogen"

@@ -18,8 +18,6 @@ from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count
 from .typed import Sheet, parquet_count, parquet_names, parquet_rows, sheet_of, sheet_rows
 
-__all__ = ["Record", "Table", "iter_records", "open_table"]
-
 SAMPLE = 20  # rows whose cells show which column has structures
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
 
@@ -180,17 +178,6 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     if len(names) == 1 and smiles_column is None and _is_list(path, layout):
         format, names = "list", LIST_COLUMNS
     return Table(path, format, names, layout.dialect, smiles_column, layout)
-
-
-def iter_records(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[Record]:
-    """Yield the rows of a table one by one, with the cells of these columns.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TableError: it is no table, a column is missing (the message lists the existing ones) or
-            occurs twice, or a quote is not closed.
-    """
-    yield from open_table(path, columns[0]).records(columns)
 
 
 def _is_list(path: Path, layout: TextLayout) -> bool:

@@ -16,16 +16,6 @@ from graphxai.runtime.extras import missing_extra
 from .delimited import Row
 from .opening import TableError, opened
 
-__all__ = [
-    "Sheet",
-    "as_text",
-    "parquet_count",
-    "parquet_names",
-    "parquet_rows",
-    "sheet_of",
-    "sheet_rows",
-]
-
 ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
 MAX_COLUMNS = 2000

@@ -31,7 +31,6 @@ from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
 
 from .counterfactual_results import Counterfactual, Counterfactuals
-from .goal import Goal
 from .measurements import Measurements
 from .neighbours import (
     EXPANDED,
@@ -41,12 +40,12 @@ from .neighbours import (
     kept_atoms,
     kept_pattern,
 )
-from .objectives import JointObjective, SingleObjective, counts
+from .objectives import Objective, SingleObjective, counts
 from .profile_results import ProfileCounterfactuals
 from .settings import SearchKeywords, SearchSettings
 from .transformations import Change
 
-__all__ = ["Counterfactual", "Counterfactuals", "Goal", "counterfactuals", "search"]
+__all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path
@@ -108,8 +107,8 @@ def counterfactuals(
         predictions: how many neighbours are predicted at most.
         steps: how many changes may follow each other. If fewer than n neighbours reach the goal,
             the neighbours of those nearest to it are tried too.
-        sure: count only those that the model is sure of, see `Goal.sure`. They are fewer, and right
-            more often.
+        sure: count only those that the model is sure of, see `PropertyGoal.sure`. They are fewer,
+            and right more often.
         guided: try neighbours first that change what speaks against the goal; False tries them in
             random order.
         seed: decides the order among equals, and the changes of SELFIES.
@@ -168,12 +167,9 @@ def _searched(
     The first pair comes before any prediction, then one pair after each batch.
     """
     sources = tuple(settings.sources)
-    objective: SingleObjective | JointObjective
-    if is_several(model):
-        objective = JointObjective.of(model, molecule, str(towards), settings.sure, measured)
-    else:
-        loaded = load(model) if isinstance(model, str | Path) else model
-        objective = SingleObjective.of(loaded, molecule, towards, settings.sure, measured)
+    kind = Objective if is_several(model) else SingleObjective
+    loaded = load(model) if isinstance(model, str | Path) else model
+    objective = kind.of(loaded, molecule, towards, settings.sure, measured)
     rng, training = random.Random(settings.seed), training_set_of(objective.first_model)
     neighbourhood = Neighbourhood(sources, settings.guided, rng, settings.seed, training)
     mol = objective.mol
@@ -201,7 +197,7 @@ def _searched(
         starts = objective.starts(sorted(tried, key=objective.order)[:EXPANDED])
 
 
-def _predicted(part: Sequence[tuple[Change, Way]], objective: Any) -> Iterator[Any]:
+def _predicted(part: Sequence[tuple[Change, Way]], objective: Objective) -> Iterator[Any]:
     """Yield neighbours with their predictions, without those that a model cannot read.
 
     Of the isomers that a change makes, the one that is farthest from the goal counts.
@@ -211,7 +207,7 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: Any) -> Iterator[A
     outcomes = iter(predict(objective.models, every, progress=False) if every else ())
     bits = ecfp4_bits(objective.mol)
     for (change, way), isomers in zip(part, drawn, strict=True):
-        each = [(smiles, objective.outcome(next(outcomes))) for smiles in isomers]
+        each: list[Any] = [(smiles, objective.outcome(next(outcomes))) for smiles in isomers]
         if any(outcome is None for _, outcome in each):
             continue
         smiles, outcome = min(each, key=lambda pair: objective.worth(pair[1]))
@@ -221,16 +217,13 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: Any) -> Iterator[A
         yield objective.candidate(of_change, way, similarity, outcome, several)
 
 
-def _judged(candidate: Any, objective: SingleObjective | JointObjective) -> Any:
+def _judged(candidate: Any, objective: Objective) -> Any:
     """Add accessibility, new alerts and measured values to a counterfactual."""
     start = Chem.MolToSmiles(objective.mol)
     (effort, alerts), (_, before) = feasibility(candidate.smiles), feasibility(start)
-    return replace(
-        candidate,
-        accessibility=effort,
-        alerts=tuple(alert for alert in alerts if alert not in before),
-        measured=objective.measured(start, candidate.smiles),
-    )
+    new = tuple(alert for alert in alerts if alert not in before)
+    judged = replace(candidate, accessibility=effort, alerts=new)
+    return judged.compared(start, objective.tables)
 
 
 def accessibility(mol: Chem.Mol) -> float | None:

@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import NamedTuple
 
+import numpy as np
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
@@ -26,6 +27,8 @@ ORIGIN = "graphxai_origin"
 # For each kind of bond, the SMILES of fragments with [1*], the most common first.
 FragmentsByBond = Mapping[str, Collection[str]]
 _Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
+_BY_ISOTOPE = Chem.MolzipParams()
+_BY_ISOTOPE.label = Chem.MolzipLabel.Isotope
 
 
 def exchanged(
@@ -48,14 +51,9 @@ def exchanged(
             old, core = cut.fragment(mol), _piece(mol, cut.part, cut.inner)
             for new in list(fragments.get(cut.kind, ()))[:MOST]:
                 if new != old:
-                    product = Chem.molzip(core, Chem.MolFromSmiles(new), _by_isotope())
+                    product = Chem.molzip(core, Chem.MolFromSmiles(new), _BY_ISOTOPE)
                     name = exchange_name(old, new)
                     yield from products.of(product, name, "BRICS exchange", ORIGIN)
-
-
-def fragments_of(molecules: Iterable[Chem.Mol]) -> dict[str, dict[str, int]]:
-    """Return the fragments at BRICS bonds, by kind of bond, with the number of their molecules."""
-    return _counted(map(_pieces, molecules))
 
 
 def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBond:
@@ -70,14 +68,11 @@ def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBon
     }
 
 
-def _pieces(mol: Chem.Mol) -> _Pieces:
-    with rdBase.BlockLogs():
-        return frozenset((cut.kind, cut.fragment(mol)) for cut in _cuts(mol))
-
-
 @lru_cache(maxsize=1 << 14)  # searches from similar molecules ask for the same compounds
 def _pieces_of(smiles: str) -> _Pieces:
-    return _pieces(Chem.MolFromSmiles(smiles))
+    mol = Chem.MolFromSmiles(smiles)
+    with rdBase.BlockLogs():
+        return frozenset((cut.kind, cut.fragment(mol)) for cut in _cuts(mol))
 
 
 def _counted(pieces_by_molecule: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
@@ -148,21 +143,13 @@ class _BricsCut(NamedTuple):
 
 def _cuts(mol: Chem.Mol) -> Iterator[_BricsCut]:
     """Yield every BRICS bond that has a side small enough to be exchanged."""
+    distance = Chem.GetDistanceMatrix(mol)
     for (begin, end), (begin_kind, end_kind) in BRICS.FindBRICSBonds(mol):
         for kind, inner, outer in ((begin_kind, begin, end), (end_kind, end, begin)):
-            part = _side(mol, inner, outer)
+            # no ring runs through the bond, so each atom is nearer to one of its ends
+            part = frozenset(np.flatnonzero(distance[inner] < distance[outer]).tolist())
             if len(part) <= min(LARGEST, mol.GetNumAtoms() // 2):
                 yield _BricsCut(kind, inner, outer, part)
-
-
-def _side(mol: Chem.Mol, first: int, behind: int) -> frozenset[int]:
-    """Return the atoms that stay connected to `first` when the bond to `behind` is cut."""
-    reached, todo = {first, behind}, [first]  # no ring runs through the bond
-    while todo:
-        near = {atom.GetIdx() for atom in mol.GetAtomWithIdx(todo.pop()).GetNeighbors()} - reached
-        reached |= near
-        todo += near
-    return frozenset(reached - {behind})
 
 
 def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
@@ -179,13 +166,6 @@ def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
         piece.RemoveAtom(index)
     piece.CommitBatchEdit()
     return piece.GetMol()
-
-
-@cache
-def _by_isotope() -> Chem.MolzipParams:
-    params = Chem.MolzipParams()
-    params.label = Chem.MolzipLabel.Isotope
-    return params
 
 
 @cache

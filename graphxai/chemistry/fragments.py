@@ -19,9 +19,8 @@ from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
-from .graph_schemes import GRAPH_SCHEME_TITLES, parts_of_graph
 from .names import cut_smiles, name_in_words
-from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
+from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme, parts_of_graph
 from .substituents import fragment_name, substituent_name
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ class Fragments(Result, Sequence[Fragment]):
         total = f"{self.total:z.2f}" if e.unsigned else f"{self.total:+z.2f}"
         total += f" {e.unit}" if e.unit and e.additive else ""
         named = "named parts" if e.molecule is None else "matches of SMARTS"
-        over = (SCHEME_TITLES | GRAPH_SCHEME_TITLES).get(self.scheme, named)
+        over = SCHEME_TITLES.get(self.scheme, named)
         if self.shapley is not None:
             return minus_signs(f"{e.title} of {over} ({self.shapley}): {total} in all")
         return minus_signs(f"{e.title}, summed over {over}: {total} in all")
@@ -256,7 +255,9 @@ def fragments(
         mol = explanation.atoms(NO_MOLECULE)
         name, divide = named_scheme(scheme)
         divided = divide(mol)
-    parts = _closed(divided, len(explanation))
+    covered = {index for _, atoms in divided for index in atoms}
+    rest = tuple(index for index in range(len(explanation)) if index not in covered)
+    parts = divided + ([(REST, rest)] if rest else [])
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
     from .fragment_shapley import fragment_values, valued  # needs PyG
@@ -267,13 +268,6 @@ def fragments(
     )
     explanation = valued(explanation, atoms, shapley)
     return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
-
-
-def _closed(parts: list[Part], n: int) -> list[Part]:
-    """Add a part for the atoms of 0..n-1 that no part has."""
-    covered = {index for _, atoms in parts for index in atoms}
-    rest = tuple(index for index in range(n) if index not in covered)
-    return parts + ([(REST, rest)] if rest else [])
 
 
 def _summed(

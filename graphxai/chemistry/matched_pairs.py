@@ -74,7 +74,7 @@ def matched_pairs(
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)
-    formulas = {_formula(mol) for mol in molecules}
+    formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
     cuts: dict[str, _CoreAndPart] = {}
     for index, mol in enumerate(molecules):
         for cut in _cuts(mol, formulas) if mol.GetNumAtoms() <= LARGEST_MOLECULE else ():
@@ -146,8 +146,3 @@ def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[_CoreAndPart]:
                 Chem.MolFragmentToSmiles(pieces, [*part, dummy[cut]]),
                 capped,
             )
-
-
-def _formula(mol: Chem.Mol) -> bytes:
-    """Return how many atoms of each element a molecule has, as a key."""
-    return np.bincount([atom.GetAtomicNum() for atom in mol.GetAtoms()]).tobytes()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -23,7 +23,7 @@ from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
 from graphxai.datasets.molecules import MAX_ATOMS
-from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 
@@ -143,17 +143,30 @@ class Measurements:
                 The message is about that column, or else about the first.
         """
         table = open_table(path, smiles_column)
-        structures = table.structures.name
-        errors: list[ValueError] = []
+        table.structures  # noqa: B018 (raises an error that says what is missing)
+        try:
+            return cls.in_table(table, columns, standardise)
+        except ValueError as error:
+            raise type(error)(f"{path} has no measured values: {error}") from None
+
+    @classmethod
+    def in_table(
+        cls,
+        table: Table,
+        columns: Sequence[str],
+        standardise: Standardisation,
+        limit: int | None = None,
+    ) -> "Measurements":
+        """Read the values of an open table, in its first `limit` rows, as `read` does."""
+        structures, errors = table.structures.name, []
         for column in columns:
             try:
-                records = table.records((structures, column))
+                records = islice(table.records((structures, column)), limit)
                 pairs = [(r.cells[structures], r.cells[column]) for r in records]
                 return cls.of(pairs, column, standardise)
             except ValueError as error:
                 errors.append(error)
-        first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
-        raise type(first)(f"{path} has no measured values: {first}")
+        raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
 
     @classmethod
     def of(
@@ -281,9 +294,6 @@ def _text(cell: Any) -> str:
         return str(cell)
 
 
-MeasuredProperties: TypeAlias = Mapping[str, Measurements]
-
-
 def measured_properties(
     panel: ModelPanel,
     measured: str | Path | Mapping[str, Measurements | Mapping[str, float]],
@@ -327,11 +337,6 @@ def measured_properties(
             raise ValueError("no model predicts a value that can be compared with measured ones.")
         raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
     return tables
-
-
-def measured_change(tables: MeasuredProperties, before: str, after: str) -> dict[str, Measured]:
-    """Return what was measured of each property for a change between two SMILES."""
-    return {name: table.about(before, after) for name, table in tables.items()}
 
 
 def sentence_about(measured: Mapping[str, Measured]) -> str:

@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
 
-from .conservation import Conservation, conservation
-
 if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import than torch
     from graphxai.learning.masked_atoms import MaskedAtoms, fit_masked_atoms
     from graphxai.learning.refit import Refit
@@ -20,6 +18,7 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from .benchmark import evaluate
     from .curves import Curve, Series, node_series
     from .ground_truth import evaluate_truth, model_score
+    from .method_values import Conservation, conservation
     from .metrics import METRICS, Metric
     from .report import Report, merged
     from .statistics import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from graphxai.explanation.files import write_csv
 from graphxai.runtime.writing import atomic_write, write_whole
 
-from .figures import draw
 from .method_values import MethodValues
 from .metrics import DEFAULT_METRICS, METRICS
 from .robustness import SHARES
@@ -21,12 +21,13 @@ from .store import finite_or_null
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .report import Report
     from .statistics import Interval
 
 LEADING = (*DEFAULT_METRICS, "roar")  # the metrics that the summary tests
 
 
-def save_report(report: MethodValues, folder: Path) -> Path:
+def save_report(report: Report, folder: Path) -> Path:
     """Write the report to a folder.
 
     The files are
@@ -58,7 +59,7 @@ def comparisons(report: MethodValues) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for operator in report.operators or ("none",):
+    for operator in report.removals:
         for metric in report.metrics(operator):
             for compared in report.compare(metric=metric, operator=operator):
                 rows.append({"operator": operator, "metric": metric} | compared.to_dict())
@@ -86,7 +87,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
             "",
         ]
     lines = [*lines[:2], *_robustness(report), *lines[2:]]
-    for operator in report.operators or ("none",):
+    for operator in report.removals:
         lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
         lines += _table(report, operator)
         for metric in LEADING:
@@ -105,18 +106,24 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
     return "\n".join(lines)
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, with an empty line after it."""
+    lines = [head, *rows]
+    lines.insert(1, ["---"] * len(head))
+    return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
+
+
 def _robustness(report: MethodValues) -> list[str]:
     """Write how the model itself fares with nodes removed at random."""
     if not report.robustness:
         return []
-    lines = ["The model itself, with shares of the nodes removed at random:", ""]
-    lines += [f"| removed by | | {' | '.join(f'{100 * share:.0f} %' for share in SHARES)} |"]
-    lines += ["|---" * (len(SHARES) + 2) + "|"]
-    lines += [
-        f"| `{operator}` | {of.measure} | {' | '.join(f'{value:.3f}' for value in of.values)} |"
+    rows = [
+        [f"`{operator}`", of.measure, *(f"{value:.3f}" for value in of.values)]
         for operator, of in report.robustness.items()
     ]
-    return [*lines, "", *(line + "\n" for line in report.robustness_sentences())]
+    lines = ["The model itself, with shares of the nodes removed at random:", ""]
+    lines += markdown_table(["removed by", "", *(f"{100 * share:.0f} %" for share in SHARES)], rows)
+    return [*lines, *(line + "\n" for line in report.robustness_sentences())]
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:
@@ -124,10 +131,10 @@ def _table(report: MethodValues, operator: str) -> list[str]:
     lines = []
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
-        arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
-        lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
-        lines += [f"| {_name(report, name)} | {' | '.join(row)} |" for name, row in some.iterrows()]
-        lines += [""]
+        rows = [[_name(report, name), *row] for name, row in some.iterrows()]
+        lines += markdown_table(
+            ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
+        )
     return lines
 
 
@@ -136,20 +143,24 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
-    lines = [
+    rows = [
+        (
+            _name(report, c.second),
+            str(c.difference),
+            f"{c.p_adjusted:.2g}",
+            f"{c.effect:+.2f}",
+            "" if c.significant else "not significant",
+        )
+        for c in report.against_the_best(metric, operator)
+    ]
+    return [
         f"{_name(report, best)} has the best mean {metric}. Tests against it (Wilcoxon; Holm's"
         " correction counts all pairs of methods, because the same graphs picked the best):",
         "",
-        "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
-        "|---|---|---|---|---|",
+        *markdown_table(
+            ("method", "difference [95 % interval]", "p (Holm)", "effect d_z", ""), rows
+        ),
     ]
-    for c in report.against_the_best(metric, operator):
-        verdict = "" if c.significant else "not significant"
-        lines.append(
-            f"| {_name(report, c.second)} | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
-            f" | {verdict} |"
-        )
-    return [*lines, ""]
 
 
 def _times(report: MethodValues) -> list[str]:
@@ -158,8 +169,8 @@ def _times(report: MethodValues) -> list[str]:
     if not times:
         return []
     lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
-    lines += ["| method | ms |", "|---|---|"]
-    return [*lines, *(f"| {_name(report, n)} | {1000 * t:.2f} |" for n, t in times.items()), ""]
+    rows = [(_name(report, name), f"{1000 * time:.2f}") for name, time in times.items()]
+    return lines + markdown_table(("method", "ms"), rows)
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -170,13 +181,8 @@ def _operators(report: MethodValues) -> list[str]:
     for metric in LEADING:
         if metric in report.metrics(report.operators[0]):
             frame = report.agreement(metric)
-            lines += [f"| {metric} | {' | '.join(frame.columns)} |"]
-            lines += ["|---" * (len(frame.columns) + 1) + "|"]
-            lines += [
-                f"| {name} | {' | '.join(f'{v:.2f}' for v in row)} |"
-                for name, row in frame.iterrows()
-            ]
-            lines += [""]
+            rows = [[str(name), *(f"{v:.2f}" for v in row)] for name, row in frame.iterrows()]
+            lines += markdown_table([metric, *frame.columns], rows)
     return lines
 
 
@@ -187,13 +193,10 @@ def _seeds(report: MethodValues) -> list[str]:
     for metric in LEADING:
         if metric in report.metrics():
             frame = report.seeds(metric)
-            lines += [f"| {metric} | {' | '.join(_cell(str(c)) for c in frame.columns)} |"]
-            lines += ["|---" * (len(frame.columns) + 1) + "|"]
-            lines += [
-                f"| {_name(report, name)} | {' | '.join(f'{v:.3f}' for v in row)} |"
-                for name, row in frame.iterrows()
+            rows = [
+                [_name(report, name), *(f"{v:.3f}" for v in row)] for name, row in frame.iterrows()
             ]
-            lines += [""]
+            lines += markdown_table([metric, *(_cell(str(c)) for c in frame.columns)], rows)
     return lines
 
 
@@ -201,21 +204,22 @@ def _conservation(report: MethodValues) -> list[str]:
     conserved = report.conservation()
     if not conserved:
         return []
-    lines = [
+    rows = [
+        (
+            f"`{_cell(name)}`",
+            *(f"{value:.3f}" for value in (c.slope, c.correlation, c.gap)),
+            f"{c.unexplained:.2g}",
+        )
+        for name, c in conserved.items()
+    ]
+    return [
         "## Conservation",
         "",
         "Sum of relevance (nodes and graph token) against the output. Gap: mean absolute"
         " difference; unexplained: the same after adding biases.",
         "",
-        "| method | slope | correlation | gap | unexplained |",
-        "|---|---|---|---|---|",
+        *markdown_table(("method", "slope", "correlation", "gap", "unexplained"), rows),
     ]
-    lines += [
-        f"| `{_cell(name)}` | {c.slope:.3f} | {c.correlation:.3f} | {c.gap:.3f}"
-        f" | {c.unexplained:.2g} |"
-        for name, c in conserved.items()
-    ]
-    return [*lines, ""]
 
 
 def _glossary(report: MethodValues) -> list[str]:
@@ -239,7 +243,7 @@ def _glossary(report: MethodValues) -> list[str]:
 def _summary(report: MethodValues) -> dict[str, Any]:
     """Return the report as JSON values, for programs."""
     results: dict[str, Any] = {}
-    for operator in report.operators or ("none",):
+    for operator in report.removals:
         for metric in report.metrics(operator):
             values = report.intervals(metric, operator)
             results.setdefault(operator, {})[metric] = {
@@ -266,7 +270,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
     }
 
 
-def _save_figures(report: MethodValues, folder: Path) -> list[str]:
+def _save_figures(report: Report, folder: Path) -> list[str]:
     """Draw all figures that the report allows, and return their names."""
     names = []
     for operator in report.operators:
@@ -284,8 +288,8 @@ def _save_figures(report: MethodValues, folder: Path) -> list[str]:
     return names
 
 
-def _save(report: MethodValues, kind: str, stem: Path, operator: str | None) -> None:
-    figure = draw(report, kind, operator)
+def _save(report: Report, kind: str, stem: Path, operator: str | None) -> None:
+    figure = report.plot(kind, operator=operator)
     with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)
     figure.set_layout_engine("none")  # the PNG is laid out already, and this step takes longest
@@ -332,7 +336,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     seconds = report.seconds()
     rows = [
         (operator, metric, name, each.mean, each.low, each.high, each.n, 1000 * seconds[name])
-        for operator in report.operators or ("none",)
+        for operator in report.removals
         for metric in report.metrics(operator)
         for name, each in report.intervals(metric, operator).items()
     ]
@@ -342,7 +346,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
 
 def table_latex(report: MethodValues) -> str:
     """Return the table of each operator in LaTeX (package booktabs), with the best mean in bold."""
-    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
+    return "\n".join(_tabular(report, operator) for operator in report.removals)
 
 
 def _tabular(report: MethodValues, operator: str) -> str:

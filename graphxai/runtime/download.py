@@ -9,8 +9,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-__all__ = ["ROOT_ARGUMENT", "DownloadError", "data_root", "fetch"]
-
 _CHUNK = 1 << 20
 ROOT_ARGUMENT = "root=..."  # how messages name the argument for the folder of the data sets
 

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from graphxai.chemistry.counterfactuals import Counterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments
-from graphxai.chemistry.measurements import sentence_about
 from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
@@ -21,7 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import TrainingSet
-from graphxai.evaluation.trust.distance import distance_of
+from graphxai.evaluation.trust.errors import distance_of
 from graphxai.evaluation.trust.signs import Sign
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
@@ -101,10 +100,6 @@ def property_facts(
 
 def change_facts(change: Counterfactual | ProfileCounterfactual) -> dict[str, Any]:
     """Return what is known about a change of a molecule, besides what is predicted of it."""
-    if isinstance(change, ProfileCounterfactual):
-        measured = sentence_about(change.measured)
-    else:
-        measured = "" if change.measured is None else change.measured.sentence
     effort = change.accessibility
     return {
         "smiles": change.smiles,
@@ -115,7 +110,7 @@ def change_facts(change: Counterfactual | ProfileCounterfactual) -> dict[str, An
         "similarity": rounded([change.similarity], 2)[0],
         "accessibility": None if effort is None else rounded([effort], 2)[0],
         "alerts": list(change.alerts),
-        "measured": minus_signs(measured),
+        "measured": minus_signs(change.measured_sentence),
     }
 
 

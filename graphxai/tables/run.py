@@ -32,7 +32,7 @@ from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
-from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import Progress, no_progress
 from graphxai.runtime.writing import folder_at

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
-from graphxai.runtime.suggestions import require_options
+from graphxai.runtime.options import require_options
 
 from .color import Scale
 
@@ -107,7 +107,7 @@ def with_picture_options(
         seen = declared.replace(parameters=[*others, *shared])
         draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
         del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
-        draw_with_options.__doc__ = _with_options_described(draw.__doc__ or "")
+        draw_with_options.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
         return draw_with_options
 
     return decorated

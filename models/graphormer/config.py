@@ -28,7 +28,7 @@ class GraphormerConfig(TaskSet):
 
     Args:
         level: "graph" for a model that reads its answer from a graph token, "node" for one that
-            answers for each node, see `nodes.py`.
+            answers for each node, see `NodeGraphormer`.
         environments: number of rows of a table of hashed environments, see
             `contract.structure`; 0 for a model that does not read environments.
         environment_radius: the largest number of bonds from a node in its environments.

@@ -19,8 +19,6 @@ from .model import KernelProcess
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KernelAccount", "Structure", "TrainingShare", "kernel_account"]
-
 
 class TrainingShare(NamedTuple):
     """What one training molecule says: its SMILES, if stored, its similarity, and its share."""

@@ -18,8 +18,6 @@ from graphxai.datasets.graph import Graph, is_data, is_from
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["ProcessBatch", "collate", "prepare_group", "renumbered"]
-
 
 @dataclass(frozen=True, eq=False)
 class ProcessBatch:

@@ -8,7 +8,7 @@ from torch_geometric.nn import GATConv, GPSConv, TransformerConv, global_mean_po
 
 import graphxai as gx
 from graphxai.engine.eval_replica import copied
-from graphxai.evaluation.sanity_checks import NoisyModel
+from graphxai.evaluation.measure import NoisyModel
 from graphxai.evaluation.testing import check_batching
 from small_graphs import SIZES, graph, random, started, wrapped
 

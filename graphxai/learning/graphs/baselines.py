@@ -22,8 +22,6 @@ from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar
 
-__all__ = ["GIN", "forest_readings", "gin_readings"]
-
 FloatArray = NDArray[np.float64]
 LAYERS = 4
 TREES = 500

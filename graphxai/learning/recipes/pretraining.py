@@ -29,11 +29,9 @@ from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, r
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.teachers.minimol import minimol_fingerprints
+from graphxai.learning.teachers.stacking import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.progress import in_chunks
-
-__all__ = ["Targets", "describe", "learned_descriptors", "pretrain"]
 
 FloatArray = NDArray[np.float32]
 PRETRAINING = TrainingSettings(

@@ -8,22 +8,20 @@ from typing import Any
 
 from rdkit import Chem
 
-from graphxai.chemistry.goal import Goal
-from graphxai.chemistry.profile_text import joins_goals
+from graphxai.chemistry.profile_text import single_goal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.target import Target
-from graphxai.explanation.compute.models import standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
 
 from .models import OfferedModels
-from .molecules import card, changes_at, contrasted, predicted, suggestions, trust_of_rows
-from .overview import joint_suggestions, overview
+from .molecules import card, changes_at, contrasted, predicted, trust_of_rows
+from .overview import overview, suggestions
 from .page import EDITOR, read, text_of
 from .tables import (
     KINDS,
     exported,
     matching_rows,
     measured_in,
-    measured_in_all,
     measured_of_rows,
     rows_of,
     series_of,
@@ -88,29 +86,23 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     """
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
-    smiles, locked, sure = body.text("smiles"), body.numbers("locked"), body.fields.get("sure")
-    if joins_goals(body.text("towards")) and not _is_goal(models, body):
-        wish = body.text("wish")
-        read_all = partial(measured_in_all, models.panel, *body.table())
-        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True, read_all)
-    else:
-        model, towards, target = models[body.text("model")], body.text("towards"), body.target()
-        tasks = tuple(Goal.of(towards, model).columns(model))
-        measured = partial(measured_in, *body.table(), tasks, standardisation_of(model))
-        steps = suggestions(model, smiles, towards, target, locked, n, sure is True, measured)
+    towards, model = body.text("towards"), models[body.text("model")]
+    goal = single_goal(model, towards)
+    panel = ModelPanel.of(model) if goal else models.panel
+    steps = suggestions(
+        model if goal else list(panel.models),
+        body.text("smiles"),
+        towards if goal else body.text("wish"),
+        body.target(),
+        body.numbers("locked"),
+        n,
+        body.fields.get("sure") is True,
+        partial(measured_in, panel, *body.table(), goal),
+    )
     for step in steps:
         yield step
         if time.monotonic() > end:
             return
-
-
-def _is_goal(models: OfferedModels, body: Body) -> bool:
-    """Return whether the chosen model has the goal as a single one, such as a class with commas."""
-    try:
-        Goal.of(body.text("towards"), models[body.text("model")])
-    except ValueError:
-        return False
-    return True
 
 
 def reason(error: Exception) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from graphxai.api import OneOrMoreModels
-from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
@@ -33,8 +32,7 @@ from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
     make_full_cards,
-    measurements_for,
-    measurements_of_properties,
+    measurements_of,
 )
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
@@ -101,7 +99,14 @@ def report(
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     panel = ModelPanel.of(model)
     first, several = panel.models[0], is_several(model) or bool(settings.goal)
-    _require_goals(panel, settings, several)
+    for member in panel.models if several else ():
+        require_molecules(member)
+    if settings.goal:
+        read_profile(panel, settings.goal)
+    if settings.towards is not None:
+        if settings.goal:
+            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
+        read_goal(first, settings.towards)
     if settings.core:
         read_core(settings.core)
     explainer = get_explainer(method, model=first)
@@ -117,7 +122,11 @@ def report(
     how = CardSettings(panel, training, explainer, settings.target, level, several, goal)
     workers = workers_for(first, settings.workers)
     cards = make_cards(how, source, workers, progress)
-    _require_molecules(cards, source)
+    if not cards.molecules:
+        why = f": {cards.rejected[0].reason}" if cards.rejected else ""
+        named = source.total > 1 or source.is_file
+        which = f"no molecule in {source.name}" if named else "the molecule cannot"
+        raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
     full_settings = _full_card_settings(how, cards, settings)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
@@ -134,28 +143,6 @@ def report(
     return written
 
 
-def _require_goals(panel: ModelPanel, settings: ReportSettings, several: bool) -> None:
-    """Raise ValueError if a goal is not understood, or one of several models reads no molecules."""
-    for model in panel.models if several else ():
-        require_molecules(model)
-    if settings.goal:
-        read_profile(panel, settings.goal)
-    if settings.towards is not None:
-        if settings.goal:
-            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
-        Goal.of(settings.towards, panel.models[0])
-
-
-def _require_molecules(cards: Cards, source: ReportSource) -> None:
-    """Raise ValueError if no molecule can be explained, with the reason for the first one."""
-    if cards.molecules:
-        return
-    why = f": {cards.rejected[0].reason}" if cards.rejected else ""
-    if source.total == 1 and not source.is_file:
-        raise ValueError(f"the molecule cannot be explained{why}")
-    raise ValueError(f"no molecule in {source.name} can be explained{why}")
-
-
 def _full_card_settings(
     how: CardSettings, cards: Cards, settings: ReportSettings
 ) -> FullCardSettings:
@@ -165,9 +152,12 @@ def _full_card_settings(
     if not count:
         return FullCardSettings(how, compared)
     if how.goal:
-        of_properties = measurements_of_properties(how.panel, cards.molecules)
-        return FullCardSettings(how, compared, count, measured=of_properties)
-    measured = measurements_for(how.model, cards.molecules, towards)
+        measured: Any = measurements_of(how.panel, cards.molecules)
+    else:
+        tables = measurements_of(ModelPanel.of(how.model), cards.molecules)
+        explained = cards.molecules[-1].explanation.prediction.task
+        name = read_goal(how.model, towards).of.name if towards else explained
+        measured = tables.get(name) or next(iter(tables.values()), None)
     return FullCardSettings(how, compared, count, towards, measured)
 
 
@@ -192,15 +182,12 @@ def _notes(
     unshown = [task for task in model.config.tasks if task.name not in tasks]
     notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
     guesses = uninformative(model.origin.metadata.get("coverage"))
-    return [*_note_on_size(len(cards.molecules)), *filter(None, notes), *guesses]
-
-
-def _note_on_size(molecules: int) -> list[str]:
-    """Say what a long page leaves out and how it behaves, or return [] for a short one."""
-    if molecules <= SMOOTH:
-        return []
-    return [
-        f"This page shows {molecules:,} of up to {LARGEST_TABLE:,} molecules. With more than"
-        f" {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the first"
-        f" {SMOOTH:,} alone: a limit makes it shorter."
-    ]
+    size = (
+        f"This page shows {len(cards.molecules):,} of up to {LARGEST_TABLE:,} molecules. With more"
+    )
+    size += (
+        f" than {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the"
+        f" first {SMOOTH:,} alone: a limit makes it shorter."
+    )
+    long = [size] if len(cards.molecules) > SMOOTH else []
+    return [*long, *filter(None, notes), *guesses]

@@ -12,7 +12,6 @@ from rdkit import Chem, rdBase
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
-    ChangedPair,
     MeasuredExchange,
     PredictionsOf,
     changes_among,
@@ -51,7 +50,7 @@ def structure_activity_of(
     if not core and not any(set(row) & set(tasks.values()) for row in measured):
         return None
     written = [card.explanation.smiles or "" for card in molecules]
-    return StructureActivity.of(panel, written, values).page(core)
+    return StructureActivity(panel, written, values).page(core)
 
 
 class StructureActivity:
@@ -60,34 +59,9 @@ class StructureActivity:
     def __init__(
         self,
         panel: ModelPanel,
-        measured: Mapping[str, Measurements],
-        places: Mapping[str, int],
-        most: int = MOST_COMPARED,
-    ) -> None:
-        """Take the compounds of a table.
-
-        Args:
-            panel: the models.
-            measured: the measured values of each measured property, by its name.
-            places: where each compound stands on the page, by the SMILES in `measured`.
-            most: how many compounds are compared.
-        """
-        self.panel = panel
-        self.predicted = PredictionsOf(panel)
-        self.places = _first(places, most)
-        self.measured = {
-            name: Measurements(m.name, {s: v for s, v in m.values.items() if s in self.places})
-            for name, m in measured.items()
-        }
-        self.parts: dict[str, list[Any]] = {}
-
-    @classmethod
-    def of(
-        cls,
-        panel: ModelPanel,
         smiles: Sequence[str],
         values: Mapping[str, Sequence[float | None]],
-    ) -> "StructureActivity":
+    ) -> None:
         """Bring molecules to their compounds, of which each stands at its first place.
 
         Args:
@@ -95,21 +69,25 @@ class StructureActivity:
             smiles: the molecules.
             values: the measured value of each molecule, by property. A compound has their mean.
         """
+        self.panel = panel
+        self.predicted = PredictionsOf(panel)
         compounds = compounds_of(smiles, standardisation_of(panel.models[0]))
         places: dict[str, int] = {}
         for place, compound in enumerate(compounds):
             if compound:
                 places.setdefault(compound, place)
-        measured = {}
+        # where each compound stands on the page, by its SMILES
+        self.places = _first(places, MOST_COMPARED)
+        self.measured: dict[str, Measurements] = {}
         for name, column in values.items():
             of_compound: dict[str, list[float]] = {}
             for compound, value in zip(compounds, column, strict=True):
-                if compound and value is not None:
+                if compound in self.places and value is not None:
                     of_compound.setdefault(compound, []).append(value)
             if of_compound:
                 means = {smiles: float(np.mean(each)) for smiles, each in of_compound.items()}
-                measured[name] = Measurements(name, means)
-        return cls(panel, measured, places)
+                self.measured[name] = Measurements(name, means)
+        self.parts: dict[str, list[Any]] = {}
 
     def page(self, named: str = "") -> dict[str, Any] | None:
         """Return what the page shows, or None if there is neither a pair nor a series.
@@ -119,7 +97,15 @@ class StructureActivity:
         """
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
-            exchanges = {name: self._exchanges(values) for name, values in self.measured.items()}
+            changes = {n: changes_among(m, self.predicted) for n, m in self.measured.items()}
+        exchanges = {
+            name: {
+                "compounds": made.compounds,
+                "count": len(made),
+                "rows": [self._exchange(each) for each in made[:MOST_EXCHANGES]],
+            }
+            for name, made in changes.items()
+        }
         compounds = list(self.places)
         with rdBase.BlockLogs():
             molecules = [Chem.MolFromSmiles(smiles) for smiles in compounds]
@@ -184,12 +170,6 @@ class StructureActivity:
         properties = [[p.name, p.task.unit, bool(p.task.classes)] for p in self.panel.properties]
         return {"properties": properties, "measured": list(self.measured), "parts": self.parts}
 
-    def _exchanges(self, measured: Measurements) -> dict[str, Any]:
-        """Return the exchanges among the compounds of which a value was measured."""
-        changes = changes_among(measured, self.predicted)
-        rows = [self._exchange(each) for each in changes[:MOST_EXCHANGES]]
-        return {"compounds": changes.compounds, "count": len(changes), "rows": rows}
-
     def _exchange(self, each: MeasuredExchange) -> list[Any]:
         """Return the parts, the atom that carries them, means with deviations, and some pairs."""
         names = [p.name for p in self.panel.properties]
@@ -206,12 +186,11 @@ class StructureActivity:
             len(each.pairs),
             _mean_and_sd([pair.measured for pair in each.pairs]),
             predicted,
-            [self._pair(pair) for pair in each.pairs[:MOST_PAIRS]],
+            [
+                [self.places[p.before], self.places[p.after], rounded([p.measured])[0]]
+                for p in each.pairs[:MOST_PAIRS]
+            ],
         ]
-
-    def _pair(self, pair: ChangedPair) -> list[Any]:
-        before, after = self.places[pair.before], self.places[pair.after]
-        return [before, after, rounded([pair.measured])[0]]
 
     def _part(self, smiles: str) -> str:
         """Keep the name and drawing of a part, and return the SMILES by which tables name it."""
