@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from rdkit import Chem, rdBase
 from graphxai.runtime.workers import LostItem, in_workers
 
 from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .canonical_form import one_perception
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
 from .molecule_reading import MoleculeError, read_molecules, shortened
 
@@ -35,7 +36,7 @@ class Featurised(NamedTuple):
     """A molecule's SMILES and its features in OGB's codes.
 
     There is the RDKit molecule if one was given, the molecule as given if this is its parent, and
-    the molecule that was read, unless another process read it.
+    the form in which the molecule was read, unless another process read it.
     """
 
     text: str
@@ -70,19 +71,19 @@ def _featurised(
     canonical: bool,
     standardise: Standardisation,
 ) -> list[Featurised | MoleculeError]:
-    with rdBase.BlockLogs():
+    with rdBase.BlockLogs(), one_perception() if canonical else nullcontext():
         featurised = [
             molecule
             if isinstance(molecule, MoleculeError)
             else Featurised(
                 molecule.text,
                 molecule.mol if molecule.is_given else None,
-                atom_features(molecule.mol),
-                *bond_features(molecule.mol),
+                atom_features(molecule.form),
+                *bond_features(molecule.form),
                 molecule.as_given,
-                molecule.mol,
+                molecule.form,
             )
-            for molecule in read_molecules(molecules, max_atoms, standardise)
+            for molecule in read_molecules(molecules, max_atoms, standardise, canonical)
         ]
         for item in featurised if canonical else ():
             if isinstance(item, Featurised) and item.read is not None:

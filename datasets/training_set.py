@@ -122,13 +122,14 @@ class TrainingSet:
         The fingerprint ignores stereochemistry. If several compounds are equally near and the
         molecule itself is one of them, it is the nearest.
         """
-        from rdkit import Chem
+        from .canonical_form import canonical_smiles, without_labels
 
+        mol = without_labels(mol)
         similarities = self._similarities(mol)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1:
-            smiles = Chem.MolToSmiles(mol)
+            smiles = canonical_smiles(mol)
             equals = (self.written[i] for i in np.flatnonzero(similarities == 1))
             if any(_canonical(compound) == smiles for compound in equals):
                 return Nearness("training compound", 1.0, smiles)
@@ -141,7 +142,9 @@ class TrainingSet:
 
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
         """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""
-        order = self._similarities(mol).argsort(kind="stable")[::-1]
+        from .canonical_form import without_labels
+
+        order = self._similarities(without_labels(mol)).argsort(kind="stable")[::-1]
         return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
@@ -164,16 +167,17 @@ class TrainingSet:
 
         It is "" if the molecule is in none of them.
         """
-        from rdkit import Chem, rdBase
+        from rdkit import rdBase
 
+        from .canonical_form import canonical_smiles
         from .standardise import parent_of
 
-        smiles = Chem.MolToSmiles(mol)
+        smiles = canonical_smiles(mol)
         if smiles not in self._canonical_smiles and smiles not in self.held_out:
             # what cannot be standardised stays as it is
             with suppress(ValueError, RuntimeError), rdBase.BlockLogs():
                 parent = parent_of(mol, "parent")
-                smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
+                smiles = smiles if parent is None else canonical_smiles(parent.mol)
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
 
 
@@ -192,10 +196,9 @@ def training_set_of(model: Any) -> TrainingSet | None:
 @lru_cache(maxsize=1 << 14)
 def _canonical(smiles: str) -> str:
     """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
-    from rdkit import Chem, rdBase
+    from .canonical_form import canonical_smiles
 
-    with rdBase.BlockLogs():
-        return str(Chem.CanonSmiles(smiles))
+    return canonical_smiles(smiles)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -203,9 +206,11 @@ def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
     from rdkit import Chem
 
+    from .canonical_form import without_labels
     from .fingerprints import ecfp4_bits
 
     mol = Chem.MolFromSmiles(smiles)
+    mol = None if mol is None else without_labels(mol)
     return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
 
 
@@ -236,6 +241,5 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
             return None
     held_out = path.with_name(HELD_OUT)
     rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
-    return TrainingSet(
-        tuple(given), {record.cells["smiles"]: record.cells["part"] for record in rows}
-    )
+    parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}
+    return TrainingSet(tuple(given), parts)

@@ -63,11 +63,11 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
-    from graphxai.explanation.grid import grid as grid
+    from graphxai.explanation.explanations import grid as grid
+    from graphxai.explanation.labelled import Predictions as Predictions
     from graphxai.explanation.ledger import Ledger as Ledger
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
-    from graphxai.explanation.predictions import Predictions as Predictions
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table

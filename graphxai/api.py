@@ -38,13 +38,11 @@ from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import Explanations
-from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.explanations import Explanations, side_by_side
 from graphxai.explanation.html import table_html
-from graphxai.explanation.labelled import Drawings
+from graphxai.explanation.labelled import Drawings, Predictions
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
-from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device

@@ -113,11 +113,11 @@ def _record(lines: list[str]) -> StructureRecord:
         if not line.startswith(">") or (within and not PROPERTY.match(line)):
             within = within and bool(line.strip())
             if value is not None and line.strip():
-                value.append(line.strip())
+                value.append(line)
             continue
         within = True
         if value is not None and name:
-            properties.setdefault(name, " ".join(value))
+            properties.setdefault(name, "\n".join(value))
         match = PROPERTY.match(line)
         name, value = (match[1].strip() if match else ""), []
     title = lines[0].strip() if lines else ""

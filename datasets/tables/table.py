@@ -95,8 +95,12 @@ class Table:
             parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
         return "; ".join(parts)
 
-    def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    def records(
+        self, columns: Sequence[str] | None = None, unchanged: Sequence[str] = ()
+    ) -> Iterator[Record]:
         """Yield the rows one by one, with the cells of these columns, by default all.
+
+        White space at the ends of cells is removed, except in the columns `unchanged`.
 
         Raises:
             TableError: a column is missing or is there twice, or the file is damaged.
@@ -107,7 +111,11 @@ class Table:
             if problem:
                 yield Record(number, dict.fromkeys(wanted, ""), problem)
             else:
-                yield Record(number, {name: cells[place].strip() for name, place in places})
+                read = {
+                    name: cells[place] if name in unchanged else cells[place].strip()
+                    for name, place in places
+                }
+                yield Record(number, read)
 
     def count(self) -> int:
         """Return roughly how many rows there are, for a bar of progress."""

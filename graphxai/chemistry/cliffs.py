@@ -142,7 +142,14 @@ def activity_cliffs(
         raise ValueError(f"{len(smiles)} molecules, but values of shape {measured.shape}.")
     if not (0 < similarity <= 1 and difference > 0):
         raise ValueError("similarity must lie in (0, 1] and difference above 0.")
-    molecules = _read(smiles, np.isfinite(measured))
+    with rdBase.BlockLogs():
+        used = np.flatnonzero(np.isfinite(measured)).tolist()
+        read = {row: Chem.MolFromSmiles(smiles[row]) for row in used}
+    molecules = {row: mol for row, mol in read.items() if mol is not None}
+    if unreadable := [row for row in read if row not in molecules]:
+        listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
+        which = f"{'row' if len(unreadable) == 1 else 'rows'} {listed}"
+        warnings.warn(f"{len(unreadable)} SMILES cannot be read: {which}.", stacklevel=2)
     rows = np.array(list(molecules), dtype=int)
     logs = measured[rows]
     mols = list(molecules.values())
@@ -171,20 +178,3 @@ def activity_cliffs(
             )
     cliffs.sort(key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
     return Cliffs(cliffs, list(smiles), measured)
-
-
-def _read(smiles: Sequence[str], used: Iterable[Any]) -> dict[int, Chem.Mol]:
-    """Return the molecules by row, and warn of rows that cannot be read."""
-    molecules, unreadable = {}, []
-    with rdBase.BlockLogs():
-        for row, (text, is_used) in enumerate(zip(smiles, used, strict=True)):
-            mol = Chem.MolFromSmiles(text) if is_used else None
-            if mol is not None:
-                molecules[row] = mol
-            elif is_used:
-                unreadable.append(row)
-    if unreadable:
-        listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
-        rows = "row" if len(unreadable) == 1 else "rows"
-        warnings.warn(f"{len(unreadable)} SMILES cannot be read: {rows} {listed}.", stacklevel=3)
-    return molecules

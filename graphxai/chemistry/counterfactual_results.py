@@ -14,15 +14,15 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.explanation.html import fields_html, image_html, table_html
 from graphxai.explanation.prediction import Prediction
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
 from .contrast import NO_MOLECULE, Contrast, contrast
 from .desirability import PropertyGoal
-from .matching import CommonPart, NoCommonPartError
+from .matching import NoCommonPartError
 from .measurements import Measured
 from .neighbours import Way
 from .profile_results import ChangedMolecule, ChangedMolecules
@@ -221,9 +221,15 @@ class Counterfactuals(ChangedMolecules):
         """
         if not self.ranked:
             return ()
+        shares: list[float | None] = []
         first, *others = self.explanations
-        pairs = zip(others, self._common_parts, strict=True)
-        return tuple(_at_change(first, other, part) for other, part in pairs)
+        for other, part in zip(others, self._common_parts, strict=True):
+            account = None if part is None else Contrast(first, other, part).account
+            if account is None or not account.output:
+                shares.append(None)
+            else:
+                shares.append((account.changed_a - account.changed_b) / account.output)
+        return tuple(shares)
 
     @property
     def _aim(self) -> str:
@@ -324,9 +330,3 @@ class Counterfactuals(ChangedMolecules):
 def percent(share: float | None) -> str:
     """Return a share as "52 %", or "" if there is none."""
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
-
-
-def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:
-    if part is None or not (account := Contrast(first, other, part).account).output:
-        return None
-    return (account.changed_a - account.changed_b) / account.output

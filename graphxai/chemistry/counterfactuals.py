@@ -177,8 +177,15 @@ def _searched(
     tried: list[Any] = []
 
     def best() -> Any:
-        chosen = [_judged(each, objective) for each in objective.chosen(tried)[:n]]
-        return objective.results(tuple(chosen), tried)
+        """Add accessibility, new alerts and measured values to the best, and return the result."""
+        start, judged = Chem.MolToSmiles(mol), []
+        _, before = feasibility(start)
+        for each in objective.chosen(tried)[:n]:
+            effort, found = feasibility(each.smiles)
+            new = tuple(alert for alert in found if alert not in before)
+            added = replace(each, accessibility=effort, alerts=new)
+            judged.append(added.compared(start, objective.tables))
+        return objective.results(tuple(judged), tried)
 
     yield 0, best
     starts = objective.starts()
@@ -211,19 +218,15 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: Objective) -> Iter
         if any(outcome is None for _, outcome in each):
             continue
         smiles, outcome = min(each, key=lambda pair: objective.worth(pair[1]))
-        similarity = TanimotoSimilarity(bits, ecfp4_bits(Chem.MolFromSmiles(smiles)))
-        several = each if len(each) > 1 else []
-        of_change = (smiles, change.name, change.source, change.atoms)
-        yield objective.candidate(of_change, way, similarity, outcome, several)
-
-
-def _judged(candidate: Any, objective: Objective) -> Any:
-    """Add accessibility, new alerts and measured values to a counterfactual."""
-    start = Chem.MolToSmiles(objective.mol)
-    (effort, alerts), (_, before) = feasibility(candidate.smiles), feasibility(start)
-    new = tuple(alert for alert in alerts if alert not in before)
-    judged = replace(candidate, accessibility=effort, alerts=new)
-    return judged.compared(start, objective.tables)
+        changed = {
+            "smiles": smiles,
+            "change": change.name,
+            "source": change.source,
+            "atoms": change.atoms,
+            "similarity": TanimotoSimilarity(bits, ecfp4_bits(Chem.MolFromSmiles(smiles))),
+            "way": way,
+        }
+        yield objective.candidate(changed, outcome, each if len(each) > 1 else [])
 
 
 def accessibility(mol: Chem.Mol) -> float | None:

@@ -182,8 +182,11 @@ class Measurements:
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
         values, odd = read_measured(cells)
-        sided = {b.position: _written(b.side, b.value) for b in parsed_numbers(cells).bounds}
-        sided = {position: text for position, text in sided.items() if text}
+        sided = {  # a value that is only about right ("~5") has no side
+            b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}"
+            for b in parsed_numbers(cells).bounds
+            if b.side
+        }
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
         compounds = compounds_of([rows[k][0] for k in used], standardise)
         values_of, bounds = defaultdict(list), {}
@@ -194,7 +197,11 @@ class Measurements:
                 values_of[compound].append(float(values[k]))
         unreadable = compounds.count("")
         strange = not_understood(name, cells, [k for k in odd if k not in sided])
-        note = _note(name, strange, unreadable, len(values_of))
+        counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
+        unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
+        many = len(values_of) > MOST_COMPARED
+        pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
+        note = " ".join(filter(None, (strange, unread, pairs_of)))
         if not values_of:
             only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
             text = f"no row has a SMILES and a number in {name!r}. {f'{only} {note}'.strip()}"
@@ -248,8 +255,8 @@ class Measurements:
 def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
     """Return the canonical SMILES of the compound of each molecule, or "" if it cannot be read."""
     with rdBase.BlockLogs():
-        read = read_molecules(smiles, MAX_ATOMS, standardise)
-    return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
+        read = read_molecules(smiles, MAX_ATOMS, standardise, canonical=True)
+    return [str(Chem.MolToSmiles(r.form)) if isinstance(r, ReadMolecule) else "" for r in read]
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch
@@ -258,31 +265,10 @@ def _compound(smiles: str, standardise: Standardisation) -> str:
     return compounds_of([smiles], standardise)[0] or smiles
 
 
-def _written(side: int, value: float) -> str:
-    """Return a bound as text, or "" for a value that is only about right ("~5")."""
-    return f"{'>' if side > 0 else '<'}{value:.4g}" if side else ""
-
-
 @lru_cache(maxsize=4096)
 def _exchange(before: str, after: str) -> Exchange | None:
     pair = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in (before, after)]).get((0, 1))
     return None if pair is None else pair.exchange
-
-
-def _note(name: str, strange: str, unreadable: int, compounds: int) -> str:
-    """Say which rows were not used.
-
-    Args:
-        name: the column.
-        strange: what is said of cells that were not understood.
-        unreadable: how many rows have a value but no readable SMILES.
-        compounds: how many compounds have values.
-    """
-    counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
-    unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
-    many = compounds > MOST_COMPARED
-    pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
-    return " ".join(filter(None, (strange, unread, pairs_of)))
 
 
 def _text(cell: Any) -> str:

@@ -24,7 +24,7 @@ from .counterfactual_results import Counterfactual, Counterfactuals
 from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
 from .measurements import Measurements, measured_properties
 from .neighbours import SearchStart, Way
-from .profile_results import ChangedMolecule, ProfileCounterfactual, ProfileCounterfactuals
+from .profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from .profile_text import read_goal, read_profile
 
 Changed = TypeVar("Changed", Counterfactual, ProfileCounterfactual)
@@ -82,18 +82,13 @@ class Objective:
         return outcome[1].overall or 0.0
 
     def candidate(
-        self,
-        of_change: tuple[str, str, str, frozenset[int]],
-        way: Way,
-        similarity: float,
-        outcome: Outcome,
-        isomers: Sequence[tuple[str, Outcome]],
+        self, changed: dict[str, Any], outcome: Outcome, isomers: Sequence[tuple[str, Outcome]]
     ) -> Any:
-        """Return a neighbour: its SMILES, change, source and atoms, with its predictions."""
-        predictions, score = outcome
+        """Return a neighbour with its predictions; `changed` says how it was made."""
+        (predictions, score), before = outcome, self.before
         values = tuple((smiles, self.worth(each)) for smiles, each in isomers)
         return ProfileCounterfactual(
-            *of_change, predictions, self.before, score, similarity, way, isomers=values
+            **changed, predictions=predictions, before=before, score=score, isomers=values
         )
 
     def order(self, candidate: Any) -> tuple[Any, ...]:
@@ -118,7 +113,9 @@ class Objective:
             return [SearchStart(self.mol, self._against(self.mol, self.before))]
         mols = [Chem.MolFromSmiles(each.smiles) for each in near]
         return [
-            SearchStart(mol, self._against(mol, each.predictions), _way_through(each))
+            SearchStart(
+                mol, self._against(mol, each.predictions), (*each.way, (each.change, each.smiles))
+            )
             for mol, each in zip(mols, near, strict=True)
         ]
 
@@ -209,25 +206,18 @@ class SingleObjective(Objective):
         return self.goal.distance(outcome[0][self.goal.of.name])
 
     def candidate(
-        self,
-        of_change: tuple[str, str, str, frozenset[int]],
-        way: Way,
-        similarity: float,
-        outcome: Outcome,
-        isomers: Sequence[tuple[str, Outcome]],
+        self, changed: dict[str, Any], outcome: Outcome, isomers: Sequence[tuple[str, Outcome]]
     ) -> Counterfactual:
-        """Return a neighbour with its prediction."""
+        """Return a neighbour with its prediction; `changed` says how it was made."""
         goal, before = self.goal, self.explanation.prediction
         prediction, distance = outcome[0][goal.of.name], self.worth(outcome)
         return Counterfactual(
-            *of_change,
-            prediction,
-            before,
-            goal.value(prediction) - goal.value(before),
-            distance,
-            similarity,
-            goal.sure(prediction) if distance > 0 else None,
-            way,
+            **changed,
+            prediction=prediction,
+            before=before,
+            predicted_change=goal.value(prediction) - goal.value(before),
+            distance=distance,
+            sure=goal.sure(prediction) if distance > 0 else None,
             isomers=tuple((smiles, each[goal.of.name]) for smiles, (each, _) in isomers),
         )
 
@@ -250,7 +240,7 @@ class SingleObjective(Objective):
         if near is not None:
             options: dict[str, Any] = {"target": self.goal.target, "progress": False}
             explained = explain(self.models, [each.smiles for each in near], **options)
-            ways = [_way_through(each) for each in near]
+            ways = [(*each.way, (each.change, each.smiles)) for each in near]
         side = 1 if math.isinf(self.goal.curve.one_to) else -1
         return [
             SearchStart(e.atoms(NO_MOLECULE), -side * _relevance(e), way)
@@ -272,10 +262,6 @@ class SingleObjective(Objective):
             sure=sum(counts(each, sure=True) for each in tried) if known else None,
             first=hits[0] if hits else None,
         )
-
-
-def _way_through(neighbour: ChangedMolecule) -> Way:
-    return (*neighbour.way, (neighbour.change, neighbour.smiles))
 
 
 def _relevance(explanation: Explanation) -> NDArray[np.float64]:
@@ -311,18 +297,16 @@ def over_sites(ranked: Sequence[Changed]) -> list[Changed]:
     """
     sites: list[list[Changed]] = []
     for candidate in ranked:
-        site = next((site for site in sites if _at_same_site(candidate, site[0])), None)
-        if site is None:
-            sites.append([candidate])
+        for site in sites:
+            first, same = site[0], len(candidate.atoms & site[0].atoms)
+            of_both = len(candidate.atoms | first.atoms)
+            if candidate.way == first.way and 2 * same >= of_both > 0:
+                site.append(candidate)
+                break
         else:
-            site.append(candidate)
+            sites.append([candidate])
     rounds = zip_longest(*sites)
     return [candidate for each in rounds for candidate in each if candidate is not None]
-
-
-def _at_same_site(first: ChangedMolecule, second: ChangedMolecule) -> bool:
-    same = len(first.atoms & second.atoms)
-    return first.way == second.way and 2 * same >= len(first.atoms | second.atoms) > 0
 
 
 def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:

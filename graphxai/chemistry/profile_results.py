@@ -14,7 +14,7 @@ import numpy as np
 from rdkit.Chem import MolFromSmiles, MolToSmiles
 
 from graphxai.explanation import files
-from graphxai.explanation.grid import PANEL
+from graphxai.explanation.explanations import PANEL
 from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
@@ -153,8 +153,14 @@ class ChangedMolecules(Result, Sequence[Any]):
 
         Each search takes up to a second.
         """
+        parts: list[CommonPart | None] = []
         first, *others = self._mols
-        return tuple(_common_part(first, other) for other in others)
+        for other in others:
+            try:
+                parts.append(common_part(first, other, timeout=1))
+            except NoCommonPartError:
+                parts.append(None)
+        return tuple(parts)
 
     def _panels(
         self, values: Sequence[Any], subtitles: Sequence[str], options: dict[str, Any]
@@ -187,13 +193,6 @@ class ChangedMolecules(Result, Sequence[Any]):
                 drawn, values, titles, subtitles, strict=True
             )
         ]
-
-
-def _common_part(first: "Mol", other: "Mol") -> CommonPart | None:
-    try:
-        return common_part(first, other, timeout=1)
-    except NoCommonPartError:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,7 +331,10 @@ class ProfileCounterfactuals(ChangedMolecules):
         from graphxai.visualization import grid_svg
 
         values = [np.zeros(mol.GetNumAtoms()) for mol in self._mols]
-        briefs = [_brief(score) for score in (self.score, *(each.score for each in self.ranked))]
+        briefs = []  # such as "0.85: 7.6, 2.1, penetrant (97%)"
+        for score in (self.score, *(each.score for each in self.ranked)):
+            predicted = ", ".join(str(part.prediction) for part in score.parts)
+            briefs.append(minus_signs(f"{score.overall or 0:.2f}: {predicted}"))
         panels = self._panels(values, briefs, options)
         return grid_svg(panels, columns, str(self.profile), subtitle=self.summary)
 
@@ -365,24 +367,11 @@ class ProfileCounterfactuals(ChangedMolecules):
         told = ["measured"] if any(each.measured for each in self.ranked) else []
         head = ("change", "SMILES", "desirability", *names, "similarity", "alerts", *told)
         start = ["the molecule", self.smiles, f"{self.score.overall or 0:.2f}"]
-        rows = [
-            [
-                *start,
-                *(self.predictions[name].in_full for name in names),
-                "",
-                "",
-                *("" for _ in told),
-            ]
-        ]
+        start += [self.predictions[name].in_full for name in names]
+        rows = [[*start, "", "", *("" for _ in told)]]
         for each in self.ranked:
             cells = [each.changes, each.smiles, f"{each.score.overall or 0:.2f}"]
             cells += [each.predictions[n].in_full if n in each.predictions else "" for n in names]
             more = [each.measured_sentence] if told else []
             rows.append([*cells, f"{each.similarity:.2f}", "; ".join(each.alerts), *more])
         return table_html(head, rows)
-
-
-def _brief(score: DesirabilityScore) -> str:
-    """Return a score on one short line, such as `0.85: 7.6, 2.1, penetrant (97%)`."""
-    values = ", ".join(str(part.prediction) for part in score.parts)
-    return minus_signs(f"{score.overall or 0:.2f}: {values}")

@@ -101,17 +101,15 @@ def goals_from(text: str, properties: Sequence[PredictedProperty]) -> tuple[Prop
     pieces = [piece.strip() for piece in pieces if piece.strip()]
     if not 1 <= len(pieces) <= MOST_GOALS or len(text) > LONGEST_TEXT:
         raise ValueError(f"give 1 to {MOST_GOALS} goals. {_offered(properties)}")
-    goals = tuple(_goal(piece, properties) for piece in pieces)
+    goals = []
+    for piece in pieces:
+        bracketed = _SETTINGS.fullmatch(piece)
+        settings = _settings(bracketed[2]) if bracketed else _Settings()
+        goals.append(_bare_goal(bracketed[1] if bracketed else piece, settings, properties))
     names = [goal.of.name for goal in goals]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"there are two goals for {twice[0]!r}: join them, as in '1 to 3'.")
-    return goals
-
-
-def _goal(text: str, properties: Sequence[PredictedProperty]) -> PropertyGoal:
-    bracketed = _SETTINGS.fullmatch(text)
-    settings = _settings(bracketed[2]) if bracketed else _Settings()
-    return _bare_goal(bracketed[1] if bracketed else text, settings, properties)
+    return tuple(goals)
 
 
 def _bare_goal(
@@ -150,7 +148,11 @@ def _value_goal(
     zeros = settings.zeros
     if not zeros:
         scale = wanted.task.scale
-        zeros = (low - scale, high + scale) if two_sided else (ends[0] - _side(low) * scale,)
+        zeros = (
+            (low - scale, high + scale)
+            if two_sided
+            else (ends[0] - scale if math.isfinite(low) else ends[0] + scale,)
+        )
     if len(zeros) != (2 if two_sided else 1):
         count = "two values, as in (0 at 0 and 5)" if two_sided else "one value"
         raise ValueError(f"'{name} {wish}': desirability is 0 at {count}.")
@@ -160,11 +162,6 @@ def _value_goal(
         raise ValueError(f"'{name} {wish}': desirability must be 0 outside of what is wished.")
     curve = DesirabilityCurve(below, low, high, above, settings.power)
     return PropertyGoal(wanted, wish, curve=curve, weight=settings.weight)
-
-
-def _side(low: float) -> int:
-    """Return +1 if values should lie above a limit, and -1 if they should lie below."""
-    return 1 if math.isfinite(low) else -1
 
 
 def _class_goal(

@@ -5,6 +5,7 @@ each further atom. So the search asks at each comparison of atoms whether its ti
 """
 
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,30 +41,24 @@ def matches_in_time(
     """
     from rdkit import Chem
 
-    clock = _Clock(time.monotonic() + seconds)
+    end, comparisons = time.monotonic() + seconds, count()
+    is_over = False
+
+    def in_time(query: Any, atom: Any) -> bool:
+        """Accept every pair of atoms until the time is over, and none afterwards."""
+        nonlocal is_over
+        if not next(comparisons) % ASKED and time.monotonic() > end:
+            is_over = True
+        return not is_over
+
     parameters: Any = Chem.SubstructMatchParameters()
     parameters.maxMatches = max_matches
     parameters.uniquify = uniquify
-    parameters.setExtraAtomCheckFunc(clock)
+    parameters.setExtraAtomCheckFunc(in_time)
     matches: tuple[tuple[int, ...], ...] = mol.GetSubstructMatches(pattern, parameters)
-    if clock.is_over:
+    if is_over:
         raise SearchTimeError(
             f"the search for {Chem.MolToSmarts(pattern)} in {Chem.MolToSmiles(mol)} took more than"
             f" {seconds:g} s: name the elements in the pattern, or leave atoms out of it."
         )
     return matches
-
-
-class _Clock:
-    """Accept every pair of atoms until the time is over, and none afterwards."""
-
-    def __init__(self, end: float) -> None:
-        self.end = end
-        self.is_over = False
-        self._count = 0
-
-    def __call__(self, query: Any, atom: Any) -> bool:
-        self._count += 1
-        if not self._count % ASKED and time.monotonic() > self.end:
-            self.is_over = True
-        return not self.is_over

@@ -261,9 +261,7 @@ def _save(
 
 def _named(row: "TableRow") -> dict[str, Any]:
     """Return the number of a row and, if the table has names, the name of its molecule."""
-    from graphxai.explanation.files import one_line
-
-    return {"row": row.number} | ({} if row.name is None else {"name": one_line(row.name)})
+    return {"row": row.number} | ({} if row.name is None else {"name": row.name})
 
 
 def print_changes(results: "Counterfactuals") -> None:

@@ -45,7 +45,7 @@ class Input:
         image: the picture that the graph was made from.
         segments: the number of the node that each pixel of the picture belongs to.
         as_given: the molecule that was given, if the graph is that of its parent.
-        read: the molecule that `smiles` was read as, if it is still at hand.
+        read: the form in which the molecule was read, if it is still at hand.
     """
 
     graph: "Data | Graph"

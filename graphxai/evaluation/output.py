@@ -21,13 +21,12 @@ from .store import finite_or_null
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .report import Report
     from .statistics import Interval
 
 LEADING = (*DEFAULT_METRICS, "roar")  # the metrics that the summary tests
 
 
-def save_report(report: Report, folder: Path) -> Path:
+def save_report(report: MethodValues, folder: Path) -> Path:
     """Write the report to a folder.
 
     The files are
@@ -270,7 +269,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
     }
 
 
-def _save_figures(report: Report, folder: Path) -> list[str]:
+def _save_figures(report: MethodValues, folder: Path) -> list[str]:
     """Draw all figures that the report allows, and return their names."""
     names = []
     for operator in report.operators:
@@ -288,7 +287,7 @@ def _save_figures(report: Report, folder: Path) -> list[str]:
     return names
 
 
-def _save(report: Report, kind: str, stem: Path, operator: str | None) -> None:
+def _save(report: Any, kind: str, stem: Path, operator: str | None) -> None:
     figure = report.plot(kind, operator=operator)
     with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)

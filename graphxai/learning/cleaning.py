@@ -298,6 +298,7 @@ def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]
         ),
         Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
         Finding("read as drawn", len(raw.remarks), "kept", "", tuple(raw.remarks)),
+        Finding("isotopes", len(raw.isotopes), "not seen by the model", "", tuple(raw.isotopes)),
     ]
 
 

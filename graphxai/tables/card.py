@@ -21,7 +21,6 @@ from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.evaluation.trust.errors import distance_of
-from graphxai.evaluation.trust.signs import Sign
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
@@ -217,20 +216,25 @@ def molecule_card(
     mol = explanation.molecule
     if mol is None:
         raise ValueError("a page shows molecules, but this explanation has none.")
-    value, value_name = _value(explanation)
+    # molecules are sorted and filtered by a value
+    prediction = explanation.prediction
+    value, value_name = prediction.value, prediction.heading
+    if value is None:
+        choice, subject = explanation.wanted.choice, explanation.subject
+        if not isinstance(choice, str):  # the difference of two classes
+            choice, subject = str(prediction.label), f"{prediction.task}: {prediction.label}"
+        value, value_name = prediction.probabilities[choice], f"Probability of {subject}"
     # The explained task comes first, so that its value is beside the measured value.
-    predictions = sorted(
-        explanation.predictions, key=lambda p: p.task != explanation.prediction.task
-    )
+    predictions = sorted(explanation.predictions, key=lambda p: p.task != prediction.task)
     content: dict[str, Any] = {
         "name": name,
         "row": row,
         "smiles": explanation.smiles or "",
         "predictions": [[p.task, minus_signs(str(p))] for p in predictions],
         "ranges": [minus_signs(p.range) for p in predictions],
-        "value": value,
+        "value": rounded([value])[0],
         "value_name": value_name,
-        "label": explanation.prediction.label,
+        "label": prediction.label,
         "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
@@ -291,23 +295,10 @@ def trust_facts(trust: Trust) -> dict[str, Any]:
     return {
         "level": trust.level,
         "sentence": trust.sentence,
-        "signs": [_sign(sign) for sign in trust.of_molecule],
+        "signs": [  # with the structures to be drawn beside them, if any
+            [s.name, s.level, s.text, list(s.structures)]
+            if s.structures
+            else [s.name, s.level, s.sentence]
+            for s in trust.of_molecule
+        ],
     }
-
-
-def _sign(sign: Sign) -> list[Any]:
-    """Return a sign's name, level and finding, and the structures to be drawn beside it, if any."""
-    if sign.structures:
-        return [sign.name, sign.level, sign.text, list(sign.structures)]
-    return [sign.name, sign.level, sign.sentence]
-
-
-def _value(explanation: Explanation) -> tuple[float, str]:
-    """Return the value by which molecules are sorted and filtered, and its name."""
-    prediction = explanation.prediction
-    if prediction.value is not None:
-        return rounded([prediction.value])[0], prediction.heading
-    choice, subject = explanation.wanted.choice, explanation.subject
-    if not isinstance(choice, str):  # the difference of two classes
-        choice, subject = str(prediction.label), f"{prediction.task}: {prediction.label}"
-    return rounded([prediction.probabilities[choice]])[0], f"Probability of {subject}"

@@ -127,13 +127,23 @@ def test_a_mixture_of_two_compounds_is_refused_by_name():
 PROPRANOLOL = "CC(C)[NH2+]CC(O)COc1cccc2ccccc12"
 BARF = "FC(F)(F)c1cc([B-](c2cc(C(F)(F)F)cc(C(F)(F)F)c2)(c2cc(C(F)(F)F)cc(C(F)(F)F)c2)"
 BARF += "c2cc(C(F)(F)F)cc(C(F)(F)F)c2)cc(C(F)(F)F)c1"
+UNLISTED = "Cc1ccc([B-](c2ccccc2)(c2ccccc2)c2ccccc2)cc1"
+IONS = {
+    "hexafluorophosphate": "F[P-](F)(F)(F)(F)F",
+    "hexafluoroarsenate": "F[As-](F)(F)(F)(F)F",
+    "hexafluoroantimonate": "F[Sb-](F)(F)(F)(F)F",
+    "tetrafluoroborate": "F[B-](F)(F)F",
+    "tetraphenylborate": "c1ccc([B-](c2ccccc2)(c2ccccc2)c2ccccc2)cc1",
+    "tetrakis[3,5-bis(trifluoromethyl)phenyl]borate": BARF,
+    "bistriflimide": "O=S(=O)([N-]S(=O)(=O)C(F)(F)F)C(F)(F)F",
+}
 REMARKS = [
-    (f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "could not be brought to its parent: .* P, 7"),
-    (f"{PROPRANOLOL}.F[As-](F)(F)(F)(F)F", "could not be brought to its parent: .* As, 7"),
-    (f"{PROPRANOLOL}.{BARF}", "the anion is kept, as no proton can remove its charge"),
-    ("[2H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
-    ("[3H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
-    ("[2H]OC(=O)c1ccccc1.[NH4+]", "salt removed: ammonium; deuterium .* an atom of its own"),
+    (f"{PROPRANOLOL}.{UNLISTED}", "counter-ion that is not listed removed: Cc1ccc"),
+    ("C[N+](C)(C)CCc1ccccc1", "the cation is kept, as no proton can remove its charge"),
+    ("CC[B-](F)(F)F.[K+]", "potassium; the anion is kept, as no proton can remove its charge"),
+    ("[2H]OCc1ccccc1", "isotope not seen by the model"),
+    ("[3H]OCc1ccccc1", "isotope not seen by the model"),
+    ("[2H]OC(=O)c1ccccc1.[NH4+]", "isotope not seen by the model; salt removed: ammonium"),
 ]
 
 
@@ -148,7 +158,8 @@ def test_what_is_not_read_as_its_parent_is_said_wherever_it_is_predicted(drawn, 
     explained = ExplainBatch(model)([drawn], [1])
     for (row,) in (predicted, explained):
         assert re.search(remark, row["note"])
-    assert (predicted[0]["parent"] == "") == ("removed" not in predicted[0]["note"])
+    changed = re.search("removed|isotope", predicted[0]["note"])
+    assert (predicted[0]["parent"] == "") == (changed is None)
 
 
 @pytest.mark.parametrize("drawn", ["OCc1ccccc1", "O[13CH2]c1ccccc1", "[H]OCc1ccccc1", "C[35Cl]"])
@@ -162,12 +173,22 @@ def test_graphs_that_were_not_changed_have_the_same_attributes():
     assert set(plain.keys()) == set(heavy.keys())
 
 
+@pytest.mark.parametrize("ion", IONS.values(), ids=IONS)
+def test_an_anion_without_room_for_a_proton_is_a_counter_ion(ion):
+    """Whichever is larger, the answer is that for the base."""
+    result = parent_of(Chem.MolFromSmiles(f"{PROPRANOLOL}.{ion}"), "parent")
+    assert Chem.MolToSmiles(result.mol) == "CC(C)NCC(O)COc1cccc2ccccc12"
+    name = next(name for name, smiles in IONS.items() if smiles == ion)
+    assert result.changes == (f"salt removed: {name}", "charges neutralised")
+
+
 def test_a_training_table_names_what_was_read_as_it_is_drawn(tmp_path):
-    drawn = [*("C" * k for k in range(1, 23)), f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "[2H]OC"]
+    drawn = [*("C" * k for k in range(1, 23)), "C[N+](C)(C)C", "[2H]OC"]
     path = tmp_path / "table.csv"
     path.write_text("\n".join(["smiles,y", *(f"{s},{k}" for k, s in enumerate(drawn))]))
-    (finding,) = (f for f in clean_table(path, "smiles", ["y"]).findings if "drawn" in f.check)
-    assert [row.row for row in finding.rows] == [23, 24]
+    findings = {finding.check: finding for finding in clean_table(path, "smiles", ["y"]).findings}
+    assert [row.row for row in findings["read as drawn"].rows] == [23]
+    assert [row.row for row in findings["isotopes"].rows] == [24]
 
 
 def test_worker_processes_give_the_same_parents():

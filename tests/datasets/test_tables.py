@@ -235,7 +235,7 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
     table = open_table(path)
     assert table.columns == ("smiles", "name", "ID", "pKa")
     rows = list(table.records())
-    assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth of two lines"]
+    assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth\nof two lines"]
     assert [row.cells["pKa"] for row in rows] == ["", "", "2.3", "", ">10"]
     assert [row.cells["smiles"] for row in rows] == ["C[C@H](N)C(=O)O"] * 3 + [""] + [
         "C[C@H](N)C(=O)O"

@@ -190,12 +190,14 @@ def _nearness(
 ) -> Nearness:
     """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES.
 
-    If the molecule that the SMILES was read as still exists, it is not read again.
+    If the form in which it was read still exists, it is not read again.
     """
     from rdkit import Chem, rdBase
 
     at_hand = None if read is None else read()
     with rdBase.BlockLogs():
-        if isinstance(molecule, str):
-            molecule = Chem.MolFromSmiles(molecule) if at_hand is None else at_hand
+        if at_hand is not None:
+            molecule = at_hand
+        elif isinstance(molecule, str):
+            molecule = Chem.MolFromSmiles(molecule)
         return training.nearness(molecule)

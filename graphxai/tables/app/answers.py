@@ -71,6 +71,11 @@ class Body:
         table = Body(fields if isinstance(fields, dict) else {})
         return table.text("key"), table.text("column")
 
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.text("method", DEFAULT_METHOD)
+
     def target(self) -> Target:
         """Return the output to explain, from the fields `task` and, for a class, `label`."""
         return Target(self.text("label") or None, self.text("task") or None)
@@ -116,29 +121,10 @@ def _card(models: OfferedModels, body: Body) -> Any:
     return card(
         models[body.text("model")],
         body.text("smiles"),
-        body.text("method", DEFAULT_METHOD),
+        body.method,
         body.target(),
         like if isinstance(like, dict) else None,
     )
-
-
-def _changes(models: OfferedModels, body: Body) -> Any:
-    model, smiles = models[body.text("model")], body.text("smiles")
-    return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
-
-
-def _predicted(models: OfferedModels, body: Body) -> Any:
-    return predicted(models[body.text("model")], body.texts("smiles"), body.target())
-
-
-def _trust(models: OfferedModels, body: Body) -> Any:
-    model, method = models[body.text("model")], body.text("method", DEFAULT_METHOD)
-    return trust_of_rows(model, body.texts("smiles"), method, body.target())
-
-
-def _overview(models: OfferedModels, body: Body) -> Any:
-    drawn = body.fields.get("plain") is not True
-    return overview(models.panel, body.texts("smiles"), body.text("goal"), drawn=drawn)
 
 
 def _match(models: OfferedModels, body: Body) -> Any:
@@ -146,12 +132,6 @@ def _match(models: OfferedModels, body: Body) -> Any:
     if type(first) is not int:
         raise ValueError("first must be a whole number.")
     return matching_rows(*body.table(), body.text("smarts"), first)
-
-
-def _contrast(models: OfferedModels, body: Body) -> Any:
-    pair = body.text("a"), body.text("b")
-    method = body.text("method", DEFAULT_METHOD)
-    return contrasted(models[body.text("model")], *pair, method, body.target())
 
 
 def _read(models: OfferedModels, body: Body) -> Any:
@@ -168,22 +148,38 @@ def _export(models: OfferedModels, body: Body) -> Any:
     rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
     basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
     kind, model = body.text("kind"), models[body.text("model")]
-    method = body.text("method", DEFAULT_METHOD)
-    text = exported(kind, model, method, body.target(), basket, *body.table())
+    text = exported(kind, model, body.method, body.target(), basket, *body.table())
     return {"text": text, "type": KINDS[kind]}
 
 
 ANSWERS: dict[str, Answer] = {
     "about": lambda models, body: models.about(body.text("model")),
     "card": _card,
-    "changes": _changes,
-    "predict": _predicted,
-    "overview": _overview,
-    "trust": _trust,
+    "changes": lambda models, body: changes_at(
+        models[body.text("model")],
+        body.text("smiles"),
+        body.target(),
+        body.numbers("place"),
+        body.numbers("locked"),
+    ),
+    "predict": lambda models, body: predicted(
+        models[body.text("model")], body.texts("smiles"), body.target()
+    ),
+    "overview": lambda models, body: overview(
+        models.panel,
+        body.texts("smiles"),
+        body.text("goal"),
+        drawn=body.fields.get("plain") is not True,
+    ),
+    "trust": lambda models, body: trust_of_rows(
+        models[body.text("model")], body.texts("smiles"), body.method, body.target()
+    ),
     "match": _match,
     "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
     "series": lambda models, body: series_of(models.panel, *body.table(), body.text("core")),
-    "contrast": _contrast,
+    "contrast": lambda models, body: contrasted(
+        models[body.text("model")], body.text("a"), body.text("b"), body.method, body.target()
+    ),
     "read": _read,
     "canonical": lambda models, body: {"smiles": Chem.MolToSmiles(read(body.text("smiles")))},
     "editor": lambda models, body: {"text": text_of(EDITOR)},

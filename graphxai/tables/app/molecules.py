@@ -36,8 +36,7 @@ from graphxai.tables.card import (
 )
 from graphxai.tables.drawing import UNIT
 from graphxai.visualization.grid import aligned
-from graphxai.visualization.layout import laid_out
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged, laid_out
 
 from .overview import brief, label_of
 from .page import read
@@ -261,14 +260,12 @@ def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
 def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
     """Place the molecule at the given coordinates, or lay it out again if they do not fit."""
     copy = laid_out(mol)
-    size = mol.GetNumAtoms()
-    if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):
-        return copy
+    for values in (x, y):
+        if not isinstance(values, list) or len(values) != mol.GetNumAtoms():
+            return copy
+        if not all(type(v) in (int, float) and math.isfinite(v) and abs(v) < 1e6 for v in values):
+            return copy
     conformer = copy.GetConformer()
     for atom, (right, down) in enumerate(zip(x, y, strict=True)):
         conformer.SetAtomPosition(atom, (right / UNIT * BOND, -down / UNIT * BOND, 0.0))
     return copy
-
-
-def _is_place(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e6

@@ -7,7 +7,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -48,15 +47,7 @@ FOR_A_ROW = 0.1  # seconds for which one molecule is searched
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
-@dataclass(frozen=True)
-class UploadedFile:
-    """A file that was dropped on the page, with the name that it has there."""
-
-    name: str
-    content: bytes
-
-
-_files: OrderedDict[str, UploadedFile] = OrderedDict()
+_files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # names and contents by key
 
 
 def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
@@ -73,7 +64,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         column: the column with the structures, by default found by its name or content.
     """
     key = hashlib.sha256(content).hexdigest()
-    _files[key] = UploadedFile(name[-200:], content)
+    _files[key] = name[-200:], content
     _files.move_to_end(key)
     while len(_files) > KEPT_FILES:
         _files.popitem(last=False)
@@ -84,7 +75,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         except TableError as error:
             if not table.columns:
                 raise
-            why = str(error).replace(str(table.path), _files[key].name)
+            why = str(error).replace(str(table.path), _files[key][0])
             columns = list(table.columns[:MAX_COLUMNS])
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
         by_name = {n.lower().replace(" ", "").replace("_", ""): n for n in table.columns[::-1]}
@@ -235,18 +226,18 @@ def opened_file(key: str, column: str) -> Iterator[Table | None]:
 
     Errors call the file by the name that the page shows.
     """
-    file = _files.get(key)
-    if file is None:
+    if key not in _files:
         yield None
         return
-    suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
+    name, content = _files[key]
+    suffixes = [part for part in Path(name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{''.join(suffixes[-2:])}"
-        path.write_bytes(file.content)
+        path.write_bytes(content)
         try:
             yield open_table(path, column or None)
         except (TableError, ImportError) as error:
-            raise type(error)(str(error).replace(str(path), file.name)) from None
+            raise type(error)(str(error).replace(str(path), name)) from None
 
 
 def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list[Any]]:

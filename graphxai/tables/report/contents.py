@@ -19,7 +19,7 @@ from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
 from graphxai.tables.drawing import UNIT, drawing_of

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -65,8 +65,7 @@ class FullCardSettings:
     measured: Measurements | Mapping[str, Measurements] | None = None
 
 
-@dataclass(frozen=True)
-class FullCards:
+class FullCards(NamedTuple):
     """What the full cards add to the page.
 
     Attributes:
@@ -75,17 +74,9 @@ class FullCards:
         refused: the methods that do not work for the model, with the reason.
     """
 
-    contents: Mapping[int, dict[str, Any]] = field(default_factory=dict)
-    neighbours: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    def __or__(self, other: "FullCards") -> "FullCards":
-        """Put the contents of both together."""
-        return FullCards(
-            {**self.contents, **other.contents},
-            {**self.neighbours, **other.neighbours},
-            {**self.refused, **other.refused},
-        )
+    contents: dict[int, dict[str, Any]]
+    neighbours: dict[str, Any]
+    refused: dict[str, str]
 
 
 class _Chosen(NamedTuple):
@@ -123,7 +114,7 @@ def make_full_cards(
         _Chosen(place, chosen[place], molecules[place].row, molecules[place].explanation)
         for place in sorted(chosen)
     ]
-    full = FullCards()
+    full = FullCards({}, {}, {})
     work = partial(_full_cards_of, settings)
     about = len(items), "comparing methods", progress
     try:
@@ -134,7 +125,9 @@ def make_full_cards(
                     message = f"row {row} has no full card: {part.result.reason}"
                     warnings.warn(message, stacklevel=4)
                 else:
-                    full |= part.result
+                    full.contents.update(part.result.contents)
+                    full.neighbours.update(part.result.neighbours)
+                    full.refused.update(part.result.refused)
     except KeyboardInterrupt:
         how_far = f"after {len(full.contents)} of {len(chosen)} full cards"
         raise Interrupted(how_far, cards.explanations) from None

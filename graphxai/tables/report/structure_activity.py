@@ -172,20 +172,18 @@ class StructureActivity:
 
     def _exchange(self, each: MeasuredExchange) -> list[Any]:
         """Return the parts, the atom that carries them, means with deviations, and some pairs."""
-        names = [p.name for p in self.panel.properties]
-        predicted = [
-            _mean_and_sd([p.predicted[name] for p in each.pairs])
-            if all(name in p.predicted for p in each.pairs)
-            else None
-            for name in names
-        ]
+        cells, told = each.columns, []
+        for name in ("measured", *(f"predicted {p.name}" for p in self.panel.properties)):
+            mean, sd = cells.get(f"{name}_mean_change"), cells.get(f"{name}_sd")
+            spread = None if sd is None else rounded([sd])[0]
+            told.append(None if mean is None else [rounded([mean])[0], spread])
         return [
             self._part(each.exchange.old),
             self._part(each.exchange.new),
             each.exchange.at,
             len(each.pairs),
-            _mean_and_sd([pair.measured for pair in each.pairs]),
-            predicted,
+            told[0],
+            told[1:],
             [
                 [self.places[p.before], self.places[p.after], rounded([p.measured])[0]]
                 for p in each.pairs[:MOST_PAIRS]
@@ -215,11 +213,6 @@ class StructureActivity:
 
 def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
     return dict(islice(values.items(), most))
-
-
-def _mean_and_sd(values: Sequence[float]) -> list[float | None]:
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return [rounded([float(np.mean(values))])[0], None if sd is None else rounded([sd])[0]]
 
 
 def _drawn(smiles: str) -> dict[str, Any] | None:
