@@ -36,7 +36,6 @@ from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .model import COLUMNS, CarriedCounts, KernelProcess, ProcessConfig
 
-
 MOST_LEVELS = 10**8  # counts of all carriers together: 10,000 molecules have some 10 million
 INTEGERS = {"starts": torch.int64, "columns": torch.int32, "counts": torch.int32}
 

@@ -37,7 +37,6 @@ from graphxai.rules import conservative as rules
 from . import inputs
 from .inputs import ProcessBatch
 
-
 COLUMNS = KINDS * COUNTS  # of all kinds of counts side by side
 BITS = (torch.arange(256)[:, None] >> torch.arange(8) & 1).double()  # of each byte, (256, 8)
 
