@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float32]
 BITS = 2048
 COUNTS = 4096  # of environments, of atom pairs or of torsions
+STRUCTURES = ("ECFP6", "atom pair", "ECFP4 with chirality", "torsion", "FCFP4")
+KINDS = len(STRUCTURES)  # of counts, see `structure_counts`
 
 
 @cache
@@ -83,6 +85,39 @@ def structure_counts(smiles: Sequence[str]) -> tuple[NDArray[np.uint16], ...]:
             for kind, generator in enumerate(generators):
                 counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
     return tuple(counts)
+
+
+def structure_occurrences(
+    mol: Chem.Mol,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return where a molecule has the structures that `structure_counts` counts.
+
+    Returns:
+        For each of O occurrences its column in the five kinds of counts side by side (O,),
+        ascending, and the number of atoms that it covers (O,). Then the covered atoms of all
+        occurrences, one after another.
+    """
+    reach = Chem.GetDistanceMatrix(mol)  # (N, N), in bonds
+    within = [[np.flatnonzero(row).tolist() for row in reach <= radius] for radius in range(4)]
+    columns, sizes, atoms = list[int](), list[int](), list[int]()
+    for kind, generator in enumerate(_count_generators()):
+        places = rdFingerprintGenerator.AdditionalOutput()
+        if STRUCTURES[kind] == "torsion":
+            places.AllocateBitPaths()
+        else:
+            places.AllocateBitInfoMap()
+        generator.GetCountFingerprint(mol, additionalOutput=places)
+        found = places.GetBitPaths() or places.GetBitInfoMap() or {}
+        for bit in sorted(found):
+            for place in found[bit]:
+                if STRUCTURES[kind] in ("atom pair", "torsion"):
+                    covered = place
+                else:  # an atom and the radius around it
+                    covered = within[place[1]][place[0]]
+                columns.append(kind * COUNTS + bit)
+                sizes.append(len(covered))
+                atoms.extend(covered)
+    return np.array(columns), np.array(sizes), np.array(atoms)
 
 
 def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:

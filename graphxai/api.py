@@ -131,7 +131,7 @@ def methods() -> dict[MethodName, type[Explainer]]:
 def explain(
     model: AnyModel,
     inputs: Any,
-    method: KnownMethod = DEFAULT_METHOD,
+    method: KnownMethod | None = None,
     *,
     target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
@@ -155,7 +155,8 @@ def explain(
             `Batch`, a `DataLoader`, or a list of these. A pandas frame or column counts as its
             structures, and the results keep its index, see `Explanations.to_frame`.
         method: the name of a method (see `methods()`), or your own function
-            `(model, batch, target) -> scores`. Options go to the method's constructor.
+            `(model, batch, target) -> scores`. Options go to the method's constructor. None means
+            "lrp", and for a Gaussian process "kernel", which is the same there.
         target: the output to explain, see `Target`. By default it is the predicted class, the
             second of two classes, or the value of a regression.
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's

@@ -257,8 +257,8 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     rules = _listed(options.rule, RULES)
     rules = list(ALL_RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(options.methods, METHODS)
-    if names == "all":  # models trained here have no fitted explainers
-        names = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
+    if names == "all":  # networks trained here have no fitted explainers
+        names = [name for name, cls in REGISTRY.items() if cls.traits.explains_any_model]
     chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:

@@ -221,6 +221,12 @@ def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -
     return PathScores(scores, torch.stack(errors).square().sum(0).sqrt())
 
 
+def require_coalitions(model: ExplainableModel) -> None:
+    """Raise ValueError unless coalitions of a wrapped model's nodes can be measured."""
+    if not hasattr(model, "pass_request"):
+        raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
+
+
 def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Measure:
     """Return a function that measures coalitions of a wrapped model's nodes.
 
@@ -229,8 +235,7 @@ def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Me
     Raises:
         ValueError: the model is not wrapped, or combines nodes in a way that cannot leave some out.
     """
-    if not hasattr(model, "pass_request"):
-        raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
+    require_coalitions(model)
     tokens = model.embed(batch).detach()
     if bool((batch.mask.sum(-1) <= 1).all()):
         return lambda present: tokens.new_zeros(present.shape)

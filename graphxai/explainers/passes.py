@@ -222,7 +222,7 @@ def encode_variants(
         bias: the structural bias (B, H, T, T), if the model has one.
     """
     k, b = tokens.shape[:2]
-    if bias is None and hasattr(batch, "repeated"):  # a wrapped model takes all variants at once
+    if bias is None and getattr(model, "takes_variants", False):  # all at once
         hidden = None if keep is None else keep.flatten(0, 1)
         return model.encode(tokens.flatten(0, 1), batch, hidden).unflatten(0, (k, b))
     if bias is None:
@@ -303,6 +303,7 @@ def _encode_rows(
 
 def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:
     """Slice the variants into passes, each with as many as fit."""
-    step = max(1, MAX_PAIRS // (len(batch) * (batch.mask.shape[1] + 1) ** 2))
+    pairs = len(batch) * (batch.mask.shape[1] + 1) ** 2
+    step = max(1, MAX_PAIRS // getattr(batch, "size", pairs))
     for start in range(0, variants, step):
         yield slice(start, min(start + step, variants))

@@ -36,7 +36,7 @@ from graphxai.models.graphormer import Graphormer
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
-from .orders import gains, mean_and_error, mean_size, ranks, relative
+from .orders import gains, mean_and_error, mean_size, ranks, relative, require_coalitions
 from .passes import (
     Operator,
     encode_parts,
@@ -297,6 +297,7 @@ def mean_marginals(
     if isinstance(model, Graphormer):
         measure = partial(marginals, model, batch, tokens, model.bias(batch).detach(), value)
     else:
+        require_coalitions(model)
         from graphxai.wrapping.presence import presence_pass  # loads PyG
 
         run = presence_pass(model, batch, tokens)

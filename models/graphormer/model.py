@@ -156,6 +156,7 @@ class Graphormer(ShownModel, nn.Module):
 
     collate = staticmethod(collate)
     collates_plain_graphs = True  # graphs need not be PyG's `Data`
+    empty_alike = True  # the outputs without nodes are the same for all graphs
     mean_node: Tensor | None  # (F, D), see `mean_node.measure_mean_node`
 
     def __init__(self, config: GraphormerConfig) -> None:
@@ -343,6 +344,7 @@ class NodeGraphormer(Graphormer):
     """
 
     bias: ReaderBias
+    empty_alike = False
 
     def __init__(self, config: GraphormerConfig) -> None:
         super().__init__(config)

@@ -81,7 +81,7 @@ def explanations_or_errors(
         wrt = offered if explainer.traits.explains_other_inputs else ("x",)
     origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
-    always_empty_alike = isinstance(model, Graphormer) and model.config.level == "graph"
+    always_empty_alike = getattr(model, "empty_alike", False)
     for part in batches_for(model, prepared):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
