@@ -14,9 +14,11 @@ from rdkit import Chem
 from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
 from .canonical_form import canonical_form, is_labelled, one_perception, perceive
 from .standardise import may_change, parent_of
+from .tautomer_form import has_moving_protons
 
 __all__ = [
     "AS_WRITTEN",
+    "CONTROL",
     "MoleculeError",
     "ReadMolecule",
     "is_inchi",
@@ -45,7 +47,7 @@ _HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its
 _CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
@@ -131,7 +133,7 @@ def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
 
 def _changed(read: ReadMolecule, standardisation: Standardisation) -> ReadMolecule | MoleculeError:
     """Return the parent of a molecule, or itself with a remark if RDKit cannot standardise it."""
-    is_parent = not read.is_given and not may_change(read.text)
+    is_parent = not may_change(read.text) and not has_moving_protons(read.form)
     if standardisation == AS_DRAWN or (is_parent and standardisation == "parent"):
         return read
     try:
@@ -297,7 +299,7 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
             f"{_shown(text)} has {len(text):,} characters, more than the limit of"
             f" {MAX_CHARACTERS:,}: give one molecule, or in Python an RDKit molecule."
         )
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise MoleculeError(f"{_shown(text)} has a control character: remove it.")
     head, *rest = text.split(maxsplit=1)
     if is_inchi(head):

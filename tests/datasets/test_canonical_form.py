@@ -105,6 +105,7 @@ PLACES = {
     "datasets/features.py": "the features of the form",
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
+    "datasets/tautomer_form.py": "which protons of the form move",
     "datasets/recombine.py": "labels of attachment points",
     "graphxai/chemistry/fragment_swaps.py": "labels of attachment points",
     "graphxai/chemistry/stereo.py": "which isomers there are",

@@ -92,7 +92,8 @@ def test_a_mixture_is_refused_unless_it_is_read_as_drawn():
 
 def test_a_permanent_charge_stays():
     e = gx.explain(gx.load("bace"), f"{PRALIDOXIME}.[Cl-]")
-    assert e.note == "salt removed: chloride"
+    kept = "the cation is kept, as no proton can remove its charge"
+    assert e.note == f"salt removed: chloride; {kept}"
     assert Chem.GetFormalCharge(e.molecule) == 1
 
 
