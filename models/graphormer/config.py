@@ -40,6 +40,8 @@ class GraphormerConfig(TaskSet):
             and Hugging Face.
         standardise: how molecules are brought to their parents before they are read, as those
             were that the model learned from; see `datasets.molecules.molecule_to_data`.
+        symmetric: whether the values, such as log D, cannot differ between mirror images. The
+            outputs of a chiral molecule are then the mean over both.
     """
 
     level: Literal["graph", "node"] = "graph"
@@ -73,6 +75,7 @@ class GraphormerConfig(TaskSet):
     attention_dropout: float = 0.1
     layernorm_eps: float = 1e-5
     standardise: Standardisation = "as drawn"
+    symmetric: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,8 @@ class GraphormerConfig(TaskSet):
             raise ValueError(f"level must be 'graph' or 'node', not {self.level!r}.")
         if self.head not in ("linear", "transform"):
             raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
+        if self.symmetric and any(task.kind != "regression" for task in tasks):
+            raise ValueError("symmetric is for values, not for classes.")
         if self.standardise not in get_args(Standardisation):
             ways = ", ".join(map(repr, get_args(Standardisation)))
             raise ValueError(f"standardise must be one of {ways}, not {self.standardise!r}.")

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batching import batches_for, collated
@@ -49,7 +51,10 @@ class PairsComputation:
                 yield number, explanation
             else:
                 explanations[number] = explanation
-        for part in batches_for(model, [item for item in encoded if item[0] in explanations]):
+        usable = [entry for entry in encoded if entry[0] in explanations]
+        passes = [(entry, each) for entry in usable for each in entry[1].passes]
+        waiting: dict[int, NDArray[np.floating]] = {}  # of a first pass
+        for part in batches_for(model, passes):
             batch = collated(model, part)
             relevance = self._relevance(model, batch)  # (B, L, T, T)
             distances = distances_of(batch, [item.graph for _, item in part])
@@ -57,9 +62,13 @@ class PairsComputation:
                 relevance[..., 0, :].any() or relevance[..., 0].any()
             )  # or one that was added
             has_graph_token = getattr(batch, "has_graph_token", True) or bool(of_token)
-            for row, (number, item) in enumerate(part):
+            for row, ((number, item), _) in enumerate(part):
                 tokens = item.num_nodes + 1
                 of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
+                if item.mirrored is not None and number not in waiting:
+                    waiting[number] = of_graph
+                    continue
+                of_graph = (of_graph + waiting.pop(number, of_graph)) / 2
                 about = distances[row], has_graph_token, self.num_layers
                 yield number, or_not_finite(Pairs, explanations[number], of_graph, *about)
 
