@@ -12,7 +12,14 @@ from typing import NamedTuple
 from rdkit import Chem
 
 from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
-from .canonical_form import canonical_form, is_labelled, one_perception, perceive
+from .canonical_form import (
+    canonical_form,
+    is_labelled,
+    one_perception,
+    perceive,
+    smiles_with_groups,
+    with_coordinates,
+)
 from .standardise import may_change, parent_of
 from .tautomer_form import has_moving_protons
 
@@ -123,7 +130,7 @@ def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
         form = canonical_form(read.mol)
     except (ValueError, RuntimeError) as error:
         return _with_remark(read, f"read as drawn: {_reason(error)}")
-    if form.mol.GetNumAtoms() < read.mol.GetNumAtoms():
+    if form.is_other:
         return _in_place_of(read, form.mol, form.atoms, form.changes)
     read = read._replace(form=form.mol)
     for change in form.changes:
@@ -172,7 +179,7 @@ def _in_place_of(
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
     if read.is_given:
         back = sorted(range(len(order)), key=order.__getitem__)
-        form, mol = Chem.RenumberAtoms(in_order, back), _with_coordinates(mol, read.mol, atoms)
+        form, mol = Chem.RenumberAtoms(in_order, back), with_coordinates(mol, read.mol, atoms)
     else:
         form = mol = in_order
         atoms = [atoms[index] for index in order]
@@ -181,18 +188,6 @@ def _in_place_of(
     numbers = tuple(given.atoms[number] for number in atoms)
     given = given._replace(atoms=numbers, changes=(*given.changes, *changes))
     return ReadMolecule(mol, smiles, read.is_given, given, form)
-
-
-def _with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
-    """Return the molecule with the coordinates that its atoms have in the molecule given."""
-    mol = Chem.Mol(mol)
-    mol.RemoveAllConformers()
-    for conformer in given.GetConformers():
-        placed = Chem.Conformer(len(atoms))
-        placed.Set3D(conformer.Is3D())
-        placed.SetPositions(conformer.GetPositions()[list(atoms)])
-        mol.AddConformer(placed, assignId=True)
-    return mol
 
 
 def _reason(error: Exception) -> str:
@@ -272,7 +267,7 @@ def _read(molecule: str | Chem.Mol, max_atoms: int, canonical: bool) -> ReadMole
         mol = _prepared(molecule)
         if not canonical:
             _warn_of_hydrogens(mol)
-        text, is_given = Chem.MolToSmiles(mol), True
+        text, is_given = smiles_with_groups(mol), True
     size = mol.GetNumAtoms()
     if size == 0:
         raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
