@@ -46,6 +46,8 @@ class GraphormerConfig(TaskSet):
             and Hugging Face.
         standardise: how molecules are brought to their parents before they are read, as those
             were that the model learned from; see `datasets.molecules.molecule_to_data`.
+        symmetric: whether the values, such as log D, cannot differ between mirror images. The
+            outputs of a chiral molecule are then the mean over both.
     """
 
     level: Literal["graph", "node"] = "graph"
@@ -79,6 +81,7 @@ class GraphormerConfig(TaskSet):
     attention_dropout: float = 0.1
     layernorm_eps: float = 1e-5
     standardise: Standardisation = "as drawn"
+    symmetric: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,6 +112,8 @@ class GraphormerConfig(TaskSet):
             if (value := getattr(self, name)) not in ways:
                 text = f"{', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
                 raise ValueError(f"{name} must be {text}, not {value!r}.")
+        if self.symmetric and any(task.kind != "regression" for task in tasks):
+            raise ValueError("symmetric is for values, not for classes.")
 
     @property
     def reads(self) -> Literal["molecules", "digits", "graphs"]:
