@@ -21,19 +21,6 @@ from typing import NamedTuple
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdqueries
 
-__all__ = [
-    "ISOTOPE_UNSEEN",
-    "CanonicalForm",
-    "canonical_form",
-    "canonical_smiles",
-    "is_labelled",
-    "one_perception",
-    "perceive",
-    "smiles_with_groups",
-    "with_coordinates",
-    "without_labels",
-]
-
 ISOTOPE_UNSEEN = "isotope not seen by the model"
 HYDROGENS_IMPLICIT = "hydrogens made implicit"
 CENTRE_OPEN = "a centre in a group & or o is read as undefined"

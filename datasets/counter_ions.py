@@ -6,8 +6,6 @@ are those of salts in pharmacopoeias (Stahl and Wermuth 2002), and of solvents.
 
 from functools import cache
 
-__all__ = ["counter_ions", "ion_name", "solvents"]
-
 _ARYL = "c{0}cc(C(F)(F)F)cc(C(F)(F)F)c{0}"
 _BARF = f"[B-]({_ARYL.format(1)})({_ARYL.format(2)})({_ARYL.format(3)}){_ARYL.format(4)}"
 

@@ -18,16 +18,6 @@ from graphxai.runtime.ogb import import_ogb
 
 from .molecule_reading import AS_WRITTEN
 
-__all__ = [
-    "ATOM_CARDINALITIES",
-    "ATOM_FEATURE_NAMES",
-    "BOND_CARDINALITIES",
-    "BOND_FEATURE_NAMES",
-    "atom_features",
-    "bond_features",
-    "canonical_chirality",
-]
-
 ATOM_FEATURE_NAMES = (
     "atomic number",
     "chirality",

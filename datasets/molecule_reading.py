@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from rdkit import Chem
 
-from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
+from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
+from .as_given import MoleculeError as MoleculeError
 from .canonical_form import (
     canonical_form,
     is_labelled,
@@ -22,16 +23,6 @@ from .canonical_form import (
 )
 from .standardise import may_change, parent_of
 from .tautomer_form import has_moving_protons
-
-__all__ = [
-    "AS_WRITTEN",
-    "CONTROL",
-    "MoleculeError",
-    "ReadMolecule",
-    "is_inchi",
-    "read_molecules",
-    "shortened",
-]
 
 # RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
 # This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.

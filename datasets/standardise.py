@@ -23,8 +23,6 @@ from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
 from .tautomer_form import one_proton_form
 
-__all__ = ["Parent", "may_change", "parent_of"]
-
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
 PROTON_MOVED = "proton moved between nitrogens"

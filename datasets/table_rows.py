@@ -17,8 +17,6 @@ from .molecule_reading import is_inchi, shortened
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_graph
 from .tables.table import Table
 
-__all__ = ["TableMolecule", "TableRows", "read_rows"]
-
 MISFIT = "more or fewer cells than the header"
 LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
-    from .fingerprints import FingerprintTable
-
-__all__ = [
-    "EDGE",
-    "FAR",
-    "HELD_OUT",
-    "UNKNOWN",
-    "Nearness",
-    "TrainingSet",
-    "training_set_of",
-]
-
 LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
@@ -161,16 +149,9 @@ class TrainingSet:
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
-        from .fingerprints import ecfp4_bits
+        from .fingerprints import ecfp4_bits, similarities
 
-        return self._table.similarities(ecfp4_bits(mol))
-
-    @cached_property
-    def _table(self) -> FingerprintTable:
-        """The fingerprints of all compounds, to be compared with others."""
-        from .fingerprints import FingerprintTable
-
-        return FingerprintTable(self.fingerprints)
+        return similarities(ecfp4_bits(mol), self.fingerprints)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:
@@ -261,13 +242,15 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
     """Read the training set of a file, anew when its time of modification changes."""
     from rdkit import rdBase
 
-    from .tables.table import iter_records
+    from .tables.table import open_table
 
-    given = dict.fromkeys(record.cells["smiles"] for record in iter_records(path, ("smiles",)))
+    given = dict.fromkeys(
+        record.cells["smiles"] for record in open_table(path, "smiles").records(["smiles"])
+    )
     with rdBase.BlockLogs():
         if all(_compound(smiles) is None for smiles in given):
             return None
     held_out = path.with_name(HELD_OUT)
-    rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
+    rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
     parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}
     return TrainingSet(tuple(given), parts)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import pairs as pairs
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
-    from graphxai.chemistry.cliffs import Cliff as Cliff
-    from graphxai.chemistry.cliffs import Cliffs as Cliffs
-    from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
     from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
@@ -34,6 +31,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.matched_pairs import Cliff as Cliff
+    from graphxai.chemistry.matched_pairs import Cliffs as Cliffs
+    from graphxai.chemistry.matched_pairs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.measurements import Measurements as Measurements
     from graphxai.chemistry.profile_results import (
         ProfileCounterfactual as ProfileCounterfactual,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
-    from graphxai.engine.interception import conservative as conservative
+    from graphxai.engine.session import conservative as conservative
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
@@ -63,11 +63,11 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
-    from graphxai.explanation.grid import grid as grid
+    from graphxai.explanation.explanations import grid as grid
+    from graphxai.explanation.labelled import Predictions as Predictions
     from graphxai.explanation.ledger import Ledger as Ledger
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
-    from graphxai.explanation.predictions import Predictions as Predictions
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table

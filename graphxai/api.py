@@ -4,6 +4,7 @@ They do their work through `explanation.compute`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import fill
@@ -25,26 +26,23 @@ from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
-from graphxai.engine.pass_cache import cached_passes
+from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.compute import models
-from graphxai.explanation.compute.explaining import ExplanationComputation
+from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
-from graphxai.explanation.compute.nearness import set_nearness
-from graphxai.explanation.compute.pairing import PairsComputation
+from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.explanation.compute.predicting import PredictionComputation
+from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import Explanations
-from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.explanations import Explanations, side_by_side
 from graphxai.explanation.html import table_html
-from graphxai.explanation.labelled import Drawings
+from graphxai.explanation.labelled import Drawings, Predictions
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
-from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
@@ -191,7 +189,8 @@ def explain(
     model = on_device(loaded(model), device)
     if wrt is not None:
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    computation = ExplanationComputation(get_explainer(method, model=model, **options), target, wrt)
+    explainer = get_explainer(method, model=model, **options)
+    computation = partial(explanations_or_errors, explainer=explainer, target=target, wrt=wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
 
     def collect(explanations: list[Explanation | None]) -> Explanations:
@@ -264,7 +263,7 @@ def predict(
             of_member = map_inputs(
                 member,
                 values,
-                PredictionComputation(training_set_of(member)),
+                partial(predictions_by_task, training=training_set_of(member)),
                 "predicting",
                 strict=on_error == "raise" or not several,
                 progress=progress,
@@ -314,11 +313,18 @@ def pairs(
     def collect(matrices: list[Pairs | None]) -> Drawings:
         return Drawings(matrices, labels=row_index(inputs))
 
+    computation = partial(
+        pairs_or_errors,
+        explainer=explainer,
+        target=target,
+        num_layers=num_layers,
+        training=training_set_of(model),
+    )
     with results_kept(collect):
         matrices = map_inputs(
             model,
             values,
-            PairsComputation(explainer, target, num_layers, training_set_of(model)),
+            computation,
             "explaining pairs",
             strict=on_error == "raise" or not several,
             progress=progress,

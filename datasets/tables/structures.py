@@ -16,8 +16,6 @@ from ..molecule_reading import MoleculeError, shortened
 from .dialect import LATIN
 from .opening import TableError, opened
 
-__all__ = ["StructureRecord", "property_names", "read_structures", "record_count", "records_in"]
-
 END = "$$$$"
 PROPERTY = re.compile(r">.*?<([^>]*)>")  # "> 12 <NAME> (3)"
 MAX_RECORD = 1 << 24  # characters

@@ -13,7 +13,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
 from .matching import CommonPart, common_part

@@ -1,7 +1,7 @@
 """The result of a search towards a single goal: each with what speaks for and against it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -14,18 +14,18 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.explanation.html import fields_html, image_html, table_html
 from graphxai.explanation.prediction import Prediction
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
-from .changed_molecules import ChangedMolecule, ChangedMolecules
 from .contrast import NO_MOLECULE, Contrast, contrast
-from .goal import Goal
-from .matching import CommonPart, NoCommonPartError
+from .desirability import PropertyGoal
+from .matching import NoCommonPartError
 from .measurements import Measured
 from .neighbours import Way
+from .profile_results import ChangedMolecule, ChangedMolecules
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -48,9 +48,9 @@ class Counterfactual(ChangedMolecule):
         before: the model's prediction for the first molecule.
         predicted_change: how much the predicted value, or the probability of the class of the goal,
             changed from `before`.
-        distance: how far the prediction lies beyond the goal, see `Goal.distance`.
+        distance: how far the prediction lies beyond the goal, see `PropertyGoal.distance`.
         similarity: Tanimoto similarity of ECFP4 to the first molecule.
-        sure: whether the model is sure that the goal is reached, see `Goal.sure`.
+        sure: whether the model is sure that the goal is reached, see `PropertyGoal.sure`.
         way: the earlier changes, each with the SMILES that it led to.
         front: number of its Pareto front; 0 is the best front.
         accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009); None where RDKit
@@ -89,6 +89,14 @@ class Counterfactual(ChangedMolecule):
     @property
     def _outcome(self) -> str:
         return self.prediction.in_full
+
+    @property
+    def measured_sentence(self) -> str:
+        """What was measured for the change, or "" without a table."""
+        return self.measured.sentence if self.measured else ""
+
+    def _told(self, about: dict[str, Measured]) -> Measured | None:
+        return next(iter(about.values()), None)
 
     @property
     def isomers_text(self) -> str:
@@ -173,7 +181,7 @@ class Counterfactuals(ChangedMolecules):
 
     model: Model
     explanation: Explanation
-    goal: Goal
+    goal: PropertyGoal
     ranked: tuple[Counterfactual, ...]
     predicted: int
     successes: int
@@ -187,12 +195,12 @@ class Counterfactuals(ChangedMolecules):
         start = self.explanation.prediction
         if self.goal.distance(start) > 0:
             sure = percent(self.goal.value(start)) if self.goal.label else str(start)
-            stay = f"{self.successes:,} are {self.goal}, like the molecule itself ({sure})"
+            stay = f"{self.successes:,} are {self.goal.aim}, like the molecule itself ({sure})"
             return f"{tried}, {stay}. Ask for another class or value"
         if self.first is None:
-            return f"{tried}, none reaches {self.goal}"
+            return f"{tried}, none reaches {self.goal.aim}"
         sure = "" if self.sure is None else f" ({self.sure:,} surely)"
-        reach = f"{self.successes:,} reach {self.goal}{sure}"
+        reach = f"{self.successes:,} reach {self.goal.aim}{sure}"
         return f"{tried}, {reach}, the first was number {self.first}"
 
     def contrast(self, index: int, method: Method = DEFAULT_METHOD) -> Contrast:
@@ -213,13 +221,19 @@ class Counterfactuals(ChangedMolecules):
         """
         if not self.ranked:
             return ()
+        shares: list[float | None] = []
         first, *others = self.explanations
-        pairs = zip(others, self._common_parts, strict=True)
-        return tuple(_at_change(first, other, part) for other, part in pairs)
+        for other, part in zip(others, self._common_parts, strict=True):
+            account = None if part is None else Contrast(first, other, part).account
+            if account is None or not account.output:
+                shares.append(None)
+            else:
+                shares.append((account.changed_a - account.changed_b) / account.output)
+        return tuple(shares)
 
     @property
     def _aim(self) -> str:
-        return str(self.goal)
+        return self.goal.aim
 
     @property
     def _mols(self) -> "list[Mol]":
@@ -267,23 +281,15 @@ class Counterfactuals(ChangedMolecules):
         return grid_svg(
             panels,
             columns,
-            f"towards {self.goal}",
+            f"towards {self.goal.aim}",
             subtitle=self.summary,
             scale=colours,
             values=np.concatenate(values),
             legend=self.explanation.legend,
         )
 
-    def to_sdf(self, **properties: object) -> Iterator[str]:
-        """Yield the records of an SD file: the molecule, then each neighbour with its columns.
-
-        Your `properties` come first in each record.
-        """
-        first, *others = self.explanations
-        yield first.to_sdf(title="the molecule", **properties)
-        for counterfactual, row, e in zip(self.ranked, self._rows(), others, strict=True):
-            cells = {name: value for name, value in row.items() if value is not None}
-            yield e.to_sdf(title=counterfactual.changes, **properties, **cells)
+    def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
+        return self.explanations[place].to_sdf(title=title, **cells)
 
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
         """Yield the HTML of the picture and a table, then of each counterfactual's contrast."""
@@ -305,7 +311,7 @@ class Counterfactuals(ChangedMolecules):
                 + (f"; isomers: {text}" if (text := counterfactual.isomers_text) else ""),
                 counterfactual.change_in_full,
                 percent(share),
-                counterfactual.measured.sentence if counterfactual.measured else "",
+                counterfactual.measured_sentence,
                 "; ".join(counterfactual.alerts),
             )
             for counterfactual, share in zip(self.ranked, self.at_change, strict=True)
@@ -324,9 +330,3 @@ class Counterfactuals(ChangedMolecules):
 def percent(share: float | None) -> str:
     """Return a share as "52 %", or "" if there is none."""
     return "" if share is None else minus_signs(f"{100 * share:.0f} %")
-
-
-def _at_change(first: Explanation, other: Explanation, part: CommonPart | None) -> float | None:
-    if part is None or not (account := Contrast(first, other, part).account).output:
-        return None
-    return (account.changed_a - account.changed_b) / account.output

@@ -13,7 +13,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.method_names import MethodName
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 from .base import Attribution, Explainer, scored
 from .traits import Traits

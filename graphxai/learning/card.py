@@ -13,25 +13,6 @@ from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import members_of
 
-__all__ = [
-    "MOLECULES",
-    "PREDICTORS",
-    "counted",
-    "coverage_text",
-    "curve_text",
-    "leading",
-    "markdown_table",
-    "mean_scores",
-    "overview_rows",
-    "run_card",
-    "score_rows",
-    "score_tables",
-    "summary",
-    "teacher_text",
-    "teaching_text",
-    "trees_text",
-]
-
 # The card of a run. A paragraph is one line, and it is left out if it is empty.
 TEMPLATE = """
 # {title}

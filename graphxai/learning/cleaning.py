@@ -27,8 +27,6 @@ from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, Targe
 from graphxai.learning.merging import MoleculeLabels, merge_rows
 from graphxai.learning.suspicions import columns_beside, suspicions, unread_columns
 
-__all__ = ["clean_table", "matching_columns"]
-
 FloatArray = NDArray[np.float64]
 
 MIN_MOLECULES = 20

@@ -28,15 +28,6 @@ from graphxai.runtime.progress import in_chunks
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = [
-    "SizeBuckets",
-    "encode_all",
-    "encoded_molecules",
-    "make_loaders",
-    "predict",
-    "task_readings",
-]
-
 FloatArray = NDArray[np.float64]
 BATCH = 64  # graphs
 POOL = 32  # batches

@@ -29,8 +29,6 @@ from graphxai.learning.writing import record_run, write_run
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
-__all__ = ["replicate_rows", "train", "train_replicates", "train_table"]
-
 REPLICATES = "replicates.json"
 
 

@@ -14,16 +14,6 @@ from typing import Any, Literal
 
 from graphxai.runtime.options import documented, option
 
-__all__ = [
-    "DigitSettings",
-    "EnsembleSettings",
-    "GraphSettings",
-    "RunSettings",
-    "TableSettings",
-    "TrainingSettings",
-    "versions_for",
-]
-
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 MOLECULES = ("table", "ogb")
 TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)

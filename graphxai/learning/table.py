@@ -40,15 +40,14 @@ from graphxai.learning.teachers.gaussian_process import Positions
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
-from graphxai.learning.writing import csv_text, held_out_csv, label_text
+from graphxai.learning.writing import held_out_csv, label_text
 from graphxai.models.graphormer import (
     checkpoint_digest,
     load_checkpoint,
     locate,
     set_standardisation,
 )
-
-__all__ = ["TableSource", "split_table"]
+from graphxai.runtime.writing import csv_text
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)

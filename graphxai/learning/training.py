@@ -34,19 +34,6 @@ from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Tea
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
 
-__all__ = [
-    "LearnedModel",
-    "Log",
-    "RunSource",
-    "fit_networks",
-    "joined_networks",
-    "network_folder",
-    "recombined_smiles",
-    "teach_network",
-    "teach_networks",
-    "unseen_readings",
-]
-
 FloatArray = NDArray[np.float64]
 Log = Callable[[str], None]
 STUDENT = replace(FINETUNING, epochs=4, learning_rate=5e-4, label_smoothing=0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +16,7 @@ from graphxai.learning.card import run_card
 from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
-from graphxai.runtime.writing import json_text, write_whole
-
-__all__ = ["bound_text", "csv_text", "held_out_csv", "label_text", "record_run", "write_run"]
+from graphxai.runtime.writing import csv_text, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
 
@@ -124,12 +120,3 @@ def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
     """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
     rows = ([smiles, part] for part, chosen in parts.items() for smiles in chosen)
     return csv_text(["smiles", "part"], rows)
-
-
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a CSV file as text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()

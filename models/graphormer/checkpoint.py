@@ -36,13 +36,12 @@ from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.contract.tasks import TO_START as TO_START
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
 from .encoding import collate
-from .model import Graphormer
-from .nodes import graphormer
+from .model import Graphormer, graphormer
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -21,16 +21,6 @@ from graphxai.wrapping.chemprop.paths import is_chemprop_path
 if TYPE_CHECKING:
     from graphxai.wrapping import WrappedModel
 
-__all__ = [
-    "Model",
-    "conformal_of",
-    "last_written",
-    "load",
-    "loaded",
-    "mark_explained_for",
-    "standardisation_of",
-]
-
 Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
 
 

@@ -28,7 +28,6 @@ from graphxai.learning.teachers.gaussian_process import (
     process_columns,
     process_readings,
 )
-from graphxai.learning.teachers.minimol import minimol_installed
 from graphxai.learning.teachers.stacking import (
     FOLDS,
     MIN_LABELS,
@@ -38,11 +37,10 @@ from graphxai.learning.teachers.stacking import (
     ProcessSource,
     Teacher,
     kernel_of,
+    minimol_installed,
     squared_distances,
 )
 from graphxai.runtime.progress import Progress, progress_bar
-
-__all__ = ["choose_teacher", "simplex_weights"]
 
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
