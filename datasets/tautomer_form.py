@@ -13,8 +13,6 @@ from typing import Any
 
 from rdkit import Chem
 
-__all__ = ["has_moving_protons", "one_proton_form"]
-
 MOST_FORMS = 64  # of one molecule
 # Not in a five-membered ring with a carbonyl group, whose lactam is another matter
 _NO_LACTAM = "!$(n~[c;r5]=[!#6;!R]);!$(n~[*;r5]~[c;r5]=[!#6;!R])"
