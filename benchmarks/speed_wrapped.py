@@ -15,7 +15,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, GINEConv, GPSConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.engine.pass_memory import recorded_only
+from graphxai.engine.request import recorded_only
 
 
 class WrappedCase(NamedTuple):

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 from rdkit import Chem, rdBase
@@ -22,6 +23,9 @@ from rdkit.Chem import rdqueries
 
 ISOTOPE_UNSEEN = "isotope not seen by the model"
 HYDROGENS_IMPLICIT = "hydrogens made implicit"
+CENTRE_OPEN = "a centre in a group & or o is read as undefined"
+ISOMER_STANDS = "one isomer stands for the groups & and o of several centres"
+MOST_GROUPS = 4  # of several centres, of which all isomers are compared
 
 # An isotope, a hydrogen, an atom number or the number of a ring, or an extension like `|w:3.2|`
 _LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\|")
@@ -41,12 +45,14 @@ class CanonicalForm(NamedTuple):
         smiles: its canonical SMILES.
         atoms: for each of its atoms, the number of the same atom in the molecule given.
         changes: what was set aside that a user should know about, as text.
+        is_other: whether it has fewer atoms or another configuration than the molecule given.
     """
 
     mol: Chem.Mol
     smiles: str
     atoms: tuple[int, ...]
     changes: tuple[str, ...]
+    is_other: bool
 
 
 @contextmanager
@@ -99,7 +105,29 @@ def canonical_form(mol: Chem.Mol) -> CanonicalForm:
         place = {atom: k for k, atom in enumerate(order)}  # of each atom in the SMILES
         form = Chem.RenumberAtoms(read, [place[k] for k in range(len(order))])
         smiles = Chem.MolToSmiles(form)
-    return CanonicalForm(form, smiles, _numbers(bare), changes)
+    has_fewer = form.GetNumAtoms() < mol.GetNumAtoms()
+    is_other = has_fewer or not {CENTRE_OPEN, ISOMER_STANDS}.isdisjoint(changes)
+    return CanonicalForm(form, smiles, _numbers(bare), changes, is_other)
+
+
+def with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
+    """Return the molecule with the coordinates that its atoms have in the molecule given."""
+    mol = Chem.Mol(mol)
+    mol.RemoveAllConformers()
+    for conformer in given.GetConformers():
+        placed = Chem.Conformer(len(atoms))
+        placed.Set3D(conformer.Is3D())
+        placed.SetPositions(conformer.GetPositions()[list(atoms)])
+        mol.AddConformer(placed, assignId=True)
+    return mol
+
+
+def smiles_with_groups(mol: Chem.Mol) -> str:
+    """Return the canonical SMILES, with an extension if centres form groups such as racemates."""
+    if not mol.GetStereoGroups():
+        return str(Chem.MolToSmiles(mol))
+    fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO
+    return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
 
 
 def canonical_smiles(molecule: str | Chem.Mol) -> str:
@@ -162,11 +190,44 @@ def _without_labels(mol: Chem.Mol) -> tuple[Chem.Mol, tuple[str, ...]]:
             bond.SetStereo(Chem.BondStereo.STEREONONE)
     if has_hydrogens:
         _forget_configuration_of_hydrogens(copy)
+    of_groups = _resolve_groups(copy) if mol.GetStereoGroups() else []
     bare = Chem.RemoveHs(copy) if has_hydrogens else copy.GetMol()
-    changes = [ISOTOPE_UNSEEN] if has_isotopes else []
+    changes = [*of_groups, ISOTOPE_UNSEEN] if has_isotopes else of_groups
     if bare.GetNumAtoms() < mol.GetNumAtoms() and not has_isotopes:
         changes.append(HYDROGENS_IMPLICIT)
     return bare, tuple(changes)
+
+
+def _resolve_groups(mol: Chem.RWMol) -> list[str]:
+    """Give the centres of relative groups one configuration, and say what was done.
+
+    A racemate with one centre becomes a centre without configuration, which is how tables draw
+    racemates, and so what models learned from. The centres of a larger group keep their relative
+    configuration: of all isomers, the one with the first SMILES stands for them.
+    """
+    absolute = Chem.StereoGroupType.STEREO_ABSOLUTE
+    groups = [
+        [atom.GetIdx() for atom in group.GetAtoms()]
+        for group in mol.GetStereoGroups()
+        if group.GetGroupType() != absolute
+    ]
+    mol.SetStereoGroups([])
+    single = [group[0] for group in groups if len(group) == 1]
+    for index in single:
+        mol.GetAtomWithIdx(index).SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
+    perceive(mol)
+    several = [group for group in groups if len(group) > 1]
+    isomers: dict[str, Chem.Mol] = {}
+    for inverted in product((False, True), repeat=len(several[:MOST_GROUPS])):
+        isomer = Chem.RWMol(mol)
+        for group, is_inverted in zip(several, inverted, strict=False):
+            for index in group if is_inverted else ():
+                isomer.GetAtomWithIdx(index).InvertChirality()
+        isomers.setdefault(Chem.MolToSmiles(isomer), isomer)
+    first = isomers[min(isomers)]
+    for atom in mol.GetAtoms():
+        atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())
+    return [CENTRE_OPEN] * bool(single) + [ISOMER_STANDS] * bool(several)
 
 
 def _forget_configuration_of_hydrogens(mol: Chem.RWMol) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +25,13 @@ from .canonical_form import one_perception
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
 from .molecule_reading import MoleculeError, read_molecules, shortened
 
+MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 # The steps from SMILES to graph evict each other from the processor's caches. Doing each step for
 # this many molecules before the next one saves a tenth of the time.
 TURN = 32
 
 _CHIRALITY = ATOM_FEATURE_NAMES.index("chirality")
-_CHUNK = 4 * TURN  # a worker takes about 30 ms for them, and its answer is some 50 kB
+_CHUNK = 4 * TURN  # a worker takes about 30 ms for them, and its answer is some 700 kB
 
 
 class Featurised(NamedTuple):
@@ -49,20 +51,25 @@ class Featurised(NamedTuple):
 
 
 def featurise(
-    molecules: Sequence[str | Chem.Mol],
-    max_atoms: int,
-    canonical: bool,
+    molecules: Iterable[str | Chem.Mol],
+    max_atoms: int = MAX_ATOMS,
+    canonical: bool = False,
     standardise: Standardisation = AS_DRAWN,
-) -> list[Featurised | MoleculeError]:
-    """Return the features of each molecule, or an error if it cannot become a graph."""
-    try:
-        return _featurised(molecules, max_atoms, canonical, standardise)
-    except Exception as error:  # RDKit raises errors of any type; one molecule must not stop others
-        if len(molecules) > 1:
-            alone = ([mol] for mol in molecules)
-            return [featurise(mol, max_atoms, canonical, standardise)[0] for mol in alone]
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return [MoleculeError(f"RDKit cannot read this molecule: {shortened(reason, 300)}")]
+) -> Iterator[Featurised | MoleculeError]:
+    """Yield the features of each molecule, or an error if it cannot become a graph."""
+    remaining = iter(molecules)
+    while turn := list(islice(remaining, TURN)):
+        try:
+            featurised = _featurised(turn, max_atoms, canonical, standardise)
+        except Exception as error:  # RDKit raises any type; one molecule must not stop others
+            if len(turn) > 1:
+                for molecule in turn:
+                    yield from featurise([molecule], max_atoms, canonical, standardise)
+                continue
+            reason = " ".join(str(error).split()) or type(error).__name__
+            text = f"RDKit cannot read this molecule: {shortened(reason, 300)}"
+            featurised = [MoleculeError(text)]
+        yield from featurised
 
 
 def _featurised(
@@ -95,11 +102,7 @@ def _featurised(
 
 def _featurise_to_send(smiles: Sequence[str], **reading: Any) -> list[Featurised | MoleculeError]:
     """Featurise SMILES in a worker process, without the molecules that were read."""
-    results = [
-        result
-        for first in range(0, len(smiles), TURN)
-        for result in featurise(smiles[first : first + TURN], **reading)
-    ]
+    results = featurise(smiles, **reading)
     return [r._replace(read=None) if isinstance(r, Featurised) else r for r in results]
 
 
@@ -117,7 +120,7 @@ def featurise_in_workers(
     def pieces() -> Iterator[list[str]]:
         for chunk in _chunks(molecules):
             rdkit_molecules = [m for m in chunk if not isinstance(m, str)]
-            made_here = iter(featurise(rdkit_molecules, **reading))
+            made_here = featurise(rdkit_molecules, **reading)
             waiting.append([None if isinstance(m, str) else next(made_here) for m in chunk])
             yield [m for m in chunk if isinstance(m, str)]
 

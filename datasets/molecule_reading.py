@@ -13,8 +13,16 @@ from rdkit import Chem
 
 from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from .as_given import MoleculeError as MoleculeError
-from .canonical_form import canonical_form, is_labelled, one_perception, perceive
+from .canonical_form import (
+    canonical_form,
+    is_labelled,
+    one_perception,
+    perceive,
+    smiles_with_groups,
+    with_coordinates,
+)
 from .standardise import may_change, parent_of
+from .tautomer_form import has_moving_protons
 
 # RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
 # This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.
@@ -37,7 +45,7 @@ _HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its
 _CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
@@ -113,7 +121,7 @@ def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
         form = canonical_form(read.mol)
     except (ValueError, RuntimeError) as error:
         return _with_remark(read, f"read as drawn: {_reason(error)}")
-    if form.mol.GetNumAtoms() < read.mol.GetNumAtoms():
+    if form.is_other:
         return _in_place_of(read, form.mol, form.atoms, form.changes)
     read = read._replace(form=form.mol)
     for change in form.changes:
@@ -123,7 +131,7 @@ def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
 
 def _changed(read: ReadMolecule, standardisation: Standardisation) -> ReadMolecule | MoleculeError:
     """Return the parent of a molecule, or itself with a remark if RDKit cannot standardise it."""
-    is_parent = not read.is_given and not may_change(read.text)
+    is_parent = not may_change(read.text) and not has_moving_protons(read.form)
     if standardisation == AS_DRAWN or (is_parent and standardisation == "parent"):
         return read
     try:
@@ -162,7 +170,7 @@ def _in_place_of(
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
     if read.is_given:
         back = sorted(range(len(order)), key=order.__getitem__)
-        form, mol = Chem.RenumberAtoms(in_order, back), _with_coordinates(mol, read.mol, atoms)
+        form, mol = Chem.RenumberAtoms(in_order, back), with_coordinates(mol, read.mol, atoms)
     else:
         form = mol = in_order
         atoms = [atoms[index] for index in order]
@@ -171,18 +179,6 @@ def _in_place_of(
     numbers = tuple(given.atoms[number] for number in atoms)
     given = given._replace(atoms=numbers, changes=(*given.changes, *changes))
     return ReadMolecule(mol, smiles, read.is_given, given, form)
-
-
-def _with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
-    """Return the molecule with the coordinates that its atoms have in the molecule given."""
-    mol = Chem.Mol(mol)
-    mol.RemoveAllConformers()
-    for conformer in given.GetConformers():
-        placed = Chem.Conformer(len(atoms))
-        placed.Set3D(conformer.Is3D())
-        placed.SetPositions(conformer.GetPositions()[list(atoms)])
-        mol.AddConformer(placed, assignId=True)
-    return mol
 
 
 def _reason(error: Exception) -> str:
@@ -262,7 +258,7 @@ def _read(molecule: str | Chem.Mol, max_atoms: int, canonical: bool) -> ReadMole
         mol = _prepared(molecule)
         if not canonical:
             _warn_of_hydrogens(mol)
-        text, is_given = Chem.MolToSmiles(mol), True
+        text, is_given = smiles_with_groups(mol), True
     size = mol.GetNumAtoms()
     if size == 0:
         raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
@@ -289,7 +285,7 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
             f"{_shown(text)} has {len(text):,} characters, more than the limit of"
             f" {MAX_CHARACTERS:,}: give one molecule, or in Python an RDKit molecule."
         )
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise MoleculeError(f"{_shown(text)} has a control character: remove it.")
     head, *rest = text.split(maxsplit=1)
     if is_inchi(head):

@@ -4,8 +4,8 @@ The steps are RDKit's MolStandardize, with four settings of its own: only salts 
 alkaline earth metals are split, so that complexes stay whole; charges are removed wherever a proton
 can do it, so that a base and its protonated form are one molecule; an acid keeps its charge where
 it balances a cation that no proton can remove, so that a betaine stays neutral as a whole; and S=O
-and P=O are written without charges, as they are in a base that nobody has to change. Tautomers are
-a further step.
+and P=O are written without charges, as they are in a base that nobody has to change. Protons that
+move between nitrogens get one place. Other tautomers are a further step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 
 from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
+from .tautomer_form import one_proton_form
 
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
+PROTON_MOVED = "proton moved between nitrogens"
 PROTON = "salt removed: hydrogen"
 SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's atoms is no counter-ion
 
@@ -118,6 +120,10 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
             if before != after:
                 moved = sorted(before) == sorted(after)
                 changes.append("proton moved" if moved else "charges neutralised")
+    form = one_proton_form(parent)
+    if form is not parent:
+        parent = form
+        changes.append(PROTON_MOVED)
     if standardisation == "tautomers":
         parent, change = _canonical_tautomer(parent)
         changes += [change] if change else []

@@ -198,20 +198,31 @@ def _canonical(smiles: str) -> str:
     """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
     from .canonical_form import canonical_smiles
 
-    return canonical_smiles(smiles)
+    form = _form(smiles)
+    return smiles if form is None else canonical_smiles(form)
 
 
 @lru_cache(maxsize=1 << 14)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
+    from .fingerprints import ecfp4_bits
+
+    mol = _form(smiles)
+    return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+
+
+def _form(smiles: str) -> Mol | None:
+    """Return a compound in the form in which molecules are compared, or None if it is unreadable.
+
+    Older training sets may be drawn otherwise.
+    """
     from rdkit import Chem
 
     from .canonical_form import without_labels
-    from .fingerprints import ecfp4_bits
+    from .tautomer_form import one_proton_form
 
     mol = Chem.MolFromSmiles(smiles)
-    mol = None if mol is None else without_labels(mol)
-    return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+    return None if mol is None else one_proton_form(without_labels(mol))
 
 
 def _elements(mol: Mol) -> set[str]:

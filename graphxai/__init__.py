@@ -20,9 +20,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import pairs as pairs
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
-    from graphxai.chemistry.cliffs import Cliff as Cliff
-    from graphxai.chemistry.cliffs import Cliffs as Cliffs
-    from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
     from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
@@ -34,6 +31,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.matched_pairs import Cliff as Cliff
+    from graphxai.chemistry.matched_pairs import Cliffs as Cliffs
+    from graphxai.chemistry.matched_pairs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.measurements import Measurements as Measurements
     from graphxai.chemistry.profile_results import (
         ProfileCounterfactual as ProfileCounterfactual,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.contract.tasks import Task as Task
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
-    from graphxai.engine.interception import conservative as conservative
+    from graphxai.engine.session import conservative as conservative
     from graphxai.evaluation.benchmark import evaluate as evaluate
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set

@@ -27,7 +27,7 @@ from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
-from graphxai.engine.pass_cache import cached_passes
+from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of

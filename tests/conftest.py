@@ -104,7 +104,7 @@ def _without_word_of_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Many tests treat warnings as errors, or count them.
     """
-    from graphxai.engine.pass_memory import PassMemory
+    from graphxai.engine.request import PassMemory
 
     monkeypatch.setattr(PassMemory, "warn_of_recording", lambda *_: None)
 
@@ -167,7 +167,7 @@ def recorded_once() -> Iterator[None]:
 
     This is for tests that compare what each of many methods says of the same graphs.
     """
-    from graphxai.engine.pass_cache import cached_passes
+    from graphxai.engine.attention.passes import cached_passes
 
     with cached_passes(most=16):
         yield

@@ -141,7 +141,7 @@ NEEDS = {
     ),
     "counterfactuals": (
         "selfies",
-        "graphxai.chemistry.fragment_swaps",
+        "graphxai.chemistry.neighbours",
         lambda swaps: next(iter(swaps.mutated(Chem.MolFromSmiles("CC"), 1, 0))),
     ),
     "scale": ("ray", "graphxai.tables.cluster", lambda cluster: cluster._ray()),
@@ -184,6 +184,7 @@ BROUGHT = {
     "networkx": "torch",
     "fonttools": "matplotlib",
     "rich": "typer",
+    "markdown-it-py": "rich",
     "threadpoolctl": "scikit-learn",
     "ipython": "ipykernel",
     "traitlets": "ipywidgets",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rdkit import Chem, rdBase
 
+from ..canonical_form import smiles_with_groups
 from ..molecule_reading import MoleculeError, shortened
 from .dialect import LATIN
 from .opening import TableError, opened
@@ -48,7 +49,7 @@ class StructureRecord:
         """Return the canonical SMILES, or raise the error of a molecule that cannot be read."""
         if isinstance(self.mol, MoleculeError):
             raise self.mol
-        return Chem.MolToSmiles(self.mol)
+        return smiles_with_groups(self.mol)
 
 
 def read_structures(path: Path) -> Iterator[StructureRecord]:

@@ -32,14 +32,7 @@ from graphxai.runtime.progress import progress_bar
 
 from .counterfactual_results import Counterfactual, Counterfactuals
 from .measurements import Measurements
-from .neighbours import (
-    EXPANDED,
-    Neighbourhood,
-    Way,
-    in_parts,
-    kept_atoms,
-    kept_pattern,
-)
+from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
 from .objectives import Objective, SingleObjective, counts
 from .profile_results import ProfileCounterfactuals
 from .settings import SearchKeywords, SearchSettings
@@ -195,8 +188,9 @@ def _searched(
     for step in range(settings.steps):
         keeping = kept if step == 0 else kept_pattern(mol, kept)
         queue = neighbourhood.neighbours(starts, keeping, seen)
-        for part in in_parts(queue, settings.predictions - len(tried)):
-            tried += _predicted(part, objective)
+        limit = min(settings.predictions - len(tried), len(queue))
+        for first in range(0, limit, BATCH):
+            tried += _predicted(queue[first : min(first + BATCH, limit)], objective)
             yield len(tried), best
         enough = sum(counts(each, settings.sure) for each in tried) >= n
         if enough or len(tried) >= settings.predictions:

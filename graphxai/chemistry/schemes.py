@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .matching import matches_in_time
 from .name_tables import NAMED_GROUPS
 from .names import ring_name, ring_systems
-from .substructures import matches_in_time
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol

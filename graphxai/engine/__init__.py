@@ -1,31 +1,29 @@
 """Explain any PyTorch model, by the list of the operations of one pass.
 
-There are two tiers. The first lets the model run once, as it is, and reads the list from PyTorch's
-own autograd graph (`autograd_graph`); hooks on its nodes pass relevance back by the rules
-(`hooked_pass`). The second records the list below PyTorch's dispatcher (`recording`) and runs it
-again under the rules (`replay`). It serves every pass whose graph does not say enough.
+This is the list of one head of a GAT layer, with a star where the gradient flows, and with roles::
 
-Five ideas, in the order in which they build on each other:
+    1  * %3  = mm(%0, %2)               3x4
+    4  * %9  = index(%8, [%5])          4
+    8  * %14 = leaky_relu(%13, 0.2)     4
+    9  * %15 = exp(%14)                 4    part of a softmax
+    12 * %18 = index_add(%17, 0, %6, %15) 3
+    14 * %20 = div(%15, %19)            4
+    17 * %23 = mul(%21, %22)            4x4  attention weights %21 constant under the rule attention
+    19 * %25 = index_add(%24, 0, %6, %23) 3x4
 
-1. The list. `trace` has its types: operations, the memory that they used, and how data flowed.
-   `vocabulary` groups the names of operations, `node_kinds` those of autograd's nodes;
-   `operation_kind` says what is recorded of an operation, `live_values` where gradients flow.
-2. The numbers of nodes. `node_ids` and `node_tracker` find out which node each entry of each value
-   belongs to, with the sums and products of `id_arithmetic`; `structure_ids` follows counts of
-   neighbours and nodes, too.
-3. Roles. `roles` says what there is: attention, gates, the scales of norms, activations.
-   `role_finder` finds them by the `flow_queries`. `linear_attention` writes the matrix of linear
-   attention into a recorded list.
-4. Running it under rules. `replay_plan` plans what relevance passes through. `rule_table` has the
-   rules of each operation for both tiers: the conservative ones of `built_in_rules` and the
-   positive ones of `positive_rules`, and says where a rule acts. `pass_warnings` names the steps
-   that none covers. The shares of constants are derivatives along them (`constant_derivatives`),
-   each on a line of the ledger (`ledger_lines`).
-5. Reading attention. `attention` finds it, `pair_entries` reads its entries between two nodes, and
-   `attention_pass` what enters the layer around it.
+A pass goes `session` -> `trace` -> `role_finder` -> `plan` -> a pass -> shares of the ledger.
 
-`hooked_pass` with `hooked_ledger` is the first tier, and `recorded_pass` the second. `session`
-chooses between them for a pass of a wrapped model (`pass_request`), and `interception` does it all
-for a module that is called in a block of a user's code. `presence` lets nodes be absent from a
-recorded pass. `pass_cache` keeps what several methods need of the same pass.
+* `operations` has a row for each operation: its rules, what its node in autograd's graph saves,
+  what it does to rows and numbers of nodes. `rules` and `fused` have the functions of the rows.
+* `trace` is the list. `recording` writes it below PyTorch's dispatcher, `autograd_graph` reads it
+  from PyTorch's own graph.
+* `role_finder` finds attention, gates, scales of norms and activations by `flow_queries`; `plan`
+  says what relevance passes through.
+* `hooked_plan` and `hooked_pass` are the first tier: the model runs once, as it is, and hooks pass
+  relevance back. `replay` and `recorded_pass` are the second: the recorded list runs again. It
+  serves every pass whose graph does not say enough. `ledger` has the shares of constants.
+* `request` describes a pass, and `session` chooses how it is explained.
+
+Three rooms stand beside this core, which does not know them: `attention` between nodes, `positive`
+rules, and `presence`, in which nodes are absent.
 """

@@ -18,12 +18,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from graphxai.engine.operations import LISTS, NODES_OF_GRAPH, Saved
+from graphxai.engine.rules import Node, as_given, saved
+from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace
 from graphxai.rules.operation_rule import BoundOperation
 
-from .node_kinds import KINDS, LISTS, NodeKind
-from .trace import WEIGHTS, Op, Ref, RunningModule, Trace
-
-Node: TypeAlias = Any  # a node of PyTorch's autograd graph
 Edge: TypeAlias = tuple[Node, int]  # a node, and the number of one of its results
 CONSTANT = -1  # in place of a slot: the graph has no gradient for this argument
 
@@ -122,8 +121,8 @@ class AutogradGraph:
     def settings(self, number: int) -> tuple[object, ...]:
         """Return what two nodes of one kind may differ in, beside the values that they read."""
         node = self.nodes[number]
-        kind = KINDS[node.name()]
-        saved = (*kind.numbers, *kind.constants.values())
+        kind = NODES_OF_GRAPH[node.name()]
+        saved = (*kind.settings, *kind.constants.values())
         return tuple(_identity(getattr(node, f"_saved_{name}")) for name in saved)
 
     def trace(self) -> GraphTrace:
@@ -134,24 +133,11 @@ class AutogradGraph:
         return _TraceWriter(self).trace
 
 
-def saved(node: Node, name: str) -> Any:
-    """Return what a node saved under a name, a tensor without its gradient."""
-    value = getattr(node, f"_saved_{name}")
-    return value.detach() if isinstance(value, Tensor) else _signed(value)
-
-
-def _signed(setting: Any) -> Any:
-    """Return a setting as it was given: nodes show negative axes as very large numbers."""
-    if type(setting) is int and setting >= 1 << 63:
-        return setting - (1 << 64)
-    return tuple(map(_signed, setting)) if type(setting) is tuple else setting
-
-
 def bound_operation(node: Node) -> BoundOperation:
     """Return the operation of a node as a function of its first argument."""
-    kind = KINDS[node.name()]
+    kind = NODES_OF_GRAPH[node.name()]
     settings, options = [], {}
-    for name, place in kind.numbers.items():
+    for name, place in kind.settings.items():
         setting = saved(node, name)
         setting = list(setting) if type(setting) is tuple else setting  # as operations take them
         if place is None:
@@ -201,8 +187,8 @@ class _TraceWriter:
         for node in graph.nodes:
             if (bit := graph.bits.get(node)) is not None:
                 self._result(node, 0, -1, bit, bit)
-            elif (name := node.name()) in KINDS:
-                self._operation(node, name, KINDS[name])
+            elif (name := node.name()) in NODES_OF_GRAPH:
+                self._operation(node, name, NODES_OF_GRAPH[name])
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
             else:
@@ -229,7 +215,7 @@ class _TraceWriter:
                 self._constants[identity] = value
         return Ref(CONSTANT, value)
 
-    def _operation(self, node: Node, name: str, kind: NodeKind) -> None:
+    def _operation(self, node: Node, name: str, kind: Saved) -> None:
         trace, number = self.trace, len(self.trace.ops)
         args, numbers, unseen = self._arguments(node, kind)
         reads = tuple(ref for arg in args for ref in _refs_of(arg))
@@ -252,10 +238,10 @@ class _TraceWriter:
         trace.ops.append(op)
         trace.places.append(self._place[node])
 
-    def _arguments(self, node: Node, kind: NodeKind) -> tuple[list[Any], dict[str, Any], bool]:
+    def _arguments(self, node: Node, kind: Saved) -> tuple[list[Any], dict[str, Any], bool]:
         """Return an operation's arguments, and whether it has a constant that was not saved."""
         edges, unseen = node.next_functions, False
-        placed = [*kind.places, *kind.constants, *(k for k in kind.numbers.values() if k)]
+        placed = [*kind.places, *kind.constants, *(k for k in kind.settings.values() if k)]
         args: list[Any] = [None] * (1 + max(placed))
         if kind.name in LISTS:
             args[0] = [self._read(source, k) for source, k in edges]
@@ -274,8 +260,8 @@ class _TraceWriter:
                 if isinstance(saved, Tensor) and not saved.dim():
                     self.trace.numbers[len(self.trace.ops)] = attribute
         numbers: dict[str, Any] = {}
-        for attribute, number_place in kind.numbers.items():
-            setting = _signed(getattr(node, f"_saved_{attribute}"))
+        for attribute, number_place in kind.settings.items():
+            setting = as_given(getattr(node, f"_saved_{attribute}"))
             if number_place is None:
                 numbers[attribute] = setting
             else:

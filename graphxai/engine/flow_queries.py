@@ -1,24 +1,18 @@
 """Queries about how data flows through a pass: what a value is made of, and what becomes of it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import torch
 
-from .trace import Op, Ref, Trace, fill_refs
-from .vocabulary import ADDITIONS, GATES, MATRIX_PRODUCTS, PLUS_PRODUCT, PRODUCTS, ROOTS, SAME, SUMS
+from graphxai.engine import operations as kinds
+from graphxai.engine.trace import Op, Ref, Trace, fill_refs
 
-OF_A_SUM = SAME | SUMS | {"add", "clamp", "clamp_min", "maximum", "reciprocal"}
-OF_A_SCALE = OF_A_SUM | {"sqrt", "rsqrt", "pow", "mul", "div", "square", "var", "var_mean", "std",
-                         "std_mean", "linalg_vector_norm", "norm", "abs", "neg", "dot",
-                         "clamp_max"}  # fmt: skip
-SUMMING = SUMS | {"std", "std_mean", "var", "var_mean", "linalg_vector_norm", "norm", "dot"}
-_WHOLE = {"expand", "detach", "alias", "clone", "view", "unsqueeze"}  # they keep all entries
-# they broadcast the maximum of a group to its members
-_BROADCASTS = {"index_select", "index", "expand", "detach", "alias", "clone"}
+_BROADCASTS = kinds.INDEXES | kinds.WHOLE  # they broadcast the maximum of a group to its members
+_MULTIPLES = kinds.that("multiple")  # of a constant and one signal
+_POWERS, _VECTOR_NORMS = kinds.that("power"), kinds.that("norms")
 _KEEPDIM = -1  # in place of the index of the groups
-ON_THE_WAY = SAME | SUMS | ADDITIONS | {"neg", "clamp", "clamp_min", "mul", "div"}
-_OF_COMBINATIONS = OF_A_SUM | ADDITIONS | {"mul", "div"}
+_OF_COMBINATIONS = kinds.OF_A_SUM | kinds.ADDITIONS | kinds.SCALINGS
 
 
 class SizeComparison(NamedTuple):
@@ -82,14 +76,14 @@ class FlowQueries:
 
     def _find_root(self, value: int) -> int:
         op = self.trace.op_of(value)
-        while op is not None and op.name in ("mul", "div", "neg", "clone", "view", "_to_copy"):
+        while op is not None and op.name in _MULTIPLES:
             reads = self.live_reads(op)
             if len(reads) != 1 or (op.name == "div" and op.reads[0].value != reads[0]):
                 break
             value, op = reads[0], self.trace.op_of(reads[0])
         return self._first_equal[value]
 
-    def behind(self, value: int, through: set[str]) -> set[int]:
+    def behind(self, value: int, through: Set[str]) -> set[int]:
         """Return all live values that this one is made of by operations in `through`.
 
         `through` is one of this file's constants, because results are kept by its `id`.
@@ -99,17 +93,17 @@ class FlowQueries:
             self._behind[key] = set(self.back(value, through, lambda _: False))
         return self._behind[key]
 
-    def makers(self, value: int, through: set[str]) -> list[Op]:
+    def makers(self, value: int, through: Set[str]) -> list[Op]:
         """Return the operations that made the values behind this one."""
         ops = map(self.trace.op_of, self.behind(value, through))
         return [op for op in ops if op is not None]
 
-    def is_made_of(self, value: int, ends: Callable[[int], bool], through: set[str]) -> bool:
+    def is_made_of(self, value: int, ends: Callable[[int], bool], through: Set[str]) -> bool:
         """Whether all paths back from a value, by operations in `through`, reach an end."""
         back = self.back(value, through, ends)
         return all(ends(value) or self.trace.op_name(value) in through for value in back)
 
-    def back(self, value: int, through: set[str], ends: Callable[[int], bool]) -> Iterator[int]:
+    def back(self, value: int, through: Set[str], ends: Callable[[int], bool]) -> Iterator[int]:
         """Yield the values behind this one, up to the ends. The first of equals stands for all."""
 
         def further(value: int, op: Op) -> Iterator[int]:
@@ -118,7 +112,7 @@ class FlowQueries:
 
         return self.trace.ancestors(self._first_equal[value], further)
 
-    def users(self, value: int, through: set[str]) -> Iterator[tuple[Op, set[int]]]:
+    def users(self, value: int, through: Set[str]) -> Iterator[tuple[Op, set[int]]]:
         """Yield operations that read a value, or what operations in `through` make of it.
 
         With each comes the set of the values that were made of it.
@@ -141,12 +135,14 @@ class FlowQueries:
     def are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """Return the first candidate whose entries are summed in a divisor, or None."""
         candidates = list(candidates)
-        for op in self.makers(below, OF_A_SUM):
-            if op.name in SUMS | MATRIX_PRODUCTS or is_sum_of_sizes(op):
+        for op in self.makers(below, kinds.OF_A_SUM):
+            if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or is_sum_of_sizes(op):
                 reads = self.live_reads(op)
                 summed = {root for read in reads for root in self.roots_of(read)}
                 value = next((v for v in candidates if self.roots_of(v) & summed), None)
-                if value is not None and (op.name not in MATRIX_PRODUCTS or self._with_ones(op)):
+                if value is not None and (
+                    op.name not in kinds.MATRIX_PRODUCTS or self._with_ones(op)
+                ):
                     return value
         return None
 
@@ -157,7 +153,7 @@ class FlowQueries:
 
     def is_joined_with_ones(self, value: int) -> bool:
         """Whether rows have a further channel of ones, or of another number."""
-        for op in self.makers(value, SAME):
+        for op in self.makers(value, kinds.SAME):
             if op.name == "constant_pad_nd" and self.trace.pads_with(op):
                 return True
             if op.name == "cat" and any(
@@ -168,23 +164,23 @@ class FlowQueries:
 
     def roots_of(self, value: int) -> set[int]:
         """Return what a value, also before it was moved, is a constant multiple of."""
-        return {self.root(before) for before in self.behind(value, SAME)}
+        return {self.root(before) for before in self.behind(value, kinds.SAME)}
 
     def group_of_maximum(self, value: int) -> tuple[object, int] | None:
         """Return the groups whose maximum this value holds, broadcast to their members."""
         op, index = self.trace.op_of(value), _KEEPDIM
         while op is not None and op.name in _BROADCASTS:
-            if op.name in ("index_select", "index"):
+            if op.name in kinds.INDEXES:
                 by = op.args[2] if op.name == "index_select" else op.args[1]
                 by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
                 if type(by) is not Ref:
                     return None
-                index = self.trace.origin(by.value, _WHOLE)
+                index = self.trace.origin(by.value, kinds.WHOLE)
             op = self.trace.op_of(op.reads[0].value)
-        groups = None if op is None else self.group(op, {"amax", "max", "scatter_reduce"})
+        groups = None if op is None else self.group(op, kinds.LARGEST | {"scatter_reduce"})
         return groups if groups is not None and groups[1] == index else None
 
-    def group(self, op: Op, names: set[str]) -> tuple[object, int] | None:
+    def group(self, op: Op, names: Set[str]) -> tuple[object, int] | None:
         """Return the axes of a reduction and the index of its groups; `_KEEPDIM` if axes stay."""
         if op.name not in names or len(op.args) < 3:
             return None
@@ -192,18 +188,22 @@ class FlowQueries:
         dims = dims if isinstance(dims, list | tuple) else [dims]
         axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
         if type(by) is Ref:
-            return axes, self.trace.origin(by.value, _WHOLE)
+            return axes, self.trace.origin(by.value, kinds.WHOLE)
         return (axes, _KEEPDIM) if by is True else None
 
     def is_of_gates(self, value: int) -> bool:
         """Whether a value is made of gates alone."""
-        return self.is_made_of(value, lambda v: self.trace.op_name(v) in GATES, ON_THE_WAY)
+        return self.is_made_of(
+            value, lambda v: self.trace.op_name(v) in kinds.GATES, kinds.ON_THE_WAY
+        )
 
     def products_behind(self, value: int) -> list[Op]:
         """Return the products of two signals that a value combines, by sums and by constants."""
         if value not in self._products:
             makers = self.makers(value, _OF_COMBINATIONS)
-            products = [op for op in makers if op.name in PRODUCTS and len(self.factors(op)) == 2]
+            products = [
+                op for op in makers if op.name in kinds.PRODUCTS and len(self.factors(op)) == 2
+            ]
             self._products[value] = products
         return self._products[value]
 
@@ -259,27 +259,25 @@ def both_ways(pair: list[int]) -> list[tuple[int, int]]:
 
 def is_sum_of_sizes(op: Op) -> bool:
     """Whether an operation sums absolute values, as `F.normalize(p=1)` does."""
-    return op.name in ("linalg_vector_norm", "norm") and op.args[1:2] in ((1,), (1.0,))
+    return op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))
 
 
 def is_root(op: Op) -> bool:
     """Whether an operation is a square root, or a length."""
     if op.name == "pow":
         return any(isinstance(arg, float) and abs(arg) == 0.5 for arg in op.args[1:])
-    return op.name in ROOTS
+    return op.name in kinds.ROOTS
 
 
 def factors_of(op: Op) -> list[int]:
     """Return the values that a product multiplies, a value twice if it is squared."""
-    args = op.args[1:] if op.name in PLUS_PRODUCT else op.args
+    args = op.args[1:] if op.name in kinds.PLUS_PRODUCT else op.args
     return [arg.value for arg in args[:2] if type(arg) is Ref]
 
 
 # -- sparsemax and entmax written out --------------------------------------------------------------
 
 
-POWERS = {"pow", "square", "mul"}
-CLAMPS = {"clamp", "clamp_min", "relu", "threshold", "maximum"}
 TOLERANCE = 1e-3  # of the sums
 
 
@@ -290,18 +288,18 @@ def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     by sorting or by bisection, so that the results sum to one (Martins and Astudillo, ICML 2016;
     Peters, Niculae and Martins, ACL 2019). They weigh values as a softmax does.
     """
-    if op.name not in POWERS | CLAMPS or type(op.args[0]) is not Ref:
+    if op.name not in _POWERS | kinds.CLAMPS or type(op.args[0]) is not Ref:
         return False
-    base = op if op.name in CLAMPS else _maker(queries.trace, op.args[0], CLAMPS)
+    base = op if op.name in kinds.CLAMPS else _maker(queries.trace, op.args[0], kinds.CLAMPS)
     if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
         return False
     above = _maker(queries.trace, base.args[0], {"sub"}) if type(base.args[0]) is Ref else None
     return above is not None and _has_own_threshold(queries, above) and _sums_to_one(queries, op)
 
 
-def _maker(trace: Trace, ref: Ref, names: set[str]) -> Op | None:
+def _maker(trace: Trace, ref: Ref, names: Set[str]) -> Op | None:
     """Return the operation that made a value which was only moved since, if it has such a name."""
-    op = trace.op_of(trace.origin(ref.value, SAME))
+    op = trace.op_of(trace.origin(ref.value, kinds.SAME))
     return op if op is not None and op.name in names else None
 
 

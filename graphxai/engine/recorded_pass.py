@@ -10,25 +10,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from graphxai.engine.hooked_pass import ExplainedPass
+from graphxai.engine.ledger import (
+    BIASES,
+    CUT_OFF,
+    LedgerLines,
+    modules_by_line,
+    share_by_derivative,
+    warn_of_cuts,
+    warn_of_nonlinearities,
+    warn_of_random_numbers,
+)
+from graphxai.engine.operations import NORMS, WHOLE, operation, that
+from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
+from graphxai.engine.replay import acting_rules, replay
+from graphxai.engine.request import NODES, PassRequest, record_pass
+from graphxai.engine.role_finder import find_roles
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 
-from .constant_derivatives import share_by_derivative
-from .hooked_ledger import ExplainedPass
-from .ledger_lines import BIASES, CUT_OFF, LedgerLines, modules_by_line
-from .module_rules import paths_under_rules
-from .node_ids import RESHAPES
-from .pass_request import NODES, PassRequest, record_pass
-from .pass_warnings import warn_of_cuts, warn_of_nonlinearities, warn_of_random_numbers
-from .replay import replay
-from .replay_plan import ReplayPlan, ValueReplacement, make_plan
-from .role_finder import find_roles
-from .rule_table import acting_rules
-from .trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
-from .vocabulary import ADDITIVE, NORMS
-
-ZEROS = {"zeros", "new_zeros", "zeros_like", "zero"}
-FULL = {"full", "new_full", "full_like"}
-COPIES = RESHAPES | {"expand", "repeat", "alias", "lift_fresh", "_to_copy", "detach"}
+_ZEROS, _FULL = that("zeros"), that("full")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +205,9 @@ def _is_mask(op: Op) -> bool:
 
 def _is_zero(trace: Trace, ref: Ref) -> bool:
     """Whether a constant was made of zeros, or has no other entries than these and masked ones."""
-    value = trace.origin(ref.value, COPIES)
+    value = trace.origin(ref.value, WHOLE)
     maker = trace.op_of(value)
-    if maker is not None and (maker.name in ZEROS or _fills_with_zeros(maker)):
+    if maker is not None and (maker.name in _ZEROS or _fills_with_zeros(maker)):
         return True
     slot = trace.flow.slot_of_value[value]
     if slot in trace.memory.unstable:
@@ -219,7 +220,7 @@ def _is_zero(trace: Trace, ref: Ref) -> bool:
 
 def _fills_with_zeros(op: Op) -> bool:
     """Whether an operation makes a tensor full of zeros, as `to_dense_batch` does."""
-    return op.name in FULL and op.args[-1] == 0
+    return op.name in _FULL and op.args[-1] == 0
 
 
 # -- the shares of constants, and the relevance of inputs beside the nodes -------------------------
@@ -234,17 +235,11 @@ def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest
         shares = {line_of_output: outputs.detach()}
     shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
     if CUT_OFF in shares:
-        cuts = {""} if line_of_output is not None else _modules_that_cut(plans, request)
+        cuts = {""} if line_of_output is not None else plans.modules[CUT_OFF] - request.under_rules
         warn_of_cuts(request.name, cuts)
     return DeferredShares(
         [], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights)
     )
-
-
-def _modules_that_cut(plans: PassPlans, request: PassRequest) -> set[str]:
-    """Return the modules that add signals without their gradient, and do so by themselves."""
-    rules = plans.of_all.rules.of_modules  # what these detach is meant to be constant
-    return plans.modules[CUT_OFF] - paths_under_rules(request.module, rules)
 
 
 def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
@@ -287,7 +282,7 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
     replacements: dict[int, ValueReplacement] = {}
     for op in plan.passing if codes else ():
-        added = [op.args[place : place + 1] for place in ADDITIVE.get(op.name, ())]
+        added = [op.args[place : place + 1] for place in operation(op.name).adds]
         for ref in refs_in(added):
             name = lines.of(ref.value)
             if (

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,12 +15,10 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
-
-from .live_values import find_live
-from .operation_kind import OperationKind, operation_kind
-from .role_finder import find_roles
-from .trace import (
+from graphxai.engine.operations import OperationKind, operation_kind
+from graphxai.engine.plan import find_live
+from graphxai.engine.role_finder import find_roles
+from graphxai.engine.trace import (
     NESTED,
     WEIGHTS,
     WITH_TENSORS,
@@ -30,7 +29,7 @@ from .trace import (
     is_real,
     not_followed,
 )
-from .vocabulary import name_of
+from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 
 
 class RecordedTrace(Trace):
@@ -321,6 +320,13 @@ def memory_of(tensor: Tensor) -> int:
 
 # the underscores tell `float(x)` from `x.float()`, which stays within PyTorch
 EXITS = {"tolist", "numpy", "__array__", "item", "__float__", "__dlpack__"}
+
+
+@lru_cache(4096)
+def name_of(func: Any) -> str:
+    """Return the name of a function of PyTorch, without the underscores of `__array__`."""
+    name: str = getattr(func, "__name__", "")
+    return name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")
 
 
 class _PythonCalls(TorchFunctionMode):

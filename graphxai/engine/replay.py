@@ -1,24 +1,24 @@
 """Run a recorded pass again under autograd, with rules in place of some operations.
 
 Only the operations that the gradient of the output passes through run again. Other values are taken
-from the recording. An operation without a rule runs as it was recorded.
+from the recording. An operation without a rule runs as it was recorded. A rule of `Rules.custom`
+precedes those built in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation
+from graphxai.engine.plan import ReplayPlan, ValueReplacement
+from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
+from graphxai.engine.trace import WEIGHTS, Op, Ref, fill_refs, not_followed, pair_refs
 from graphxai.rules import conservative as rules_of
-
-from .built_in_rules import Function
-from .operation_kind import out_of_place
-from .replay_plan import ReplayPlan, ValueReplacement
-from .rule_table import custom_rule, rule_for
-from .trace import WEIGHTS, Op, Ref, fill_refs, not_followed, pair_refs
-from .vocabulary import PLUS_PRODUCT, PRODUCTS
+from graphxai.rules.operation_rule import BoundOperation, OperationRule
 
 TensorOf = Callable[[Ref], Tensor]
 RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
@@ -146,6 +146,19 @@ class Replay:
         return tensor_of
 
 
+def out_of_place(func: Any) -> Any:
+    """Return the variant of an in-place operation that returns a new tensor."""
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").rstrip("_"))
+    if func._overloadname in packet.overloads():
+        return getattr(packet, func._overloadname)
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
+        overload = getattr(packet, name)
+        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
+            return overload
+    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
+
+
 def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:
     """Run an operation, by its rule if it has one."""
     func = out_of_place(op.func) if op.in_place and rule else op.func
@@ -170,3 +183,93 @@ def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> Ten
         return replacement.replaced(tensor) if ref.value == replacement.value else tensor
 
     return replaced
+
+
+# -- where a rule is in force: one of `Rules.custom` precedes those built in -----------------------
+
+
+def rule_for(plan: ReplayPlan, op: Op, along: bool = False) -> Function | None:
+    """Return the function that takes an operation's place, or None if no rule is in force for it.
+
+    A norm with running statistics is affine and needs no rule.
+
+    Args:
+        along: whether it gets one all the same, so that its statistics count as constants that
+            are added.
+    """
+    custom = custom_rule(plan, op)
+    if custom is not None:
+        return partial(apply_custom_rule, custom)
+    rule = built_in_rule(plan, op, along)
+    return None if rule is None else rule.forward
+
+
+def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
+    """Return the custom rule that is in force for an operation, if there is one.
+
+    Raises ValueError unless the only signal is the first argument, for which rules are written.
+    """
+    rule = plan.rules.custom_rule(op.name) if plan.rules.custom else None
+    signals = {ref.value for ref in op.reads if plan.signal[ref.value]} if rule else set()
+    if rule is None or not signals:
+        return None
+    if not isinstance(op.args[0], Ref) or signals != {op.args[0].value}:
+        raise ValueError(
+            f"a custom rule acts on {rule.operation!r} of one signal, its first argument; in"
+            f" {op.path or 'the model'} other arguments depend on the input."
+        )
+    return rule
+
+
+def acting_rules(plan: ReplayPlan) -> set[OperationRule]:
+    """Return the custom rules for operations that act on signals in a pass."""
+    rules = (custom_rule(plan, op) for op in plan.passing if plan.rules.custom)
+    return {rule for rule in rules if rule is not None}
+
+
+def apply_custom_rule(
+    rule: OperationRule, func: Function, x: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Compute an operation by a custom rule, and add the bias of a norm behind it."""
+    settings, bias = list(args), None
+    place = {"layer_norm": 2, "group_norm": 1}.get(rule.operation)
+    if place is not None and len(settings) > place:
+        bias, settings[place] = settings[place], None
+    y = rule.compute(x, BoundOperation(func, tuple(settings), kwargs))
+    if bias is None:
+        return y
+    return affine(y, None, bias) if rule.operation == "layer_norm" else per_channel(y, None, bias)
+
+
+def has_rule(plan: ReplayPlan, op: Op) -> bool:
+    """Whether one of the rules that come with the package is in force for an operation."""
+    return built_in_rule(plan, op) is not None
+
+
+def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule | None:
+    """Return the rule of the package that is in force for an operation, if there is one.
+
+    Args:
+        along: as for `rule_for`.
+    """
+    rule = operation(op.name).rule
+    if rule is None or not vanishes_at_zero(op) or op.number in plan.roles.softmax:
+        return None
+    if not any(plan.signal[ref.value] for ref in op.reads):
+        return None
+    without_rule = "batch_norm" in op.name and op.args[3] is not None
+    if without_rule and "running" not in operation(op.name).does:
+        without_rule = op.args[5] is False
+    in_force = along if without_rule else bool(getattr(plan.rules, rule.asked_by))
+    return rule if in_force else None
+
+
+def vanishes_at_zero(op: Op) -> bool:
+    """Whether f(0) = 0, which depends on the bounds of `hardtanh` and on an exponent."""
+    if op.name == "pow":
+        exponent = op.args[1]
+        return type(op.args[0]) is Ref and isinstance(exponent, int | float) and exponent > 0
+    if op.name != "hardtanh":
+        return True
+    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
+    return bool(low <= 0 <= high)

@@ -3,17 +3,14 @@
 `find_roles` is the entry; `roles` says what roles there are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from heapq import heappop, heappush
 
 import torch
 
-from .flow_queries import (
-    OF_A_SCALE,
-    OF_A_SUM,
-    ON_THE_WAY,
-    SUMMING,
+from graphxai.engine import operations as kinds
+from graphxai.engine.flow_queries import (
     FlowQueries,
     both_ways,
     first_of_equals,
@@ -22,14 +19,14 @@ from .flow_queries import (
     is_smaller,
     is_sparse_softmax,
 )
-from .roles import AttentionProduct, Roles, Rule
-from .trace import WEIGHTS, Op, Ref, Trace
-from .vocabulary import ADDITIONS, ENTRYWISE, GATES, MATRIX_PRODUCTS, PRODUCTS, SAME, SOFTMAX, SUMS
+from graphxai.engine.plan import AttentionProduct, Roles, Rule
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace
 
-_WITHOUT_CLAMPS = ON_THE_WAY - {"clamp", "clamp_min"}
-_OF_MULTIPLES = SAME | {"mul", "div"}
-_OF_DIFFERENCES = SAME | {"sub", "add", "neg"}
-_OF_PROJECTIONS = SAME | SUMS | MATRIX_PRODUCTS | {"mul", "div", "add"}
+_WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
+_OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
+_OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | {"neg"}
+_OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | {"add"}
+_LOGARITHMS = kinds.that("logarithm")
 
 
 def find_roles(trace: Trace) -> Roles:
@@ -65,16 +62,16 @@ class _RoleFinder(FlowQueries):
             self._mark_softmax(op.out)
             self._mark_shifts(op)
         for op in signals:
-            if op.name in GATES:
+            if op.name in kinds.GATES:
                 self._mark_gate(op)
         for op in signals:
-            if op.name in ("mul", "div") and len(self.factors(op)) == 2:
+            if op.name in kinds.SCALINGS and len(self.factors(op)) == 2:
                 self._mark_factor(op) or self._mark_linear_attention(op)
-        products = (op for op in signals if op.name in PRODUCTS - {"div"})
+        products = (op for op in signals if op.name in kinds.PRODUCTS - {"div"})
         self.roles.products |= {op.number for op in products if len(self.factors(op)) == 2}
 
     def products_with_others(
-        self, start: Iterable[int], through: set[str], argument: int | None = None
+        self, start: Iterable[int], through: Set[str], argument: int | None = None
     ) -> Iterator[tuple[Op, int]]:
         """Yield the products, in order, in which a value made from `start` meets another signal.
 
@@ -97,7 +94,7 @@ class _RoleFinder(FlowQueries):
             follow(value)
         while todo:
             op = self.trace.ops[heappop(todo)]
-            if op.name in PRODUCTS and not self._makes_other_weights(op, derived, argument):
+            if op.name in kinds.PRODUCTS and not self._makes_other_weights(op, derived, argument):
                 factors = self.factors(op)
                 from_start = [value for value in factors if value in derived]
                 if from_start and len(from_start) < len(factors):
@@ -105,7 +102,7 @@ class _RoleFinder(FlowQueries):
                     continue
                 passes = bool(from_start)
             else:
-                adds_others = op.name in ADDITIONS and not self._is_sum_of(op, derived)
+                adds_others = op.name in kinds.ADDITIONS and not self._is_sum_of(op, derived)
                 passes = op.name in through and not adds_others
             if passes:
                 for ref in op.makes:
@@ -142,16 +139,16 @@ class _RoleFinder(FlowQueries):
         return any(
             (
                 gates
-                or user.name in MATRIX_PRODUCTS
+                or user.name in kinds.MATRIX_PRODUCTS
                 or self.compare_sizes(is_smaller, op.out, user.out)
             )
             and self._multiplies_values(user, new_weights)
-            for user, new_weights in self.users(op.out, SAME)
+            for user, new_weights in self.users(op.out, kinds.SAME)
         )
 
     def _multiplies_values(self, op: Op, weights: set[int]) -> bool:
         """Whether a product is of weights and values that are no weights, nor made of them."""
-        factors = self.factors(op) if op.name in PRODUCTS else []
+        factors = self.factors(op) if op.name in kinds.PRODUCTS else []
         if len(factors) != 2 or sum(value in weights for value in factors) != 1:
             return False
         (values,) = (value for value in factors if value not in weights)
@@ -162,9 +159,9 @@ class _RoleFinder(FlowQueries):
 
     def _makes_weights(self, op: Op) -> bool:
         """Whether an operation makes weights that sum to one."""
-        if op.name in SOFTMAX:
+        if op.name in kinds.SOFTMAX:
             return True
-        if op.name in ("div", "mul") and self._is_normalised(op):
+        if op.name in kinds.SCALINGS and self._is_normalised(op):
             return True
         return is_sparse_softmax(self, op) or (op.name == "exp" and self._is_of_logarithms(op))
 
@@ -178,18 +175,18 @@ class _RoleFinder(FlowQueries):
     def _is_of_logarithms(self, op: Op) -> bool:
         """Whether an `exp` has a `log_softmax` or `s - logsumexp(s)` as its argument."""
         before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
-        return any(maker.name in ("_log_softmax", "logsumexp") for maker in before)
+        return any(maker.name in _LOGARITHMS for maker in before)
 
     def _mark_attention(self, op: Op) -> None:
         """Mark the products in which attention weights, which `op` made, multiply values."""
-        for product, value in self.products_with_others([op.out], ON_THE_WAY):
+        for product, value in self.products_with_others([op.out], kinds.ON_THE_WAY):
             self.roles.hold(product, value, "attention")
             self.roles.attention.append(AttentionProduct(product, value, op))
 
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials in weights, and the logarithms and inverses of their sums."""
-        for op in self.makers(weights, OF_A_SUM | _OF_MULTIPLES):
-            if op.name in ("exp", "reciprocal"):
+        for op in self.makers(weights, kinds.OF_A_SUM | _OF_MULTIPLES):
+            if op.name == "exp" or self.is_inverse(op.out):
                 self.roles.softmax.add(op.number)
             if op.name == "exp":
                 before = self.makers(op.reads[0].value, _OF_DIFFERENCES)
@@ -197,12 +194,12 @@ class _RoleFinder(FlowQueries):
 
     def _mark_shifts(self, op: Op) -> None:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))`, where m is the maximum of the group."""
-        if op.name not in ("div", "mul"):
+        if op.name not in kinds.SCALINGS:
             return
         for above, below in both_ways(self.factors(op)):
-            sums = [self.group(by, SUMS) for by in self.makers(below, OF_A_SUM)]
-            exps = (by for by in self.makers(above, SAME) if by.name == "exp")
-            for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, SAME)):
+            sums = [self.group(by, kinds.SUMS) for by in self.makers(below, kinds.OF_A_SUM)]
+            exps = (by for by in self.makers(above, kinds.SAME) if by.name == "exp")
+            for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, kinds.SAME)):
                 shift = sub.args[1] if sub.name == "sub" else None
                 if type(shift) is Ref:
                     group = self.group_of_maximum(shift.value)
@@ -212,13 +209,13 @@ class _RoleFinder(FlowQueries):
     def _mark_gate(self, op: Op) -> None:
         """Mark the products of a gate as those of an activation or of attention."""
         argument = self.root(self.live_reads(op)[0])
-        for product, value in self.products_with_others([op.out], ON_THE_WAY, argument):
+        for product, value in self.products_with_others([op.out], kinds.ON_THE_WAY, argument):
             others = [v for v in self.factors(product) if v != value]
             if any(self.is_of_gates(other) for other in others):
                 continue
             gates_itself = any(self.root(other) == argument for other in others)
             self.roles.hold(product, value, "activation" if gates_itself else "attention")
-        for product, gates in self.users(op.out, SAME | {"rsub"}):
+        for product, gates in self.users(op.out, kinds.SAME | {"rsub"}):
             if self._is_of_constant_rows(product, gates, op.out):
                 self.roles.hold(product, self.factors(product)[0], "attention")
 
@@ -314,11 +311,11 @@ class _RoleFinder(FlowQueries):
         If the trace has the matrix, return the product `(q k^T) v` with the matrix.
         """
         sums = [self.behind(value, _OF_PROJECTIONS) for value in self.factors(below)]
-        factors = [self.behind(value, SAME) for value in self.factors(below)]
+        factors = [self.behind(value, kinds.SAME) for value in self.factors(below)]
         keys: dict[int, list[tuple[int, int]]] = {}  # of each product, with its other factor
 
         def is_of(value: int, groups: list[set[int]]) -> list[bool]:
-            return [bool(self.behind(value, SAME) & group) for group in groups]
+            return [bool(self.behind(value, kinds.SAME) & group) for group in groups]
 
         def are_query_and_key(query: int, key: int) -> bool:
             """Whether q is one factor of the divisor, and k is summed in the other factor."""
@@ -349,10 +346,10 @@ class _RoleFinder(FlowQueries):
 
         Returns whether the product has such a factor.
         """
-        kinds: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
+        factors: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
         )  # fmt: skip
-        for rule, fits in kinds:
+        for rule, fits in factors:
             for x, factor in self.pairs(op):
                 if fits(factor, x):
                     self.roles.hold(op, factor, rule)
@@ -367,21 +364,21 @@ class _RoleFinder(FlowQueries):
         """Whether both parts of a quotient are made of one signal, entry by entry, as in tanh."""
         signals = set()
         for part in (above, below):
-            for value in self.back(part, ENTRYWISE, lambda _: False):
+            for value in self.back(part, kinds.ENTRYWISE, lambda _: False):
                 if not self.compare_sizes(torch.Size.__eq__, value, part):
                     return False
-                if self.trace.op_name(value) not in ENTRYWISE:
+                if self.trace.op_name(value) not in kinds.ENTRYWISE:
                     signals.add(value)
         return len(signals) == 1
 
     def _is_entrywise(self, g: int, x: int) -> bool:
         """Whether g is made of x and constants, entry by entry, and is no multiple of x."""
         root = self.root(x)
-        back = self.back(g, ENTRYWISE, lambda value: self.root(value) == root)
+        back = self.back(g, kinds.ENTRYWISE, lambda value: self.root(value) == root)
         return self.root(g) != root and all(
             self.root(value) == root
             or (
-                self.trace.op_name(value) in ENTRYWISE
+                self.trace.op_name(value) in kinds.ENTRYWISE
                 and self.compare_sizes(torch.Size.__eq__, value, g)
             )
             for value in back
@@ -389,11 +386,11 @@ class _RoleFinder(FlowQueries):
 
     def _is_scale_of(self, scale: int, x: int) -> bool:
         """Whether a value is a root of sums of squares of x, or of x before it was centred."""
-        makers = self.makers(scale, OF_A_SCALE)
-        if not any(map(is_root, makers)) or not any(op.name in SUMMING for op in makers):
+        makers = self.makers(scale, kinds.OF_A_SCALE)
+        if not any(map(is_root, makers)) or not any(op.name in kinds.SUMMING for op in makers):
             return False
         behind_x = self.behind(x, _WITHOUT_CLAMPS)
-        behind_scale = self.behind(scale, OF_A_SCALE) - {scale}
+        behind_scale = self.behind(scale, kinds.OF_A_SCALE) - {scale}
         return bool(behind_x & behind_scale) and self.is_made_of(
-            scale, behind_x.__contains__, OF_A_SCALE | {"sub"}
+            scale, behind_x.__contains__, kinds.OF_A_SCALE | {"sub"}
         )

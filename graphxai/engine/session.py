@@ -1,23 +1,45 @@
-"""Choose how a pass of a wrapped model is explained: by hooks, a recording, or positive rules."""
+"""Choose how a pass is explained: by hooks, a recording, or positive rules.
 
+This holds for passes of wrapped models, and for modules that are called within a block of a user's
+code. Modules of a class may compute by a rule of the user: the rule takes the module's place within
+a pass, so that both tiers see the operations of the rule.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Literal, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.utils._pytree import tree_flatten
 
 from graphxai.contract.model import NoAttentionError
-from graphxai.rules.conservative import Rules, Tape
-
-from .attention import NodeAttention, attention_between_nodes
-from .attention_pass import annotated_trace, replay_reading_attention
-from .autograd_graph import Opaque
-from .hooked_ledger import ExplainedPass
-from .hooked_pass import pass_by_hooks
-from .node_ids import reads_class_token
-from .pass_request import NODES, PassRequest
-from .pass_warnings import warn_of_random_numbers
-from .positive_pass import make_positive_plan, run_by_positive_rules
-from .recorded_pass import connected_to_nodes, explain_recorded, pass_by_recording
-from .relevance_pass import RelevancePass
+from graphxai.engine.attention.node_ids import reads_class_token
+from graphxai.engine.attention.passes import annotate, annotated_trace, replay_reading_attention
+from graphxai.engine.attention.reading import NodeAttention, attention_between_nodes
+from graphxai.engine.autograd_graph import Opaque
+from graphxai.engine.fused import all_modules, shared_block, uncompiled
+from graphxai.engine.hooked_pass import ExplainedPass, pass_by_hooks
+from graphxai.engine.ledger import warn_of_nonlinearities, warn_of_random_numbers
+from graphxai.engine.plan import make_plan
+from graphxai.engine.positive.context import RelevancePass
+from graphxai.engine.positive.rules import make_positive_plan, run_by_positive_rules
+from graphxai.engine.recorded_pass import connected_to_nodes, explain_recorded, pass_by_recording
+from graphxai.engine.recording import Recording, is_recording
+from graphxai.engine.replay import replay
+from graphxai.engine.request import NODES, NodeLayout, PassRequest
+from graphxai.engine.role_finder import find_roles
+from graphxai.rules import conservative as rules_of
+from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape
+from graphxai.rules.module_rule import BoundModule, CustomRule, ModuleRule
+from graphxai.runtime.scope import Blocks
 
 
 def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
@@ -35,7 +57,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
 
         try:
             outputs, tape.deferred_shares = pass_by_hooks(hookable, rules, explain_by_recording)
-            memory.note_pass("hooks", unchanged=not request.has_module_rules)
+            memory.note_pass("hooks", unchanged=not request.under_rules)
             return connected_to_nodes(outputs, request)
         except Opaque as why:
             memory.note_failure(rules, why)
@@ -79,3 +101,288 @@ def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor
     warn_of_random_numbers(name, trace)
     outputs = run_by_positive_rules(plan, nodes, inputs, size, attention, state, name)
     return connected_to_nodes(outputs, request)
+
+
+@contextmanager
+def intercepted(model: nn.Module, *, layout: NodeLayout | None = None) -> Iterator[None]:
+    """Let rules and recordings of this thread act on `model`, or parts of it, within the block.
+
+    Each call of the model is recorded as a list of PyTorch's basic operations, which run again
+    under the rules in force. Raises TypeError for anything but a module.
+
+    Args:
+        layout: the positions of nodes, for recordings of attention. By default the first input
+            has the nodes of one graph (n, D), after an empty graph token, or the tokens of
+            several graphs (B, S, D).
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
+    interceptor = _Interceptor(model, layout)
+    handles = (
+        register_module_forward_pre_hook(interceptor.before),
+        register_module_forward_hook(interceptor.after, always_call=True),
+    )
+    try:
+        with uncompiled(model), _interceptors.block(interceptor):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        interceptor.end()
+
+
+@contextmanager
+def conservative(
+    attention: bool = True,
+    layernorm: bool = True,
+    activation: Literal["ratio"] | None = None,
+    products: bool = False,
+    custom: tuple[CustomRule, ...] = (),
+    *,
+    model: nn.Module | None = None,
+) -> Iterator[Rules]:
+    """Hold attention, LayerNorm's scale and the activation ratio constant within the block.
+
+    The rules act on a bundled Graphormer, and on `model`, which needs no change: see `intercepted`.
+    The forward pass must run inside the block. The backward pass may run outside.
+
+    Args:
+        attention: hold attention constant (Ali 2022, section 4).
+        layernorm: hold LayerNorm's scale constant (Ali 2022, section 4).
+        activation: "ratio" to hold `f(x) / x` constant (Achtibat 2024), or None.
+        products: halve the gradient to both factors of `A v` and `q k^T` (Achtibat 2024). It is
+            meant for attention that is not held constant.
+        custom: rules for single operations and for classes of modules.
+        model: any PyTorch module.
+
+    Raises:
+        ValueError: `activation` is anything else, or an operation or class has two custom rules.
+    """
+    with (
+        rules_of.conservative(attention, layernorm, activation, products, custom) as in_force,
+        nullcontext() if model is None else intercepted(model),
+    ):
+        yield in_force
+
+
+_interceptors: "Blocks[_Interceptor | None]" = Blocks("graphxai_interceptors", None)
+
+
+def _innermost_interceptor(module: nn.Module) -> "_Interceptor | None":
+    """Return the interceptor of the innermost block of this thread that acts on a module."""
+    interceptor = _interceptors.get()
+    while interceptor is not None and not interceptor.covers(module):
+        interceptor = interceptor.outer
+    return interceptor
+
+
+class _Interceptor:
+    """Records each call of a model, or of a part of it, and replays it under the rules."""
+
+    def __init__(self, model: nn.Module, layout: NodeLayout | None) -> None:
+        self.outer = _interceptors.get()
+        self._model, self._layout = model, layout
+        self._parts = {id(module) for module in model.modules()}
+        self._thread = threading.get_ident()
+        self._outermost: nn.Module | None = None
+        self._recording: Recording | None = None
+        self._leaves: list[Tensor] = []  # inputs that require a gradient during the call
+        self._warned: set[str] = set()
+        self._module_rules = ExitStack()
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether the block acts on this module, or on a model that it is a part of."""
+        return id(module) in self._parts
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Start to record, if this is the outermost call."""
+        in_this_thread = threading.get_ident() == self._thread
+        if not in_this_thread or id(module) not in self._parts:
+            return
+        if self._recording is not None:
+            self._recording.enter(module)
+            return
+        if is_recording() or self is not _innermost_interceptor(module):
+            return
+        floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
+        floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
+        if not any(t.requires_grad for t in floats):
+            self._leaves = [t.requires_grad_() for t in floats]
+        self._outermost, self._recording = module, Recording(self._model)
+        self._recording.enter(module)
+        rules = current_rules().of_modules
+        self._module_rules.enter_context(computing_by_rules(self._model, rules))
+        self._recording.begin()
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Replay the call, if it was the outermost."""
+        in_this_thread = threading.get_ident() == self._thread
+        if not in_this_thread or self._recording is None:
+            return None
+        self._recording.leave(module)
+        if module is not self._outermost or self._recording.depth:
+            return None
+        recording, self._recording = self._recording, None
+        self._module_rules.close()
+        leaves, self._leaves = self._leaves, []
+        try:
+            if output is None:  # the call failed
+                recording.abandon()
+                return None
+            trace = recording.end(output)
+        finally:
+            for tensor in leaves:
+                tensor.requires_grad_(False)
+        name, tape = type(self._model).__name__, current_tape()
+        warn_of_random_numbers(name, trace)
+        if tape is not None and not tape.with_biases and trace.inputs:
+            slot = next(iter(trace.inputs))
+            rows = trace.memory.tensors[slot]
+            layout = self._layout or _layout_of_input(rows)
+            annotated = annotate(trace, slot, rows, layout)
+            replayed = replay_reading_attention(
+                annotated, current_rules(), slot, rows, layout, name, self._warned, True
+            )
+            return replayed.output()
+        plan = make_plan(trace, find_roles(trace), current_rules())
+        warn_of_nonlinearities(name, plan, self._warned)
+        return replay(plan, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()
+
+    def end(self) -> None:
+        """Stop recording, in case a call is still running."""
+        if self._recording is not None:
+            self._recording.abandon()
+            self._recording = None
+        self._module_rules.close()
+
+
+def _layout_of_input(rows: Tensor) -> NodeLayout:
+    """Lay out the rows (n, D) of one graph, or rows (B, S, D) that begin with a graph token."""
+    if rows.dim() != 3:
+        return NodeLayout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
+    return NodeLayout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)
+
+
+# -- modules that compute by a rule ----------------------------------------------------------------
+
+
+class _RuleInForce(NamedTuple):
+    """A rule, and the set to which it is added when a module computes by it."""
+
+    rule: ModuleRule
+    acted: set[ModuleRule]
+
+
+_in_force: Blocks[Mapping[nn.Module, _RuleInForce]] = Blocks("graphxai_module_rules", {})
+
+
+@contextmanager
+def computing_by_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> Iterator[set[ModuleRule]]:
+    """Let modules of a model compute by these rules in passes of this thread within the block.
+
+    Yields the set of the rules by which a module has computed so far. Scripted modules cannot
+    compute by rules.
+    """
+    acted = set[ModuleRule]()
+    parts = [part for part in all_modules(model) if not isinstance(part, torch.jit.ScriptModule)]
+    ruled = {
+        part: rule for part in parts if (rule := _rule_of_class(type(part), rules)) is not None
+    }
+    with ExitStack() as blocks:
+        for part in ruled:
+            blocks.enter_context(shared_block(("forward", id(part)), partial(_asking_first, part)))
+        in_force = {part: _RuleInForce(rule, acted) for part, rule in ruled.items()}
+        blocks.enter_context(_in_force.block({**_in_force.get(), **in_force}))
+        yield acted
+
+
+def paths_under_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> set[str]:
+    """Return the paths of the modules that compute by these rules."""
+    return {
+        path
+        for path, part in model.named_modules()
+        if _rule_of_class(type(part), rules) is not None
+    }
+
+
+def _rule_of_class(module_class: type, rules: Sequence[ModuleRule]) -> ModuleRule | None:
+    """Return the rule for a class, or for the nearest class that it derives from."""
+    by_class = {rule.module_class: rule for rule in rules}
+    return next((by_class[base] for base in module_class.__mro__ if base in by_class), None)
+
+
+def _asking_first(module: nn.Module) -> Callable[[], None]:
+    """Let each call of a module ask whether a rule is in force, and return what undoes this.
+
+    Other threads may call the module in the meantime, and have no rule in force.
+    """
+    forward, of_class = module.forward, "forward" not in vars(module)
+
+    @wraps(forward)
+    def ruled_forward(*args: Any, **kwargs: Any) -> Any:
+        in_force = _in_force.get().get(module)
+        if in_force is None:
+            return forward(*args, **kwargs)
+        in_force.acted.add(in_force.rule)
+        others = {part: rule for part, rule in _in_force.get().items() if part is not module}
+        with _in_force.block(others):  # the rule may call the module
+            return _call_by_rule(in_force.rule, module, forward, args, kwargs)
+
+    def undo() -> None:
+        if of_class:
+            del module.forward
+        else:
+            module.forward = forward
+
+    module.forward = ruled_forward
+    return undo
+
+
+def _call_by_rule(
+    rule: ModuleRule,
+    module: nn.Module,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Compute a call of a module by a rule. The first argument may have been given by name."""
+    if args:
+        x, *settings = args
+        return rule.compute(x, BoundModule(forward, tuple(settings), kwargs, module))
+    (name, x), *options = kwargs.items()
+
+    def of_first(x: Any, **options: Any) -> Any:
+        return forward(**{name: x}, **options)
+
+    return rule.compute(x, BoundModule(of_first, (), dict(options), module))
+
+
+def with_module_rules(
+    request: PassRequest, rules: Sequence[ModuleRule]
+) -> tuple[PassRequest, set[ModuleRule]]:
+    """Return a request whose passes follow these rules, and the set of the rules that acted."""
+    acted = set[ModuleRule]()
+    if not rules:
+        return request, acted
+
+    def call(rows: Tensor) -> Tensor:
+        with computing_by_rules(request.module, rules) as acted_now:
+            outputs = request.call(rows)
+        acted.update(acted_now)
+        return outputs
+
+    def part() -> PassRequest | None:
+        some = request.part()
+        return None if some is None else with_module_rules(some, rules)[0]
+
+    key = request.key and (*request.key, *rules)
+    changed = replace(
+        request,
+        call=call,
+        call_with_leaves=None,
+        key=key,
+        part=part,
+        under_rules=frozenset(paths_under_rules(request.module, rules)),
+        beside_empty=lambda: None,  # rules may change the output
+    )
+    return changed, acted

@@ -10,7 +10,7 @@ type. It is *live* if a gradient flows back, too. `detach`, `no_grad`, rounding 
 the gradient, but not the data.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -244,7 +244,7 @@ class Trace:
         op = self.op_of(value)
         return "" if op is None else op.name
 
-    def origin(self, value: int, through: set[str]) -> int:
+    def origin(self, value: int, through: Set[str]) -> int:
         """Follow the first argument of operations in `through` back to a value made by another."""
         while (op := self.op_of(value)) is not None and op.name in through:
             value = op.reads[0].value

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
-from graphxai.engine.eval_replica import copied
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
+from graphxai.wrapping.eval_replica import copied
 from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series

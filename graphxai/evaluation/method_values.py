@@ -149,11 +149,6 @@ class MethodValues:
         operators = dict.fromkeys(op for unit in self.units for op in unit.values)
         return tuple(op for op in operators if op != "none")
 
-    @property
-    def removals(self) -> tuple[str, ...]:
-        """The removal operators, or "none" if no nodes were removed."""
-        return self.operators or ("none",)
-
     def metrics(self, operator: str | None = None) -> tuple[str, ...]:
         """Return the metrics for an operator with those that need none, or else all metrics."""
         wanted = (operator, "none")
@@ -189,7 +184,7 @@ class MethodValues:
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
         """Return the values (n,) by method in the same order of graphs, NaN if one is missing."""
-        key = metric, operator or self.removals[0]
+        key = metric, operator or (self.operators or ("none",))[0]
         if key not in self._pivoted:
             self._pivoted[key] = self._pivot(*key)
         return {method: values.copy() for method, values in self._pivoted[key].items()}
@@ -271,7 +266,7 @@ class MethodValues:
         """
         import pandas as pd
 
-        operator = operator or self.removals[0]
+        operator = operator or (self.operators or ("none",))[0]
         metrics = self.metrics(operator)
         total = len({unit.graph for unit in self.units})
         cells = {}
@@ -299,7 +294,7 @@ class MethodValues:
 
     def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
         """Return each method's mean for each checkpoint, with mean and SD over checkpoints."""
-        operator = operator or self.removals[0]
+        operator = operator or (self.operators or ("none",))[0]
         rows = self.rows
         chosen = rows[(rows.metric == metric) & rows.operator.isin([operator, "none"])]
         table = chosen.pivot_table(index="method", columns="checkpoint", values="value")
@@ -318,7 +313,7 @@ class MethodValues:
         self, kind: str = "activation", operator: str | None = None
     ) -> dict[str, tuple[Any, Any, Any]]:
         """Return each method's mean curve on `GRID` with its 95 % interval, as arrays (21,)."""
-        operator = operator or self.removals[0]
+        operator = operator or (self.operators or ("none",))[0]
         curves = {}
         for method in self.methods:
             by_graph: dict[Key, list[list[float]]] = {}

@@ -58,7 +58,7 @@ def comparisons(report: MethodValues) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for operator in report.removals:
+    for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
             for compared in report.compare(metric=metric, operator=operator):
                 rows.append({"operator": operator, "metric": metric} | compared.to_dict())
@@ -86,7 +86,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
             "",
         ]
     lines = [*lines[:2], *_robustness(report), *lines[2:]]
-    for operator in report.removals:
+    for operator in report.operators or ("none",):
         lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
         lines += _table(report, operator)
         for metric in LEADING:
@@ -107,9 +107,11 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table, with an empty line after it."""
-    lines = [head, *rows]
-    lines.insert(1, ["---"] * len(head))
-    return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    return [line(head).replace("|  |", "| |"), "|---" * len(head) + "|", *map(line, rows), ""]
 
 
 def _robustness(report: MethodValues) -> list[str]:
@@ -242,7 +244,7 @@ def _glossary(report: MethodValues) -> list[str]:
 def _summary(report: MethodValues) -> dict[str, Any]:
     """Return the report as JSON values, for programs."""
     results: dict[str, Any] = {}
-    for operator in report.removals:
+    for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
             values = report.intervals(metric, operator)
             results.setdefault(operator, {})[metric] = {
@@ -335,7 +337,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     seconds = report.seconds()
     rows = [
         (operator, metric, name, each.mean, each.low, each.high, each.n, 1000 * seconds[name])
-        for operator in report.removals
+        for operator in report.operators or ("none",)
         for metric in report.metrics(operator)
         for name, each in report.intervals(metric, operator).items()
     ]
@@ -345,7 +347,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
 
 def table_latex(report: MethodValues) -> str:
     """Return the table of each operator in LaTeX (package booktabs), with the best mean in bold."""
-    return "\n".join(_tabular(report, operator) for operator in report.removals)
+    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
 
 
 def _tabular(report: MethodValues, operator: str) -> str:

@@ -64,7 +64,7 @@ class Report(MethodValues):
             raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
         if ax is not None and kind in PANELS:
             raise ValueError(f"the plot {kind!r} has several panels: leave out ax=.")
-        operator = operator or self.removals[0]
+        operator = operator or (self.operators or ("none",))[0]
         n = len({unit.graph for unit in self.units})
         text = f"{n} graphs, nodes removed by {operator!r}"
         if kind in CURVES:

@@ -21,7 +21,7 @@ from torch_geometric.data import Data
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import NoAttentionError
-from graphxai.engine.pass_cache import cached_passes
+from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.engine.attention_pass import layer_inputs
+from graphxai.engine.attention.passes import layer_inputs
 from graphxai.rules.conservative import record
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row

@@ -18,13 +18,11 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.engine.layout import OneGraphAtATime
+from graphxai.engine.request import OneGraphAtATime
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 
 from .head_counts import (
-    POSITIONAL,
-    RELATIONAL,
     ROUNDING,
     HeadCounts,
     Shares,
@@ -35,17 +33,6 @@ from .head_counts import (
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
-
-__all__ = [
-    "POSITIONAL",
-    "RELATIONAL",
-    "HeadCounts",
-    "HeadStatistics",
-    "count",
-    "head_statistics",
-    "positional_heads",
-    "relational_heads",
-]
 
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, wanted_empty_outputs
-from graphxai.engine.module_rules import computing_by_rules
+from graphxai.engine.session import computing_by_rules
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
 from graphxai.rules.remainders import (

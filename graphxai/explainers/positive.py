@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
-from graphxai.engine.eval_replica import copied
-from graphxai.engine.layout import NodeLayout
-from graphxai.engine.pass_cache import cached, cached_passes, weight_versions
-from graphxai.engine.pass_request import PassRequest
-from graphxai.engine.relevance_pass import RelevancePass, relevance_pass
+from graphxai.engine.attention.passes import cached, cached_passes, weight_versions
+from graphxai.engine.positive.context import RelevancePass, relevance_pass
+from graphxai.engine.request import NodeLayout, PassRequest
 from graphxai.engine.session import pass_by_positive_rules
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
+from graphxai.wrapping.eval_replica import copied
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored

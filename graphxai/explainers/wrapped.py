@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.pass_warnings import warn_of_cuts, warn_of_random_numbers
+from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.randomness import current_draws
 

@@ -238,8 +238,7 @@ def molecule_card(
         "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
-        "r": rounded(explanation.relevance),
-        "equivalent": explanation.equivalent,
+        **view_facts(explanation),
         "others": {},
         "fragments": [
             [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
@@ -248,7 +247,6 @@ def molecule_card(
         "trust": trust_facts(trust),
         "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),
     }
-    content |= bond_facts(explanation)
     if explanation.note:
         content["note"] = explanation.note
     if explanation.as_given is not None:
@@ -277,17 +275,8 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
 
 def view_facts(explanation: Explanation) -> dict[str, Any]:
     """Return what the picture of an explained molecule shows: the relevance of atoms and bonds."""
-    return {
-        "r": rounded(explanation.relevance),
-        "equivalent": explanation.equivalent,
-        **bond_facts(explanation),
-    }
-
-
-def bond_facts(explanation: Explanation) -> dict[str, list[float]]:
-    """Return the relevance of the bonds under the key `bonds`, or nothing if they have none."""
-    bonds = explanation.bonds
-    return {} if bonds is None else {"bonds": rounded(bonds)}
+    facts = {"r": rounded(explanation.relevance), "equivalent": explanation.equivalent}
+    return facts if explanation.bonds is None else facts | {"bonds": rounded(explanation.bonds)}
 
 
 def trust_facts(trust: Trust) -> dict[str, Any]:

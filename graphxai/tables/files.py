@@ -45,7 +45,14 @@ class CsvFormat:
         if self.excel_safe:
             records = map(guarded, records)
         if self.dialect.decimal != ".":
-            records = map(self._with_decimals, records)
+            numbers = [name for name, kind in self.columns.items() if kind in (float, list)]
+            records = (
+                {
+                    **r,
+                    **{n: self.dialect.number(r[n]) for n in numbers if isinstance(r.get(n), str)},
+                }
+                for r in records
+            )
         return self._text(records)
 
     def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
@@ -58,15 +65,6 @@ class CsvFormat:
                 has_return = any(isinstance(c, str) and "\r" in c for c in record.values())
                 (quoted if has_return else plain).writerow(record)
             return text.getvalue()
-
-    def _with_decimals(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the numbers of a record with the decimal mark of the dialect."""
-        return {
-            name: self.dialect.number(cell)
-            if isinstance(cell, str) and self.columns.get(name) in (float, list)
-            else cell
-            for name, cell in record.items()
-        }
 
 
 class AppendedCsv:

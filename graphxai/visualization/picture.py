@@ -14,8 +14,6 @@ from graphxai.runtime.options import require_options
 
 from .color import Scale
 
-__all__ = ["PictureKeywords", "PictureOptions", "with_picture_options"]
-
 ARGUMENT = "options"  # of the drawing functions, in whose place users see the keywords
 Parameters = ParamSpec("Parameters")
 

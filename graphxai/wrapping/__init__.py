@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from graphxai.engine.interception import intercepted
-from graphxai.engine.layout import NodeLayout
+from graphxai.engine.request import NodeLayout
+from graphxai.engine.session import intercepted
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch

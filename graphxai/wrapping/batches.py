@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from graphxai.contract.structure import IntArray, shortest_paths
-from graphxai.engine.layout import NodeLayout
+from graphxai.engine.request import NodeLayout
 
 from .attribute_roles import attribute_roles
 from .subgraphs import restricted, same_without_nodes

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import TaskSet
-from graphxai.engine.eval_replica import uncompiled
-from graphxai.engine.ties import shared_ties
+from graphxai.engine.fused import uncompiled
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
+from graphxai.wrapping.ties import shared_ties
 
 from .batches import WrappedBatch
 from .calling import (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.model import wanted_empty_outputs
-from graphxai.engine.pass_request import PassBesideEmpty, PassRequest
+from graphxai.engine.request import PassBesideEmpty, PassRequest
 
 from .batches import WrappedBatch, is_real
 from .chosen import PAIR

@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
-from graphxai.engine.layout import OneGraphAtATime
 from graphxai.engine.recording import is_recording
+from graphxai.engine.request import OneGraphAtATime
 
 from .batches import WrappedBatch
 from .lookups import (

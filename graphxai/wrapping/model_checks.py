@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.eval_replica import all_modules, uncompiled
-from graphxai.engine.pass_request import NODES, PassRequest, record_pass
-from graphxai.engine.pass_warnings import modules_with_cuts
-from graphxai.engine.positive_pass import ALL_CONSTANT
-from graphxai.engine.replay_plan import make_plan
+from graphxai.engine.fused import all_modules, uncompiled
+from graphxai.engine.ledger import modules_with_cuts
+from graphxai.engine.plan import make_plan
+from graphxai.engine.positive.rules import ALL_CONSTANT
+from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.engine.eval_replica import copied, restoring_attributes
+from graphxai.wrapping.eval_replica import copied, restoring_attributes
 
 from .model_checks import nearly_equal, without_traces
 

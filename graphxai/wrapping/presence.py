@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from graphxai.contract.target import ValueOfOutputs
-from graphxai.engine.attention_pass import ids_of_rows
-from graphxai.engine.node_ids import EntryIds
-from graphxai.engine.pass_request import record_pass
-from graphxai.engine.presence import PresencePlan, plan_presence
-from graphxai.engine.structure_ids import track_structure
+from graphxai.engine.attention.node_ids import EntryIds
+from graphxai.engine.attention.passes import ids_of_rows
+from graphxai.engine.presence.functions import track_structure
+from graphxai.engine.presence.run import PresencePlan, plan_presence
+from graphxai.engine.request import record_pass
 from graphxai.engine.trace import Trace, refs_in
 
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts

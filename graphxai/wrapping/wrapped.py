@@ -10,15 +10,22 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
 from graphxai.contract.model import Origin, ShownModel, tasks_text
-from graphxai.engine.attention import GraphsNeedOwnPass
-from graphxai.engine.eval_replica import restoring_attributes
-from graphxai.engine.layout import OneGraphAtATime
-from graphxai.engine.pass_memory import PassMemory, Tier
-from graphxai.engine.pass_request import PassRequest, with_module_rules
-from graphxai.engine.relevance_pass import current_relevance
-from graphxai.engine.session import pass_by_conservative_rules, pass_by_positive_rules
+from graphxai.engine.attention.reading import GraphsNeedOwnPass
+from graphxai.engine.positive.context import current_relevance
+from graphxai.engine.request import (
+    OneGraphAtATime,
+    PassMemory,
+    PassRequest,
+    Tier,
+)
+from graphxai.engine.session import (
+    pass_by_conservative_rules,
+    pass_by_positive_rules,
+    with_module_rules,
+)
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
+from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens

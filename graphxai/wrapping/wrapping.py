@@ -8,7 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.engine.eval_replica import unwrapped
+from graphxai.engine.fused import unwrapped
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
 from graphxai.runtime.options import with_keywords

@@ -4,7 +4,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.fragment_swaps import exchanged, fragments_for, mutated
+from graphxai.chemistry.neighbours import exchanged, fragments_for, mutated
 from graphxai.chemistry.transformations import TRANSFORMATIONS, transformed
 
 # together they have a place for every transformation

@@ -1,5 +1,6 @@
 """However a compound is handed over, its features are those of one canonical form."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from ways import WAYS, coming_perception
 import graphxai as gx
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
 from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.tables.table import open_table
+from graphxai.tables.run import predict_table
 from one_compound import test_part as held_out_for_test
 
 NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
@@ -105,6 +108,7 @@ PLACES = {
     "datasets/features.py": "the features of the form",
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
+    "datasets/tautomer_form.py": "which protons of the form move",
     "datasets/recombine.py": "labels of attachment points",
     "graphxai/chemistry/fragment_swaps.py": "labels of attachment points",
     "graphxai/chemistry/stereo.py": "which isomers there are",
@@ -124,3 +128,66 @@ def test_configuration_and_isotopes_are_decided_in_one_place():
         p.resolve().relative_to(SOURCE).as_posix() for p in files if DECIDES.search(p.read_text())
     }
     assert here <= set(PLACES)
+
+
+RACEMATES = {
+    "of one centre": (
+        *("C[C@H](N)c1ccccc1 |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|", "C[C@H](N)c1ccccc1 |o1:1|"),
+        *("C[C@@H](N)c1ccccc1.Cl |&1:1|", "CC(N)c1ccccc1"),
+    ),
+    "of two centres": (
+        "C[C@@H](N)[C@H](O)c1ccccc1 |&1:1,3|",
+        "C[C@H](N)[C@@H](O)c1ccccc1 |&1:1,3|",
+        "O[C@@H]([C@@H](C)N)c1ccccc1 |&1:1,2|",
+    ),
+}
+
+
+def from_mol_block(text: str) -> Chem.Mol:
+    return Chem.MolFromMolBlock(Chem.MolToV3KMolBlock(Chem.MolFromSmiles(text)))
+
+
+@pytest.mark.parametrize("written", RACEMATES.values(), ids=RACEMATES)
+@pytest.mark.parametrize("read", [str, Chem.MolFromSmiles, from_mol_block])
+def test_a_racemate_is_one_compound_whichever_image_is_drawn(written, read):
+    graphs = [molecule_graph(read(s), canonical=True, standardise="parent") for s in written]
+    assert len({canonical_smiles(graph.read) for graph in graphs}) == 1
+
+
+def test_a_racemate_is_no_enantiomer_in_any_file(tmp_path):
+    drawn = RACEMATES["of one centre"][3]
+    e = gx.explain(gx.load("lipophilicity"), drawn)
+    assert e.note == "a centre in a group & or o is read as undefined; salt removed: hydrochloride"
+    assert e.as_given.smiles == drawn
+    for suffix, read in ((".sdf", Chem.MolFromMolBlock), (".smi", Chem.MolFromSmiles)):
+        mol = read(e.save(tmp_path / f"e{suffix}").read_text().split("\t")[0])
+        assert not Chem.FindMolChiralCenters(mol, includeUnassigned=False)
+
+
+def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
+    path = tmp_path / "racemate.sdf"
+    path.write_text(
+        Chem.MolToV3KMolBlock(Chem.MolFromSmiles(RACEMATES["of one centre"][0])) + "$$$$\n"
+    )
+    (record,) = open_table(path).records()
+    assert record.cells["smiles"] == "C[C@H](N)c1ccccc1 |&1:1|"
+
+
+@pytest.mark.parametrize("suffix", [".smi", ".sdf", ".csv", ".parquet", ".json"])
+@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, "[2H]O[C@H](C)c1ccccc1.Cl"])
+def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suffix, drawn):
+    model = gx.load("blood-brain-barrier")
+    expected = predictions(model, [drawn])
+    explanation = gx.explain(model, drawn)
+    explanations = gx.explain(model, [drawn])
+    path = explanations.save(tmp_path / f"e{suffix}")
+    if suffix in (".smi", ".sdf"):
+        assert np.abs(predictions(model, path) - expected).max() < 1e-4
+    elif suffix == ".json":
+        read = json.loads(explanation.save(path).read_text())
+        assert np.abs(predictions(model, [read["smiles"]]) - expected).max() < 1e-4
+    else:
+        out = tmp_path / f"table{suffix}"
+        (tmp_path / "t.csv").write_text(f"smiles\n{drawn}\n")
+        predict_table(model, tmp_path / "t.csv", out)
+        assert np.abs(predictions(model, out) - expected).max() < 1e-4

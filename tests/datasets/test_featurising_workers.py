@@ -94,7 +94,7 @@ def test_drugs_and_odd_molecules_come_out_the_same_and_in_order(
 def test_features_from_workers_equal_those_of_ogb() -> None:
     from ogb.utils.mol import smiles2graph
 
-    smiles = [text for text in ODD if isinstance(featurise([text], 500, False)[0], tuple)]
+    smiles = [text for text in ODD if isinstance(next(featurise([text])), tuple)]
     smiles = [text for text in smiles if "|" not in text] * 20
     for text, data in zip(smiles, molecules_to_data(smiles, workers=2), strict=True):
         graph = smiles2graph(text)

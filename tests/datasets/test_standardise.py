@@ -4,11 +4,13 @@ import re
 
 import pytest
 from rdkit import Chem
+from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
 import graphxai as gx
 from graphxai.datasets.as_given import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
+from graphxai.datasets.tautomer_form import one_proton_form
 from graphxai.learning.cleaning import clean_table
 from graphxai.tables.batches import ExplainBatch, PredictBatch
 
@@ -47,8 +49,8 @@ PARENTS = [
     # metformin pamoate: the counter-ion is larger than the drug
     (
         "CN(C)C(=N)NC(=N)N.OC(=O)c1cc2ccccc2c(Cc2c(O)c(C(=O)O)cc3ccccc23)c1O",
-        "CN(C)C(=N)NC(=N)N",
-        ("salt removed: pamoate",),
+        "CN(C)C(=N)N=C(N)N",
+        ("salt removed: pamoate", "proton moved between nitrogens"),
     ),
 ]
 THEMSELVES = (
@@ -226,3 +228,47 @@ def test_salts_of_one_molecule_are_merged_and_reported(tmp_path):
     finding_of = {finding.check: finding for finding in table.findings}
     assert [row.row for row in finding_of["standardised"].rows] == [21]
     assert [row.row for row in finding_of["mixture of compounds"].rows] == [22]
+
+
+ONE_FORM = {
+    "theophylline": ("Cn1c(=O)c2[nH]cnc2n(C)c1=O", "Cn1c(=O)c2nc[nH]c2n(C)c1=O"),
+    "phenylguanidine": ("NC(=N)Nc1ccccc1", "NC(N)=Nc1ccccc1", "NC(=[NH2+])Nc1ccccc1"),
+    "4-methylimidazole": ("Cc1cnc[nH]1", "Cc1c[nH]cn1", "Cc1c[nH]c[nH+]1", "Cc1c[nH+]c[nH]1"),
+    "2-methyltetrazole": ("Cc1nnn[nH]1", "Cc1nn[nH]n1"),
+    "indazole": ("c1ccc2[nH]ncc2c1", "c1ccc2n[nH]cc2c1"),
+    "N-methylacetamidine": ("CC(=N)NC", r"C/C(N)=N\C", "CC(N)=[NH+]C"),
+    "metformin": ("CN(C)C(=N)NC(=N)N", "CN(C)C(N)=NC(=N)N", "CN(C)C(=[NH2+])N=C(N)N"),
+    "an iminohydantoin": ("CN1C(=N)NC(C)(C)C1=O", "CN1C(=O)C(C)(C)N=C1N"),
+}
+
+
+@pytest.mark.parametrize("drawn", ONE_FORM.values(), ids=ONE_FORM)
+def test_protons_that_move_between_nitrogens_make_one_compound(drawn):
+    forms = {molecule_graph(s, canonical=True, standardise="parent").smiles for s in drawn}
+    assert len(set(map(Chem.CanonSmiles, forms))) == 1
+    (form,) = set(map(Chem.CanonSmiles, forms))
+    formulas = {CalcMolFormula(Chem.MolFromSmiles(s)) for s in (form, drawn[0])}
+    assert len(formulas) == 1
+
+
+@pytest.mark.parametrize("drawn", ["Oc1ccccn1", "Nc1ccccn1", "CC(=O)N", "CC(=O)CC(C)=O", "CN=NC"])
+def test_other_tautomers_stay_as_drawn(drawn):
+    graph = molecule_graph(drawn, canonical=True, standardise="parent")
+    assert graph.smiles == drawn
+    assert graph.get("as_given") is None
+
+
+def test_a_form_of_the_indazole_keeps_the_sextet_of_its_benzo_ring():
+    assert Chem.MolToSmiles(one_proton_form(Chem.MolFromSmiles("c1ccc2n[nH]cc2c1"))) == (
+        Chem.CanonSmiles("c1ccc2[nH]ncc2c1")
+    )
+
+
+def test_theophylline_has_one_answer_however_its_proton_is_drawn():
+    model = gx.load("blood-brain-barrier")
+    first, second = (gx.explain(model, s) for s in ONE_FORM["theophylline"])
+    assert second.note == "proton moved between nitrogens"
+    assert first.prediction.probabilities == second.prediction.probabilities
+    assert first.nearness.word == second.nearness.word == "training compound"
+    given = second.by_atom_given(second.relevance)
+    assert given.sum() == pytest.approx(first.relevance.sum(), abs=1e-5)

@@ -11,7 +11,7 @@ from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.engine.presence import PresencePlan
+from graphxai.engine.presence.run import PresencePlan
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import first_nodes

@@ -33,8 +33,8 @@ from graphxai.cli.terminal import printable
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
 from graphxai.datasets.molecules import molecule_to_data, read_table
-from graphxai.engine.pass_cache import cached_passes
-from graphxai.engine.pass_memory import recorded_only
+from graphxai.engine.attention.passes import cached_passes
+from graphxai.engine.request import recorded_only
 from graphxai.explainers import get_explainer
 from graphxai.explainers.layers import joined
 from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint

@@ -16,7 +16,6 @@ import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
@@ -25,7 +24,14 @@ from graphxai.learning.fit import finetune, molecule_config
 from graphxai.learning.predicting import encode_all, encoded_molecules, predict
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.distillation import distil, label_molecules
-from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
+from graphxai.learning.recipes.pretraining import (
+    DESCRIPTORS,
+    collect,
+    descriptors,
+    environments,
+    learned_descriptors,
+    pretrain,
+)
 from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source

@@ -8,7 +8,7 @@ from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_poo
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
-from graphxai.engine.pass_memory import recorded_only
+from graphxai.engine.request import recorded_only
 
 
 class Pooling(nn.Module):

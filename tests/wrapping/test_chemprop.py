@@ -10,7 +10,7 @@ import torch
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.engine.pass_memory import PassMemory
+from graphxai.engine.request import PassMemory
 from graphxai.models.graphormer.checkpoint import CheckpointError
 
 pytest.importorskip("chemprop", reason="chemprop is an extra")

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import graphxai as gx
-from graphxai.engine import attention_pass
-from graphxai.engine.pass_cache import cached_passes
+from graphxai.engine.attention import passes
+from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import get_explainer
 from other_models import GpsModel, graph_of
 
@@ -19,13 +19,13 @@ METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_l
 def recorded(monkeypatch) -> list[str]:
     """Collect the types of the rows of every pass that is recorded."""
     seen: list[str] = []
-    record = attention_pass.record_pass
+    record = passes.record_pass
 
     def noting(given):
         seen.append(str(given.rows.dtype))
         return record(given)
 
-    monkeypatch.setattr(attention_pass, "record_pass", noting)
+    monkeypatch.setattr(passes, "record_pass", noting)
     return seen
 
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_add_pool, global_mean_pool
 
 import graphxai as gx
-from graphxai.engine.pass_memory import recorded_only
+from graphxai.engine.request import recorded_only
 
 DIM = 8
 

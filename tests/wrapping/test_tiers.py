@@ -16,16 +16,15 @@ from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 import graphxai as gx
 from graphxai.engine.autograd_graph import AutogradGraph
-from graphxai.engine.built_in_rules import BuiltInRule
-from graphxai.engine.hooked_ledger import AFFINE
-from graphxai.engine.hooks import hooks_of, install_hooks
-from graphxai.engine.node_kinds import KINDS
-from graphxai.engine.pass_memory import PassMemory, recorded_only
+from graphxai.engine.hooked_pass import AFFINE
+from graphxai.engine.hooked_plan import hooks_of, install_hooks
+from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, Operation, operation
+from graphxai.engine.plan import make_plan
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import replay
-from graphxai.engine.replay_plan import make_plan
+from graphxai.engine.request import PassMemory, recorded_only
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.rule_table import RULES, OperationRules, conservative_rule
+from graphxai.engine.rules import BuiltInRule
 from graphxai.explainers import GradientInput
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import OperationRule
@@ -108,7 +107,7 @@ def test_a_rule_passes_back_the_same_by_hooks_as_by_replay(name):
 
 def test_every_rule_that_hooks_can_follow_is_tried_here():
     results_only = {"sqrt", "exp", "var_mean", "native_batch_norm"}  # their nodes say too little
-    hooked = {kind.name for kind in KINDS.values() if conservative_rule(kind.name) is not None}
+    hooked = {saved.name for saved in NODES_OF_GRAPH.values() if operation(saved.name).rule}
     assert {name.split(",")[0] for name in FUNCTIONS} == hooked - results_only
 
 
@@ -117,8 +116,8 @@ def test_a_rule_that_is_added_to_the_table_acts_in_both_tiers(monkeypatch):
         y = func(x, *args, **kwargs)
         return y / 2 + y.detach() / 2
 
-    rules = OperationRules(BuiltInRule("activation", half))
-    monkeypatch.setitem(RULES, "leaky_relu", rules)
+    row = Operation("leaky_relu", rule=BuiltInRule("activation", half))
+    monkeypatch.setitem(OPERATIONS, "leaky_relu", row)
     x, weights = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0))
     for way in (by_hooks, by_replay):
         expected = weights * torch.where(x > 0, 1, 0.1) / 2

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
-from graphxai.engine.operation_kind import grouped_mm
+from graphxai.engine.fused import grouped_mm
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 

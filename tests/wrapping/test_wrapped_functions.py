@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
-from graphxai.engine.rule_table import RULES
+from graphxai.engine.operations import OPERATIONS
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -91,7 +91,7 @@ def test_a_function_has_a_constant_slope_from_zero(name, method):
 
 
 def test_every_built_in_rule_says_where_it_is_from():
-    rules = {name: rules.conservative for name, rules in RULES.items() if rules.conservative}
+    rules = {name: row.rule for name, row in OPERATIONS.items() if row.rule}
     for name, rule in rules.items():
         assert re.search(r"[A-Z][a-z]+ (19|20)\d\d", rule.forward.__doc__ or ""), name
 

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.engine.eval_replica import uncompiled
+from graphxai.engine.fused import uncompiled
 from graphxai.explainers import head_statistics
 from other_models import GpsModel, SparseModel, molecules, trained
 

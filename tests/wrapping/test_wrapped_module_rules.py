@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
-from graphxai.engine.pass_memory import recorded_only
+from graphxai.engine.request import recorded_only
 from graphxai.models.graphormer.layers import FeedForward
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import ModuleRule

@@ -7,7 +7,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -82,7 +82,9 @@ def explanations_or_errors(
     origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
-    for part in batches_for(model, prepared):
+    passes = [((key, item), each) for key, item in prepared for each in item.passes]
+    waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
+    for part in batches_for(model, passes):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
@@ -102,9 +104,47 @@ def explanations_or_errors(
             without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
             with_nodes="x" in wrt,
         )
-        for row, (key, item) in enumerate(part):
+        for row, ((key, item), each) in enumerate(part):
             near = nearness_when_read(item, training)
-            yield key, or_not_finite(explained.explanation, row, item, near)
+            result = or_not_finite(explained.explanation, row, each, near)
+            if item.mirrored is None:
+                yield key, result
+            elif (first := waiting.pop(id(item), None)) is None:
+                waiting[id(item)] = result
+            else:
+                yield key, mean_explanation(first, result)
+
+
+def mean_explanation(
+    first: Explanation | NotFiniteError, second: Explanation | NotFiniteError
+) -> Explanation | NotFiniteError:
+    """Return the mean of the explanations of a molecule and its mirror image, of one value each.
+
+    Every share is linear in what it is the mean of, so its ledger closes as theirs do.
+    """
+    if isinstance(first, Exception) or isinstance(second, Exception):
+        return first if isinstance(first, Exception) else second
+    of_values = {
+        name: _mean(getattr(first, name), getattr(second, name))
+        for name in ("relevance", "features", "spread", "members", "relevance_of", "features_of")
+    }
+    pairs = zip(first.predictions, second.predictions, strict=True)
+    predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
+    of_task = {prediction.task: prediction for prediction in predictions}
+    return replace(
+        first,
+        **of_values,
+        ledger=Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        predictions=predictions,
+        prediction=of_task[first.prediction.task],
+    )
+
+
+def _mean(first: Any, second: Any) -> Any:
+    """Return the mean of two numbers or arrays, or of those in two dicts; None if there is none."""
+    if isinstance(first, dict):
+        return {name: _mean(first[name], second[name]) for name in first}
+    return None if first is None or second is None else (first + second) / 2
 
 
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:

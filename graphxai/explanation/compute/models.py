@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from graphxai.models.process import KernelProcess
     from graphxai.wrapping import WrappedModel
 
-__all__ = [
-    "Model",
-    "conformal_of",
-    "last_written",
-    "load",
-    "loaded",
-    "mark_explained_for",
-    "standardisation_of",
-]
-
 Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input
@@ -46,7 +48,10 @@ def pairs_or_errors(
         else:
             explanations[number] = explanation
     rules = rules_of(explainer)
-    for part in batches_for(model, [item for item in encoded if item[0] in explanations]):
+    usable = [entry for entry in encoded if entry[0] in explanations]
+    passes = [(entry, each) for entry in usable for each in entry[1].passes]
+    waiting: dict[int, NDArray[np.floating]] = {}  # of a first pass
+    for part in batches_for(model, passes):
         batch = collated(model, part)
         if num_layers is None:
             relevance = pair_relevance(model, batch, target, rules)  # (B, L, T, T)
@@ -57,8 +62,12 @@ def pairs_or_errors(
         # The model has a graph token, or one was added.
         of_token = relevance[..., 0, :].any() or relevance[..., 0].any()
         has_graph_token = getattr(batch, "has_graph_token", True) or bool(of_token)
-        for row, (number, item) in enumerate(part):
+        for row, ((number, item), _) in enumerate(part):
             tokens = item.num_nodes + 1
             of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
+            if item.mirrored is not None and number not in waiting:
+                waiting[number] = of_graph
+                continue
+            of_graph = (of_graph + waiting.pop(number, of_graph)) / 2
             about = distances[row], has_graph_token, num_layers
             yield number, or_not_finite(Pairs, explanations[number], of_graph, *about)

@@ -76,13 +76,20 @@ def predictions_or_errors(
 def _outputs(
     model: Model, prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each encoded input with its outputs."""
-    for part in batches_for(model, prepared):
+    """Yield each encoded input with its outputs, the mean over its passes."""
+    passes = [((key, item), each) for key, item in prepared for each in item.passes]
+    waiting: dict[int, list[float]] = {}  # the outputs of a first pass
+    for part in batches_for(model, passes):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).double().tolist()
-        for (key, item), of_item in zip(part, outputs, strict=True):
-            yield key, item, of_item
+        for ((key, item), _), of_item in zip(part, outputs, strict=True):
+            if item.mirrored is None:
+                yield key, item, of_item
+            elif (first := waiting.pop(id(item), None)) is None:
+                waiting[id(item)] = of_item
+            else:
+                yield key, item, [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
 
 
 def _outputs_of_nodes(

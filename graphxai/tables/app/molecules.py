@@ -13,9 +13,9 @@ from rdkit import Chem
 
 from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
-from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
 from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.neighbours import exchanged, fragments_for
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.target import Target

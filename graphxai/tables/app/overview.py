@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -45,34 +46,27 @@ def overview(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings only say which were left out
         predictions = predict(list(panel.models), list(smiles), progress=False) if smiles else []
-    scores = [None if each is None else profile.score(each) for each in predictions]
+    molecules: list[dict[str, Any] | None] = []
+    for text, each in zip(smiles, predictions, strict=True):
+        if each is None:
+            molecules.append(None)
+            continue
+        score = profile.score(each)
+        facts: dict[str, Any] = {"cells": property_facts(panel, each, score)}
+        facts["desirability"] = score.overall if score.parts else None
+        if drawn:
+            facts["draw"] = None
+            with suppress(ValueError):  # it is too large
+                facts["draw"] = picture(text)
+        molecules.append(facts)
     return {
         "properties": [
             [each.name, each.model, each.task.name, labels.get(each.name, "")]
             for each in panel.properties
         ],
         "goals": [*profile.explanation.split("\n")] if goal else [],
-        "molecules": [
-            None
-            if each is None or score is None
-            else {
-                "cells": property_facts(panel, each, score),
-                "desirability": score.overall if score.parts else None,
-                **_drawn(text, drawn),
-            }
-            for text, each, score in zip(smiles, predictions, scores, strict=True)
-        ],
+        "molecules": molecules,
     }
-
-
-def _drawn(smiles: str, wanted: bool) -> dict[str, Any]:
-    """Return the drawing of a molecule for its overview, or nothing if it is not wanted."""
-    if not wanted:
-        return {}
-    try:
-        return {"draw": picture(smiles)}
-    except ValueError:  # it is too large
-        return {"draw": None}
 
 
 @lru_cache(maxsize=512)  # a search shows most of its molecules again after every batch
@@ -122,31 +116,25 @@ def _suggested(
 ) -> dict[str, Any]:
     if isinstance(results, Counterfactuals):
         label = label or results.explanation.prediction.label
-    return {
-        "summary": results.summary,
-        "predicted": results.predicted,
-        "most": PREDICTIONS,
-        "found": [
-            change_facts(change) | {"draw": picture(change.smiles)} | _effect(change, label)
-            for change in results
-        ],
-    }
-
-
-def _effect(change: Counterfactual | ProfileCounterfactual, label: str | None) -> dict[str, Any]:
-    """Return what is predicted after a change: for a single goal in brief, or all properties."""
-    if isinstance(change, Counterfactual):
-        return {
-            "near": prediction_facts(change.prediction)["near"],
-            "isomers": change.isomers_text,
-            "within": minus_signs(change.change_range or change.prediction.range),
-            **brief(change.prediction, label),
-        }
-    return {
-        "desirability": change.score.overall,
-        "front": change.front,
-        "properties": _before_and_after(change),
-    }
+    found = []
+    for change in results:
+        facts = change_facts(change) | {"draw": picture(change.smiles)}
+        if isinstance(change, Counterfactual):  # a single goal is told in brief
+            facts |= {
+                "near": prediction_facts(change.prediction)["near"],
+                "isomers": change.isomers_text,
+                "within": minus_signs(change.change_range or change.prediction.range),
+                **brief(change.prediction, label),
+            }
+        else:
+            facts |= {
+                "desirability": change.score.overall,
+                "front": change.front,
+                "properties": _before_and_after(change),
+            }
+        found.append(facts)
+    about = {"summary": results.summary, "predicted": results.predicted, "most": PREDICTIONS}
+    return about | {"found": found}
 
 
 def brief(prediction: Prediction, label: str | None) -> dict[str, Any]:

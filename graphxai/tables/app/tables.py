@@ -15,8 +15,8 @@ from typing import Any
 from rdkit import Chem, rdBase
 
 from graphxai.chemistry.desirability import PropertyGoal
+from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
-from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES

@@ -37,7 +37,7 @@ from .full_cards import (
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
 from .properties import CardSettings
-from .structure_activity import structure_activity_of
+from .structure_activity import StructureActivity
 
 
 class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
@@ -128,37 +128,37 @@ def report(
         which = f"no molecule in {source.name}" if named else "the molecule cannot"
         raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
-    full_settings = _full_card_settings(how, cards, settings)
-    full = make_full_cards(full_settings, cards, chosen, workers, progress)
     explained = cards.molecules[-1].explanation.prediction.task
+    methods = tuple(n for n in dict.fromkeys(settings.compared) if n != explainer.name)
+    measured: Any = None
+    if settings.counterfactuals > 0:
+        compared_panel = panel if goal else ModelPanel.of(first)
+        measured = measurements_of(compared_panel, cards.molecules)
+        if not goal:  # the goal's task comes first, or else another one
+            towards = settings.towards
+            name = read_goal(first, towards).of.name if towards else explained
+            measured = measured.get(name) or next(iter(measured.values()), None)
+    count = max(0, settings.counterfactuals)
+    full_settings = FullCardSettings(how, methods, count, settings.towards, measured)
+    full = make_full_cards(full_settings, cards, chosen, workers, progress)
     compared = tasks if several else {explained: tasks[explained]}
     notes = _notes(first, cards, source, compared)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
-    sar = structure_activity_of(panel, cards.molecules, settings.core)
+    values = {
+        each.name: [card.row.measured.get(each.task.name) for card in cards.molecules]
+        for each in panel.properties
+        if not each.task.classes
+    }
+    sar = None
+    if settings.core or any(value is not None for of in values.values() for value in of):
+        written = [card.explanation.smiles or "" for card in cards.molecules]
+        sar = StructureActivity(panel, written, values).page(settings.core)
     data = page_data(how, cards, full, chosen, source, title=title, notes=notes, sar=sar)
     written = ReportFile(write_whole(out, render(data, title, model_card(first))))
     written.left_out = len(cards.rejected)
     return written
-
-
-def _full_card_settings(
-    how: CardSettings, cards: Cards, settings: ReportSettings
-) -> FullCardSettings:
-    """Decide how full cards are made, and find the measured values for counterfactuals."""
-    compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
-    count, towards = max(0, settings.counterfactuals), settings.towards
-    if not count:
-        return FullCardSettings(how, compared)
-    if how.goal:
-        measured: Any = measurements_of(how.panel, cards.molecules)
-    else:
-        tables = measurements_of(ModelPanel.of(how.model), cards.molecules)
-        explained = cards.molecules[-1].explanation.prediction.task
-        name = read_goal(how.model, towards).of.name if towards else explained
-        measured = tables.get(name) or next(iter(tables.values()), None)
-    return FullCardSettings(how, compared, count, towards, measured)
 
 
 def _notes(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from graphxai.chemistry.cliffs import activity_cliffs
 from graphxai.chemistry.fragments import Fragments, fragments
+from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation

@@ -43,7 +43,10 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         "STYLE": style,
         "SCRIPT": script,
         "DATA": embedded(data),
-        "FEATURES": "\n".join(map(_block_of_features, blocks)),
+        "FEATURES": "\n".join(
+            f'<script type="application/json" class="features">{embedded(numbers)}</script>'
+            for numbers in blocks
+        ),
         "CARD": card_html(card),
     }
     # A single pass fills all placeholders, so that inserted text is not searched for them.
@@ -69,10 +72,6 @@ def _without_features(data: dict[str, Any]) -> tuple[dict[str, Any], list[list[l
     starts = range(0, len(numbers) if any(numbers) else 0, FEATURE_BLOCK)
     blocks = [numbers[start : start + FEATURE_BLOCK] for start in starts]
     return data | about | {"molecules": molecules}, blocks
-
-
-def _block_of_features(numbers: list[list[int]]) -> str:
-    return f'<script type="application/json" class="features">{embedded(numbers)}</script>'
 
 
 def embedded(data: Any) -> str:

@@ -24,33 +24,10 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
 from graphxai.tables.drawing import drawing_of
 
-from .cards import MoleculeCard
-
 MOST_EXCHANGES = 150  # how many exchanges of each measured value a page lists
 MOST_PAIRS = 6  # how many pairs are listed for an exchange
 MOST_CORES = 5  # for how many cores a page has a table of R-groups
 MOST_ROWS = 300  # how many compounds a table of R-groups has
-
-
-def structure_activity_of(
-    panel: ModelPanel, molecules: Sequence[MoleculeCard], core: str
-) -> dict[str, Any] | None:
-    """Return what a report shows of matched pairs and R-groups.
-
-    It is None if nothing was measured and no core is named.
-
-    Args:
-        panel: the models.
-        molecules: the cards of the molecules.
-        core: the core that the user named, as SMARTS, or "".
-    """
-    measured = [card.row.measured for card in molecules]
-    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
-    values = {name: [row.get(task) for row in measured] for name, task in tasks.items()}
-    if not core and not any(set(row) & set(tasks.values()) for row in measured):
-        return None
-    written = [card.explanation.smiles or "" for card in molecules]
-    return StructureActivity(panel, written, values).page(core)
 
 
 class StructureActivity:

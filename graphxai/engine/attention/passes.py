@@ -1,0 +1,258 @@
+"""Record a pass, find out which node each of its rows is of, and read its attention."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.engine.attention.matrices import insert_attention_matrices
+from graphxai.engine.attention.node_ids import NONE, NodeIds, reads_class_token
+from graphxai.engine.attention.node_tracker import track_nodes
+from graphxai.engine.attention.reading import (
+    attention_between_nodes,
+    attention_replacements,
+    attention_with_kernels,
+    exposing,
+)
+from graphxai.engine.fused import all_modules
+from graphxai.engine.ledger import warn_of_nonlinearities
+from graphxai.engine.plan import AttentionProduct, Roles, make_plan
+from graphxai.engine.replay import Replay, replay
+from graphxai.engine.request import NODES, NodeLayout, PassRequest, record_pass
+from graphxai.engine.role_finder import find_roles
+from graphxai.engine.trace import Trace
+from graphxai.rules.conservative import Rules, current_tape
+from graphxai.runtime.scope import Blocks
+
+
+class AnnotatedTrace(NamedTuple):
+    """A trace in which linear attention has its matrix, with its node ids and roles."""
+
+    trace: Trace
+    nodes: NodeIds
+    roles: Roles
+
+    def __repr__(self) -> str:
+        return self.trace.listing(self.roles.notes())
+
+
+def annotated_trace(request: PassRequest) -> AnnotatedTrace:
+    """Record and annotate a pass, for methods that read attention."""
+    key = (
+        request.module, weight_versions(request.module), request.rows.detach(), *request.key
+    )  # fmt: skip
+
+    def record() -> AnnotatedTrace:
+        trace = record_pass(request)
+        return annotate(trace, trace.slot_of(NODES), request.rows, request.layout)
+
+    # every pass draws its own random numbers
+    return cached(
+        key, record, lambda new: bool(request.key) and not _draws_random_numbers(new.trace)
+    )
+
+
+def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
+    """Annotate a recorded pass.
+
+    Args:
+        slot: the input that holds the nodes' rows.
+    """
+    nodes = node_ids_with_matrices(trace, slot, rows, layout)
+    roles = find_roles(trace)
+    roles.attention += attention_with_kernels(trace, roles, nodes)
+    return AnnotatedTrace(trace, nodes, roles)
+
+
+def _draws_random_numbers(trace: Trace) -> bool:
+    return bool(trace.random_calls or trace.random_results)
+
+
+def node_ids_with_matrices(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> NodeIds:
+    """Write the matrices of linear attention into a trace, and return its node ids."""
+    ids = ids_of_rows(layout, rows)
+    nodes = track_nodes(trace, slot, ids, layout.tokens)
+    if not insert_attention_matrices(trace, nodes):
+        return nodes
+    return track_nodes(trace, slot, ids, layout.tokens)
+
+
+def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:
+    """Return the ids (n, 1) or (B, S, 1) of the rows (n, D) or (B, S, D) of the model's input."""
+    of_nodes = layout.graph * layout.tokens + layout.slot + 1
+    if rows.dim() == 2:
+        return of_nodes[:, None]
+    first = int(not layout.graph_token)
+    size = len(layout.mask)
+    ids = torch.full((size, layout.tokens), NONE, device=rows.device)
+    ids[layout.graph, layout.slot + 1] = of_nodes
+    ids[:, 0] = torch.arange(size, device=rows.device) * layout.tokens
+    return ids[:, first : first + rows.shape[1], None]
+
+
+def replay_reading_attention(
+    annotated: AnnotatedTrace,
+    rules: Rules,
+    slot: int,
+    rows: Tensor,
+    layout: NodeLayout,
+    name: str,
+    warned: set[str] | None = None,
+    together: bool = False,
+) -> Replay:
+    """Replay a pass, and put its attention between nodes on the tape in force.
+
+    Args:
+        slot, rows: the input that holds the nodes' rows.
+        warned: what has been warned of.
+        together: whether the graphs cannot have a pass each.
+    """
+    trace, nodes, roles = annotated
+    plan = make_plan(trace, roles, rules, NODES)
+    warn_of_nonlinearities(name, plan, warned)
+    attention = attention_between_nodes(plan, nodes, len(layout.mask), name, together)
+    replacements = attention_replacements(
+        attention, lambda entries: exposing(entries, layout, plan.rules)
+    )
+    replayed = replay(plan, {slot: rows}, replacements=replacements)
+    if (tape := current_tape()) is not None:
+        tape.reads_class_token = reads_class_token(trace, nodes)
+        first = len(tape.attention) - len(attention)  # what the model recorded itself comes first
+        tape.chunks += range(len(tape.chunks), first)
+        tape.chunks += [first + layer.chunk_of for layer in attention]
+    if (layer_inputs := current_layer_inputs()) is not None:
+        layer_inputs += [
+            layer_input_of(trace, nodes, layer.product, replayed, layout) for layer in attention
+        ]
+    return replayed
+
+
+# -- what enters the modules that have attention ---------------------------------------------------
+
+
+class LayerInput:
+    """The rows that enter a module with attention: the same tensor, with its history."""
+
+    def __init__(self, rows: Tensor, ids: Tensor, layout: NodeLayout) -> None:
+        self.rows = rows
+        self._ids, self._layout = ids.squeeze(-1), layout
+
+    def per_token(self, values: Tensor) -> Tensor:
+        """Arrange one value per row as (B, T), with zeros where there is no token."""
+        ids = self._ids.expand(values.shape)
+        real = ids > NONE
+        by_token = values.new_zeros(len(self._layout.mask) * self._layout.tokens)
+        by_token[ids[real]] = values[real]
+        return by_token.view(len(self._layout.mask), self._layout.tokens)
+
+
+_layer_inputs: Blocks[list[LayerInput | None] | None] = Blocks("graphxai_layer_inputs", None)
+
+
+def current_layer_inputs() -> list[LayerInput | None] | None:
+    """Return the list of the innermost `layer_inputs` block in this thread, or None."""
+    return _layer_inputs.get()
+
+
+@contextmanager
+def layer_inputs() -> Iterator[list[LayerInput | None]]:
+    """List what enters the modules with attention in recorded passes within the block.
+
+    Attention must be recorded as well (`rules.conservative.record`), and the two lists correspond.
+    The rows are the first tensor that is passed to the innermost running module with one row per
+    node: the query of `nn.MultiheadAttention`, or x of a convolution. An entry of the list is None
+    if there is no such module.
+    """
+    with _layer_inputs.block([]) as inputs:
+        assert inputs is not None
+        yield inputs
+
+
+def layer_input_of(
+    trace: Trace, nodes: NodeIds, product: AttentionProduct, replayed: Replay, layout: NodeLayout
+) -> LayerInput | None:
+    """Return the first tensor given to the innermost running module that gets one row per node."""
+    count = int(layout.mask.sum())
+    for running in product.op.running.outward():
+        slot = None if running.rows is None else trace.memory.slots.get(id(running.rows))
+        rows = None if slot is None else replayed.now[slot]
+        if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):
+            continue
+        ids = nodes.by_value.get(trace.memory.latest[slot])
+        if ids is None or ids.key is not None or ids.query.shape[-1] != 1:
+            continue
+        single = ids.query.expand((*rows.shape[:-1], 1))
+        of_nodes = single[single >= 0]
+        of_nodes = of_nodes[of_nodes % layout.tokens > 0]
+        if len(of_nodes) == count == len(of_nodes.unique()):
+            return LayerInput(rows, single, layout)
+    return None
+
+
+Value = TypeVar("Value")
+
+
+class _PassCache:
+    """The last values that were computed, for at most `most` keys, the newest first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.entries: list[tuple[tuple[Any, ...], Any]] = []
+
+
+_cache: Blocks[_PassCache | None] = Blocks("graphxai_pass_cache", None)
+
+
+@contextmanager
+def cached_passes(most: int) -> Iterator[None]:
+    """Let `cached` keep its last results, at most so many, within this block and blocks inside."""
+    if _cache.get() is not None:
+        yield
+        return
+    with _cache.block(_PassCache(most)):
+        yield
+
+
+def cached(
+    key: tuple[Any, ...],
+    compute: Callable[[], Value],
+    keep: Callable[[Value], bool] = lambda value: True,
+) -> Value:
+    """Return what `compute` returns, or what it returned for the same key within the block.
+
+    Args:
+        key: dense tensors, numbers and text in it are compared by value, everything else by
+            identity.
+        keep: whether a value may serve later calls.
+    """
+    cache = _cache.get()
+    if cache is None:
+        return compute()
+    for cached_key, value in cache.entries:
+        if _are_same(cached_key, key):
+            return value
+    value = compute()
+    if keep(value):
+        cache.entries = [(key, value), *cache.entries][: cache.most]
+    return value
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether two keys, or two parts of keys, are the same."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (a, b))
+        return len(set(kinds)) == 1 and a.layout == torch.strided and torch.equal(a, b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_are_same, a, b))
+    return isinstance(a, int | float | str) and type(a) is type(b) and a == b
+
+
+def weight_versions(module: nn.Module) -> tuple[int, ...]:
+    """Return numbers that change whenever weights or buffers are written to."""
+    named = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
+    tensors = (t for names in named for t in names.values() if t is not None)
+    return tuple(-1 if t.is_inference() else t._version for t in tensors)

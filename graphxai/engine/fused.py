@@ -1,0 +1,325 @@
+"""Keep PyTorch from hiding operations: in compiled code, fused kernels, and the ties of a maximum.
+
+Fused operations are written out in plain ones, so that their parts are recorded. Each function
+takes the arguments of the ATen operation and returns what it returns. Results that only the
+backward pass of the operation needs, such as the logarithms of attention's sums, are zero.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from graphxai.runtime.scope import Blocks
+
+_lock = threading.Lock()
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
+_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
+
+
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    """Multiply the first half of x along `dim` by the gate in the second half."""
+    value, gate = x.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """Interpolate between two values by a weight, which may be a gate."""
+    return start * (1 - weight) + end * weight
+
+
+def addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
+    """Compute `x + value first second`."""
+    product = first * second
+    return x + (product if value == 1 else value * product)
+
+
+def addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
+    """Compute `x + value first / second`."""
+    quotient = first / second
+    return x + (quotient if value == 1 else value * quotient)
+
+
+def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Apply dropout, and return its mask, too."""
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x).bernoulli_(1 - p)
+    return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask.bool()
+
+
+def rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> Tensor:  # fmt: skip
+    """Apply a leaky ReLU, whose slopes are random in training and otherwise their mean."""
+    if not training:
+        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+    slope = torch.empty_like(x).uniform_(lower, upper, generator=generator)
+    return torch.where(x < 0, x * slope, x)
+
+
+def trilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
+    """Sum products of three tensors, after axes of length one are added to each.
+
+    `nn.Bilinear` computes `a^T W b` of a (n, D), weight (K, D, E) and b (n, E), which is written as
+    two products.
+    """
+    *new_axes, summed = axes[:4]
+    if (*new_axes, summed) == ([1, 3], [0], [1, 2], [2, 3]):
+        rows = torch.tensordot(a, weight, ([1], [1]))  # (n, K, E)
+        return (rows * b[:, None]).sum(-1)
+    factors = []
+    for factor, axes_of_factor in zip((a, weight, b), new_axes, strict=True):
+        for axis in axes_of_factor:
+            factor = factor.unsqueeze(axis)
+        factors.append(factor)
+    product = factors[0] * factors[1] * factors[2]
+    return product.sum(summed) if summed else product
+
+
+def sparse_addmm(
+    x: Tensor, matrix: Tensor, rows: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """Compute `beta x + alpha (matrix @ rows)` of a sparse matrix (N, M) and rows (M, D).
+
+    `torch.sparse.mm` of a dense matrix passes both factors transposed, in reverse order.
+    """
+    if matrix.layout == torch.strided:
+        product = (rows.T @ matrix.T).T
+    else:
+        target, source, entries = _entries(matrix)
+        terms = entries[:, None] * rows.index_select(0, source)
+        product = rows.new_zeros(matrix.shape[0], rows.shape[1]).index_add(0, target, terms)
+    product = product if alpha == 1 else alpha * product
+    return x * beta + product if beta else product
+
+
+def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows, the columns and the values of the entries of a sparse matrix."""
+    if matrix.layout != torch.sparse_coo:
+        matrix = matrix.to_sparse_coo()
+    rows, columns = matrix._indices()
+    return rows, columns, matrix._values()
+
+
+def sparse_mm_reduce(matrix: Tensor, rows: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Combine the products of a row of a sparse matrix (N, M) and rows (M, D) other than by a sum.
+
+    A row without entries gives zero.
+    """
+    target, source, entries = _entries(matrix)
+    terms = entries[:, None] * rows.index_select(0, source)
+    out = rows.new_zeros(matrix.shape[0], rows.shape[1])
+    if reduce.startswith("am"):
+        out = out.index_reduce(0, target, terms, reduce, include_self=False)
+    else:
+        out = out.index_add(0, target, terms)
+        counts = target.bincount(minlength=len(out)).clamp(min=1)[:, None]
+        out = out / counts if reduce == "mean" else out
+    return out, target.new_zeros(out.shape)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute `softmax(q k^T + mask) v` of q (..., Q, d), k (..., T, d) and v (..., T, d).
+
+    The result of a query whose keys are all masked is zero.
+    """
+    if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # several queries share a key
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = _product(
+        query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1)
+    )
+    if is_causal:
+        earlier = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~earlier, -math.inf)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch._safe_softmax(scores, -1)
+    return _product(torch.dropout(weights, dropout_p, True) if dropout_p else weights, value)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Compute `a @ b` in fewer steps than `matmul` takes if nothing is broadcast."""
+    if a.dim() < 4 or a.shape[:-2] != b.shape[:-2]:
+        return a @ b
+    rows, columns = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    return torch.bmm(rows, columns).view(*a.shape[:-1], b.shape[-1])
+
+
+def cpu_attention(
+    query: Tensor, key: Tensor, value: Tensor, *args: Any, attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute `attention`, and return the logarithms of its sums, too."""
+    out = attention(query, key, value, attn_mask, *args, scale=scale)
+    return out, query.new_zeros(query.shape[:-1])
+
+
+def grouped_mm(
+    x: Tensor,
+    matrices: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply rows x (n, D) by the matrix of their group, of matrices (G, D, K).
+
+    Mixtures of experts compute all experts so. Columns or the summed axis may be in groups, too.
+    The groups are selected by comparisons, because their ends (G,) in `offs` depend on the input.
+    """
+    if offs is None:
+        product = x @ matrices
+    else:
+        along = x.shape[-1] if matrices.dim() == 2 and x.dim() == 2 else None
+        place = torch.arange(along or (len(x) if x.dim() == 2 else matrices.shape[-1])).to(offs)
+        starts = torch.cat([offs.new_zeros(1), offs[:-1]])
+        inside = [(start <= place) & (place < end) for start, end in zip(starts, offs, strict=True)]
+        if along:  # groups of the summed axis
+            product = torch.stack([torch.where(group, x, 0.0) @ matrices for group in inside])
+        elif x.dim() == 2:  # groups of rows
+            pairs = zip(inside, matrices, strict=True)
+            rows = [torch.where(group[:, None], x, 0.0) @ matrix for group, matrix in pairs]
+            product = torch.stack(rows).sum(0)
+        else:  # groups of columns
+            pairs = zip(inside, x, strict=True)
+            columns = [torch.where(group, rows @ matrices, 0.0) for group, rows in pairs]
+            product = torch.stack(columns).sum(0)
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
+
+
+def lstm_layer(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run one layer of an LSTM over x (S, B, D), step by step."""
+    w_input, w_hidden, b_input, b_hidden, hidden, cell, reverse, *settings = args
+    has_biases = settings[4]
+    steps = x.flip(0) if reverse else x
+    h, c, outputs = hidden.reshape(x.shape[1], -1), cell.reshape(x.shape[1], -1), []
+    for step in steps.unbind(0):
+        gates = step @ w_input.T + h @ w_hidden.T
+        if has_biases:
+            gates = gates + b_input + b_hidden
+        let_in, forget, new, out = gates.chunk(4, -1)
+        c = forget.sigmoid() * c + let_in.sigmoid() * new.tanh()
+        h = out.sigmoid() * c.tanh()
+        outputs.append(h)
+    stacked = torch.stack(outputs[::-1] if reverse else outputs)
+    return stacked, h.view_as(hidden), c.view_as(cell), x.new_zeros(0)
+
+
+# -- how a module is called ------------------------------------------------------------------------
+
+
+def all_modules(module: nn.Module) -> list[nn.Module]:
+    """List the module and all modules in it like `modules`, but in a third of the time."""
+    modules: dict[int, nn.Module] = {}
+
+    def add(part: nn.Module) -> None:
+        if id(part) not in modules:
+            modules[id(part)] = part
+            for child in part._modules.values():
+                if child is not None:
+                    add(child)
+
+    add(module)
+    return list(modules.values())
+
+
+@contextmanager
+def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
+    with _lock:
+        count, undo = _users[key] if key in _users else (0, begin())
+        _users[key] = count + 1, undo
+    try:
+        yield
+    finally:
+        with _lock:
+            count, undo = _users.pop(key)
+            if count > 1:
+                _users[key] = count - 1, undo
+            else:
+                undo()
+
+
+def in_shared_block(key: Hashable) -> bool:
+    """Whether any thread is in a block with this key."""
+    return key in _users
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` or `DataParallel` wraps, with the same weights."""
+    inner = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return unwrapped(inner) if isinstance(inner, nn.Module) and inner is not model else model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Run a model eagerly within the block, if any part of it is compiled.
+
+    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads.
+    In the meantime, compiled code in other threads runs eagerly too, with the same results.
+    """
+
+    def begin() -> Callable[[], None]:
+        stances = ExitStack()
+        stances.enter_context(torch.compiler.set_stance("force_eager"))
+        return stances.close
+
+    compiled = any(map(_is_compiled, all_modules(model)))
+    with shared_block("eager", begin) if compiled else nullcontext():
+        yield
+
+
+@contextmanager
+def with_plain_attention() -> Iterator[None]:
+    """Let PyTorch compute attention by products and a softmax within the block.
+
+    PyTorch's fused kernels hide the softmax. It has one setting for all threads. In the meantime,
+    attention in other threads is computed in this way too.
+    """
+
+    def begin() -> Callable[[], None]:
+        settings = ExitStack()
+        settings.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return settings.close
+
+    with shared_block("plain attention", begin):
+        yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # asking a module for an attribute that it lacks is slow
+    may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
+    return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
+
+
+def ties_as_computed() -> AbstractContextManager[bool]:
+    """Within the block, leave ties as PyTorch treats them, which costs nothing."""
+    return _as_computed.block(True)
+
+
+def are_ties_as_computed() -> bool:
+    """Whether ties are left as PyTorch treats them."""
+    return _as_computed.get()

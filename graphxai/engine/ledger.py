@@ -1,0 +1,385 @@
+"""The shares of constants that a recorded pass adds to signals, and warnings of what it does.
+
+A constant belongs to a line of the ledger. Its share is the directional derivative of the output
+along it. This works for every network, and takes a pass in forward mode for each line.
+"""
+
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from graphxai.engine import operations as kinds
+from graphxai.engine.flow_queries import factors_of, is_root
+from graphxai.engine.plan import ReplayPlan, Rule
+from graphxai.engine.replay import by_rule, custom_rule, has_rule, out_of_place, replay, rule_for
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
+
+BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
+STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
+
+
+@dataclass(frozen=True, eq=False)
+class LedgerLines:
+    """Says to which line of the ledger each constant belongs.
+
+    Args:
+        names: those of inputs by bit.
+    """
+
+    trace: Trace
+    names: Mapping[int, str]
+    _line_of: dict[int, str] = field(default_factory=dict)
+
+    def of(self, value: int) -> str:
+        """Return the line of a value that is added to a signal."""
+        if value not in self._line_of:
+            self._line_of[value] = self._find_line(value)
+        return self._line_of[value]
+
+    def _find_line(self, value: int) -> str:
+        depends, live = self.trace.flow.depends[value], self.trace.flow.live[value]
+        if depends & 1:
+            return BIASES if live & 1 else CUT_OFF
+        inputs = [name for bit, name in self.names.items() if depends & bit]
+        features = [name for name in inputs if name not in STRUCTURE]
+        if features or depends & WEIGHTS:
+            return " and ".join(features) or BIASES
+        return " and ".join(inputs) or CONSTANTS
+
+    def of_numbers(self) -> str:
+        """Return the line of numbers in the model's code."""
+        return CONSTANTS if self.trace.first_exit is None else CUT_OFF
+
+    def added_by(self, plan: ReplayPlan, op: Op) -> Iterator[tuple[str, Ref | None]]:
+        """Yield the line and the `Ref` of each constant that an operation adds to signals.
+
+        A number among the arguments is a constant, too, and has None in place of a `Ref`.
+        """
+        for place in places_added(plan, op):
+            for ref in refs_in(op.args[place : place + 1]):
+                if not plan.signal[ref.value] and is_real(self.trace.memory.tensors[ref.slot]):
+                    yield self.of(ref.value), ref
+        numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
+        adds_number = op.name in kinds.FILLS | kinds.ADDITIONS | {"scatter"} and any(numbers)
+        of_log = op.name == "_log_softmax" and bool(plan.rules.attention)
+        if adds_number or of_log or (op.name in kinds.ABOVE_ZERO and plan.rules.activation):
+            yield self.of_numbers(), None
+
+
+def places_added(plan: ReplayPlan, op: Op) -> tuple[int, ...]:
+    """Return the places of arguments that are added. A shift of a softmax's argument cancels."""
+    return () if op.number in plan.roles.shifts else kinds.operation(op.name).adds
+
+
+def modules_by_line(plan: ReplayPlan, lines: LedgerLines) -> dict[str, set[str]]:
+    """Return the lines whose constants a pass adds, each with the modules that add them."""
+    modules: dict[str, set[str]] = {}
+    for op in plan.ops:
+        for line, _ in lines.added_by(plan, op):
+            modules.setdefault(line, set()).add(op.path)
+    return modules
+
+
+_forward_mode = threading.Lock()  # all threads share one level of forward differentiation
+
+
+def share_by_derivative(
+    plan: ReplayPlan, inputs: Mapping[int, Tensor], line: str, lines: LedgerLines
+) -> Tensor:
+    """Return the directional derivative of the output along the constants of one line."""
+    with torch.no_grad(), _forward_mode, forward_ad.dual_level():
+        signals = {}
+        for slot, bit in plan.trace.inputs.items():
+            tensor = inputs.get(slot, plan.trace.memory.tensors[slot]).detach()
+            if is_real(tensor):
+                in_line = bit != 1 and lines.names.get(bit) == line
+                tangent = tensor if in_line else torch.zeros_like(tensor)
+                signals[slot] = forward_ad.make_dual(tensor, tangent)
+        return _tangent(
+            replay(plan, signals, run_op=_ConstantDerivative(plan, line, lines)).output()
+        ).clone()
+
+
+class _ConstantDerivative:
+    """Runs operations with a tangent for each constant of one line: the constant itself."""
+
+    def __init__(self, plan: ReplayPlan, line: str, lines: LedgerLines) -> None:
+        self.plan, self.line, self.lines = plan, line, lines
+        self.counts_numbers = lines.of_numbers() == line
+        self.passing = {op.number for op in plan.passing}
+        self.with_signal: set[int] = set()  # storages of constants to which signals are written
+
+    def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Run an operation."""
+        if op.number in self.passing or self._writes_to_signal(op):
+            if self._fills(op):
+                return self._filled(op, args, kwargs)
+            self._put_constants(op, args)
+        if sums := kinds.operation(op.name).sums:
+            _fill_tangents(args, sums, op.in_place)
+        rule = rule_for(self.plan, op, along=True)
+        if op.name in kinds.SCALINGS and not (rule or op.in_place or kwargs):
+            return _linear(op, args)
+        out = by_rule(op, args, kwargs, rule)
+        of_constant = (
+            op.name in kinds.ABOVE_ZERO | {"_log_softmax"} and rule and self.counts_numbers
+        )
+        if of_constant and custom_rule(self.plan, op) is None:  # a custom rule passes all on
+            plain = args[0].detach()
+            if op.name == "_log_softmax":
+                constant = (out - args[0]).detach()  # log-probabilities are x and a constant
+            else:
+                constant = op.func(torch.zeros_like(plain), *args[1:], **kwargs)
+            out = out + _along_itself(constant) - constant
+        return out
+
+    def _fills(self, op: Op) -> bool:
+        """Whether an operation puts numbers among a signal's entries, or adds a number to it."""
+        if not op.args or type(op.args[0]) is not Ref or not self.plan.signal[op.args[0].value]:
+            return False
+        if op.name in kinds.ADDITIONS:
+            return type(op.args[1]) is not Ref
+        return op.name in kinds.FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
+
+    def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+        """Run an operation that puts numbers, which are constants, among the signal's entries.
+
+        It is affine, `y = J x + c`, and its slope J is known, so that the constant is `y - J x`.
+        """
+        x, tangent = forward_ad.unpack_dual(args[0])
+        rest = x if tangent is None else x - tangent
+        func = out_of_place(op.func) if op.in_place else op.func
+        plain = [forward_ad.unpack_dual(a).primal if isinstance(a, Tensor) else a for a in args]
+        out, slope = forward_ad.unpack_dual(
+            func(forward_ad.make_dual(x, rest), *plain[1:], **kwargs)
+        )
+        share = out if slope is None else out - slope
+        if not self.counts_numbers:
+            share = torch.zeros_like(out) if slope is None else _tangent(func(*args, **kwargs))
+        dual = forward_ad.make_dual(out, _of_finite(out, share))
+        return args[0].copy_(dual) if op.in_place else dual
+
+    def _put_constants(self, op: Op, args: list[Any]) -> None:
+        """Give the constants among the arguments of an operation their tangents."""
+        places = places_added(self.plan, op)
+        if op.name in kinds.PLUS_PRODUCT and self._adds_a_product(op):
+            places = (1,)  # the product is the constant
+        for k in places:
+            if k < len(args):
+                target = args[k]
+                duals = {
+                    ref: self._constant(ref, tensor)
+                    for ref, tensor in pair_refs(op.args[k], target)
+                }
+                args[k] = fill_refs(op.args[k], duals.__getitem__)
+                if k == 0 and op.in_place and args[0] is not target:
+                    args[0] = target
+                    self._fill_with_constants(op.args[0], target)
+
+    def _adds_a_product(self, op: Op) -> bool:
+        """Whether a product of constants is added to a signal."""
+        term, *factors = (self.plan.signal[arg.value] for arg in op.args[:3])
+        return bool(term) and not any(factors)
+
+    def _constant(self, ref: Ref, tensor: Tensor) -> Tensor:
+        """Return what is added to a signal. A constant of the line is its own tangent."""
+        if not is_real(tensor) or self.plan.signal[ref.value]:
+            return tensor
+        return _along_itself(tensor) if self.lines.of(ref.value) == self.line else tensor
+
+    def _fill_with_constants(self, ref: Ref, target: Tensor) -> None:
+        """Add tangents for every view of a storage when a signal is first written to it."""
+        storage = self.plan.trace.memory.storage[ref.slot]
+        if storage not in self.with_signal:
+            self.with_signal.add(storage)
+            whole = target if target._base is None else target._base
+            whole.copy_(_along_itself(whole.clone()))
+
+    def _writes_to_signal(self, op: Op) -> bool:
+        """Whether an operation writes to a tensor that holds a signal already."""
+        return op.in_place and self.plan.trace.memory.storage[op.args[0].slot] in self.with_signal
+
+
+def _fill_tangents(args: list[Any], count: int, in_place: bool) -> None:
+    """Give zeros as tangents to the first arguments, if any argument has a tangent.
+
+    Without them PyTorch computes the shape of a sum in Python, which takes ten times as long.
+    """
+    with_tangent = _with_tangent(args)
+    for k in range(count) if with_tangent else ():
+        if k not in with_tangent and not (in_place and k == 0) and _is_real_tensor(args[k]):
+            value = args[k].contiguous()  # an expanded tensor can have no tangent
+            args[k] = forward_ad.make_dual(value, torch.zeros_like(value))
+
+
+def _linear(op: Op, args: list[Any]) -> Tensor:
+    """Run a product or quotient, in two calls if it is linear in its only argument with a tangent.
+
+    That avoids the zeros that PyTorch would make for the other arguments.
+    """
+    with_tangent = _with_tangent(args)
+    if len(with_tangent) != 1 or not with_tangent <= ({0} if op.name == "div" else {0, 1}):
+        return op.func(*args)
+    (k,) = with_tangent
+    value, tangent = forward_ad.unpack_dual(args[k])
+    return forward_ad.make_dual(
+        *(op.func(*args[:k], part, *args[k + 1 :]) for part in (value, tangent))
+    )
+
+
+def _with_tangent(args: Sequence[Any]) -> set[int]:
+    """Return the places of the arguments that have a tangent."""
+    return {
+        k
+        for k, arg in enumerate(args)
+        if _is_real_tensor(arg) and forward_ad.unpack_dual(arg).tangent is not None
+    }
+
+
+def _is_real_tensor(arg: Any) -> bool:
+    return isinstance(arg, Tensor) and is_real(arg)
+
+
+def _along_itself(value: Tensor) -> Tensor:
+    """Make a constant its own tangent."""
+    value = value.detach().contiguous()
+    return forward_ad.make_dual(value, _of_finite(value, value))
+
+
+def _of_finite(value: Tensor, tangent: Tensor) -> Tensor:
+    """Set a tangent to zero where a mask is minus infinity."""
+    return torch.where(value.isinf(), 0.0, tangent)
+
+
+def _tangent(value: Tensor) -> Tensor:
+    """Return the tangent of a tensor, or zeros if it has none."""
+    tangent = forward_ad.unpack_dual(value).tangent
+    return torch.zeros_like(value) if tangent is None else tangent
+
+
+def warn_of_nonlinearities(name: str, plan: ReplayPlan, warned: set[str] | None = None) -> None:
+    """Warn of steps that no rule covers, unless they are among those warned of, and add them."""
+    warned = set() if warned is None else warned
+    lines = {f"{step.path or name}: {step.what}" for step in nonlinearities(plan)} - warned
+    warned |= lines
+    if lines:
+        warnings.warn(
+            f"{name} has parts that no rule covers; they use the ordinary gradient, so"
+            f" relevance may not sum to the output: {'; '.join(sorted(lines))}.",
+            stacklevel=8,
+        )
+
+
+def warn_of_random_numbers(name: str, trace: Trace) -> None:
+    """Warn of random numbers that affect the output."""
+    if trace.random_calls:
+        drawn = sorted(f"{path or name}: {what}" for path, what in trace.random_calls)
+        warnings.warn(
+            f"{name} draws random numbers: {'; '.join(drawn)}. The explanation is of one random"
+            " draw, and every call explains a different one. Call model.eval(), and pass"
+            " training=self.training to F.dropout and the like.",
+            stacklevel=8,
+        )
+
+
+def modules_with_cuts(plan: ReplayPlan) -> set[str]:
+    """Return the modules in which a signal without its gradient is added, or becomes the output."""
+    lines = LedgerLines(plan.trace, {})
+    modules = modules_by_line(plan, lines).get(CUT_OFF, set())
+    (output,) = refs_in(plan.trace.output)
+    output_is_cut = not plan.signal[output.value] and lines.of(output.value) == CUT_OFF
+    return modules | {""} if output_is_cut else modules
+
+
+def warn_of_cuts(name: str, modules: set[str], in_ledger: bool = True) -> None:
+    """Warn that a signal reached the output without its gradient, if it did so in any modules."""
+    if not modules:
+        return
+    where = ", ".join(sorted(path or name for path in modules))
+    warnings.warn(
+        f"{name} uses values of the nodes without their gradient (detach, no_grad, NumPy, rounding,"
+        f" another thread or the like) in {where}. No method follows them back to the nodes"
+        + ("; the ledger lists their share as 'cut off'." if in_ledger else "."),
+        stacklevel=8,
+    )
+
+
+# -- steps that no rule covers, so that relevance may not sum to the output ------------------------
+
+
+class Nonlinearity(NamedTuple):
+    """A step that keeps its gradient although a rule was requested.
+
+    Args:
+        what: the step in words.
+        op: the operation.
+    """
+
+    rule: Rule | None
+    what: str
+    op: Op
+
+    @property
+    def path(self) -> str:
+        """The path of the module that runs it."""
+        return self.op.path
+
+
+def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
+    """Yield the steps that keep their ordinary gradient although a rule asks otherwise."""
+    for op in plan.passing:
+        taken = plan.taken[op.number]
+        if not taken or op.number in plan.shares or custom_rule(plan, op) is not None:
+            continue
+        step = _nonlinearity(plan, op, taken)
+        if step is not None and (step.rule is None or getattr(plan.rules, step.rule)):
+            yield step
+
+
+def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlinearity | None:
+    """Describe an operation that is not linear in the signals it takes, or return None."""
+    if op.name in kinds.SOFTMAX:
+        return Nonlinearity("attention", "a softmax whose result enters no product", op)
+    if op.number in plan.roles.softmax and not plan.rules.attention:
+        return None
+    if op.name in kinds.PRODUCTS:
+        factors = [value for value in factors_of(op) if value in taken]
+        if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
+            what = "a quotient (div) with the input in the denominator"
+            return Nonlinearity("activation", what, op)
+        if len(factors) < 2:
+            return None
+        kind = "quotient" if op.name == "div" else "product"
+        what = f"a {kind} ({op.name}) of two quantities that depend on the input"
+        held = plan.roles.held.get(op.number, {})
+        rules = (held[value] for value in factors if value in held)
+        return Nonlinearity(next(rules, "attention"), what, op)
+    row = kinds.operation(op.name)
+    if "with_mean" in row.does and not _passes_first(plan, op):
+        return None
+    if row.rule is not None and row.rule.asked_by == "activation" and has_rule(plan, op):
+        return None
+    if op.name in kinds.LENGTHS and plan.rules.activation:
+        return None
+    if is_root(op):
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op)
+    if "prod" in op.args:  # a scatter that multiplies
+        return Nonlinearity("activation", "prod", op)
+    if op.name in kinds.KNOWN | kinds.NORMS or (
+        row.rule is not None and row.rule.asked_by != "activation"
+    ):
+        return None
+    return Nonlinearity("activation", op.name, op)
+
+
+def _passes_first(plan: ReplayPlan, op: Op) -> bool:
+    """Whether a gradient passes through the first of several results, and not only the mean."""
+    passing = {user.number for user in plan.passing}.intersection(plan.trace.flow.uses[op.out])
+    taken = any(op.out in plan.taken[number] for number in passing)
+    return taken or op.out in {ref.value for ref in refs_in(plan.trace.output)}

@@ -1,0 +1,419 @@
+"""The table of operations: everything that the engine knows about an operation of PyTorch.
+
+A row belongs to one ATen operation, or to several that act alike. An operation is added here and
+nowhere else: the sets of names at the end of this file are queries of the table, and so are the
+rules of both tiers. An operation without a row keeps its ordinary gradient, and is named in a
+warning where a rule would have to act on it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from graphxai.engine.rules import (
+    BuiltInRule,
+    batch_norm,
+    batch_norm_running,
+    group_norm,
+    group_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    log_softmax,
+    ratio,
+    ratio_above_zero,
+    ratio_backward,
+    rms_norm,
+    rms_norm_backward,
+    variance,
+)
+
+from . import fused
+
+
+class Saved(NamedTuple):
+    """What a kind of node in autograd's graph saves of its operation.
+
+    Args:
+        name: that of the operation.
+        places: where its differentiable arguments stand among all arguments.
+        settings: the settings that it saved, each with its place among the arguments, or None if
+            no query asks for it.
+        constants: by the place of an argument, the name under which it is saved as a constant.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    settings: Mapping[str, int | None]
+    constants: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table.
+
+    Args:
+        does: what it does to a signal, in the words by which the sets below ask for it.
+        rule: its rule under LRP and its relatives, or None for its ordinary gradient.
+        positive: the name of its positive rule, or None for its ordinary gradient. By default it
+            acts entry by entry, or a warning names it.
+        nodes: what it does to the numbers of nodes: it moves them as a "view", a "turn" of axes, a
+            "copy" or another "move"; "reduce", "gather" or "order" combine or choose entries along
+            an axis; "product" is of matrices; "entry" combines entries one by one.
+        adds: the places of arguments that are added to the signal if they are constant.
+        sums: for sums and norms, how many of the first arguments may be constants.
+        saves: what its nodes save, by the number at the end of their names.
+        parts: what computes it by other operations, which are recorded in its place.
+    """
+
+    name: str
+    does: frozenset[str] = frozenset()
+    rule: BuiltInRule | None = None
+    positive: str | None = "by_entry"
+    nodes: str = "entry"
+    adds: tuple[int, ...] = ()
+    sums: int = 0
+    saves: tuple[Saved | None, ...] = ()
+    parts: Callable[..., Any] | None = None
+
+
+def _saved(text: str) -> Saved:
+    """Read what a node saves, such as `0,2 dim:1 alpha @index:2`.
+
+    The numbers are the places of differentiable arguments, 0 by default. `dim:1` is a setting and
+    its place, `alpha` a setting without one, and `@index:2` a constant and its place.
+    """
+    places: tuple[int, ...] = (0,)
+    settings: dict[str, int | None] = {}
+    constants: dict[int, str] = {}
+    for word in text.split():
+        name, _, place = word.partition(":")
+        if word[0] == "@":
+            constants[int(place)] = name[1:]
+        elif word[0].isdigit():
+            places = tuple(map(int, word.split(",")))
+        else:
+            settings[name] = int(place) if place else None
+    return Saved("", places, settings, constants)
+
+
+def _rows(names: str, does: str = "", *saves: str | None, **fields: Any) -> list[Operation]:
+    """Return the rows of operations that act alike."""
+    row = Operation("", frozenset(does.split()), **fields)
+    read = [None if text is None else _saved(text) for text in saves]
+    return [
+        replace(row, name=name, saves=tuple(s and s._replace(name=name) for s in read))
+        for name in names.split()
+    ]
+
+
+def _moves(names: str, nodes: str, does: str = "", *saves: str | None, **fields: Any) -> Any:
+    """Return rows that change the shape, the order or the type, or remove entries."""
+    return _rows(names, f"same {does}", *saves, nodes=nodes, positive=None, **fields)
+
+
+def _linear(names: str, does: str = "", *saves: str | None, **fields: Any) -> list[Operation]:
+    """Return rows that are linear or piecewise linear, and mostly pass relevance by gradient."""
+    return _rows(names, f"linear {does}", *saves, **{"positive": None, **fields})
+
+
+def _camel(name: str) -> str:
+    return "".join(part.title() for part in name.strip("_").split("_"))
+
+
+_RATIO = BuiltInRule("activation", ratio, ratio_backward)
+_RATIO_OF_RESULT = BuiltInRule("activation", ratio)  # where a node has not saved its input
+_ABOVE_ZERO = BuiltInRule("activation", ratio_above_zero)
+_VARIANCE = BuiltInRule("activation", variance)
+_RUNNING = BuiltInRule("layernorm", batch_norm_running)
+_BATCH = BuiltInRule("layernorm", batch_norm)
+
+_TABLE: list[Operation] = [
+    # the same entries, elsewhere
+    *_moves("view", "view", "whole entry multiple", ""),
+    *_moves("_unsafe_view _reshape_alias", "view", "whole", ""),
+    *_moves("transpose", "turn", "", "dim0 dim1"),
+    *_moves("permute", "turn", "", "dims"),
+    *_moves("t", "turn", "", ""),
+    *_moves("unsqueeze", "turn", "whole", "dim"),
+    *_moves("squeeze", "move", "whole", "", "dim", "dim"),
+    *_moves("expand", "move", "whole", ""),
+    *_moves("repeat", "move", "whole", "repeats"),
+    *_moves("clone", "copy", "whole multiple", ""),
+    *_moves("_to_copy", "copy", "whole entry multiple", ""),
+    *_moves("alias", "copy", "whole", ""),
+    *_moves("lift_fresh", "copy", "whole"),
+    *_moves("detach", "copy", "whole cuts"),
+    *_moves("slice", "move", "", "dim start end step"),
+    *_moves("select", "move", "", "dim index"),
+    *_moves("split", "move", "", "dim split_size"),
+    *_moves("split_with_sizes", "move", "", "dim split_sizes"),
+    *_moves("unbind", "move", "", "dim"),
+    *_moves("index", "move", "looks_up indexes", "@indices:1"),
+    *_moves("index_select", "move", "looks_up indexes", "dim:1 @index:2"),
+    *_moves("gather", "move", "looks_up", "dim:1 @index:2"),
+    *_moves("flip", "move", "", "dims"),
+    *_moves("roll", "move", "", "shifts dims"),
+    *_moves("tril triu", "move", "", "diagonal"),
+    *_moves("diagonal", "move", "", "offset dim1 dim2"),
+    *_moves("unsafe_split unfold as_strided masked_select repeat_interleave", "move"),
+    *_moves("view_as_real", "complex"),
+    *_linear("view_as_complex", nodes="complex"),
+    *_moves("sort", "order", "puts closed"),
+    *_moves("lift take _index_put_impl nan_to_num", "entry"),
+    # entries joined with others
+    *_moves("cat stack", "move", "joins lists", "dim:1", adds=(0,)),
+    *_moves("copy", "move", "joins puts", adds=(0, 1)),
+    *_moves("index_put", "move", "joins puts", "0,2 accumulate @indices:1", adds=(0, 2)),
+    *_moves("index_copy", "move", "joins", adds=(0, 3)),
+    *_moves("scatter", "move", "joins puts", adds=(0, 3)),
+    *_moves("slice_scatter", "move", "joins", adds=(0, 1)),
+    *_moves("select_scatter", "move", adds=(0, 1)),
+    *_moves("masked_scatter", "entry", adds=(0, 2)),
+    *_moves("where", "entry", "entry", "1,2 @condition:0", adds=(1, 2)),
+    *_moves("masked_fill", "entry", "entry fills puts", "@mask:1"),
+    *_moves("constant_pad_nd", "move", "fills", "pad"),
+    *_linear("index_fill", "fills"),
+    *_linear("fill", "fills valueless"),
+    # sums
+    *_rows("sum", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
+    *_rows("mean", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
+    *_rows("nansum", "sum gated", nodes="reduce", positive="summed"),
+    *_rows("scatter_add", "sum", "0,3 dim:1 @index:2", nodes="gather", positive="summed",
+           adds=(0, 3)),
+    *_rows("index_add", "sum", "0,3 dim:1 alpha @index:2", nodes="gather", positive="summed",
+           adds=(0, 3)),
+    *_rows("scatter_reduce", "sum", "0,3 dim:1 reduce:4 include_self @index:2", nodes="gather",
+           positive="summed", adds=(0, 3)),
+    *_rows("index_reduce", "sum closed", nodes="gather", positive="summed"),
+    *_rows("cumsum", "sum closed", "dim:1", positive="summed"),
+    *_rows("segment_reduce", "sum closed", positive="summed"),
+    *_rows("add", "addition entry divides", "0,1 alpha", "", positive="added", adds=(0, 1), sums=2),
+    *_rows("sub", "addition entry", "0,1 alpha", "", positive="added", adds=(0, 1), sums=2),
+    *_rows("rsub", "addition entry", None, "", positive="added", adds=(0, 1), sums=2),
+    *_linear("neg", "entry scale way keeps_zero multiple", "", positive="by_entry"),
+    *_linear("_adaptive_avg_pool2d adaptive_avg_pool1d _adaptive_avg_pool3d avg_pool2d avg_pool3d"
+             " upsample_nearest2d upsample_bilinear2d col2im", positive="summed"),
+    *_linear("_embedding_bag", "closed", positive="summed"),
+    # choices
+    *_linear("amax", "largest gated statistic", "dim:1 keepdim:2", nodes="reduce"),
+    *_linear("max", "largest gated statistic ties", "dim:1 keepdim:2", nodes="reduce"),
+    *_linear("amin", "statistic closed", "dim:1 keepdim:2", nodes="reduce"),
+    *_linear("min", "statistic closed ties", "dim:1 keepdim:2", nodes="reduce"),
+    *_linear("maximum", "entry divides clamps", "0,1 @self:0 @other:1", adds=(0, 1)),
+    *_linear("minimum", "entry", "0,1 @self:0 @other:1", adds=(0, 1)),
+    *_linear("cummax cummin median nanmedian", "closed"),
+    *_linear("topk kthvalue", "closed", nodes="order"),
+    *_linear("fmax fmin aminmax max_pool2d_with_indices max_pool3d_with_indices"),
+    *_linear("clamp", "entry fills divides way clamps", None, "min:1 max:2", positive="by_entry"),
+    *_linear("clamp_min", "entry fills divides way clamps", "min:1", positive="by_entry"),
+    *_linear("clamp_max", "entry fills scale", "max:1", positive="by_entry"),
+    *_linear("threshold", "entry fills clamps", positive="by_entry"),
+    *_linear("relu", "entry clamps kernel", "", positive="by_entry"),
+    *_linear("leaky_relu", "entry", "negative_slope:1", positive="by_entry"),
+    *_linear("_prelu_kernel", "", "0,1", positive="by_entry"),
+    *_linear("abs", "entry scale", "", positive="by_entry"),
+    # other linear operations
+    *_linear("embedding", "looks_up", "@indices:1"),
+    *_linear("zero zeros_like", "valueless zeros"),
+    *_rows("zeros new_zeros", "valueless zeros"),
+    *_rows("full_like new_full", "valueless full"),
+    *_rows("full", "full"),
+    *_rows("ones_like empty_like rand_like randn_like randint_like new_ones new_empty"
+           " new_empty_strided", "valueless"),
+    *_linear("trace diag_embed _to_dense _to_sparse _coalesce _values _indices values indices"
+             " im2col _pack_padded_sequence reflection_pad1d replication_pad1d _conj _neg_view"
+             " upsample_nearest1d upsample_linear1d upsample_trilinear3d upsample_bicubic2d"),
+    *_linear("_fft_r2c _fft_c2r _fft_c2c", nodes="fft"),
+    # products
+    *_rows("mul", "scaling entry scale way power keeps_zero multiple", "0,1 @self:0 @other:1",
+           "other:1", positive="multiplied"),
+    *_rows("div", "scaling entry scale way multiple", "0,1 @other:1", "other:1",
+           positive="quotient"),
+    *_rows("mm", "matrix mm", "0,1 @self:0 @mat2:1", nodes="product", positive="multiplied"),
+    *_rows("bmm", "matrix mm", "0,1 @self:0 @mat2:1", nodes="product", positive="multiplied"),
+    *_rows("mv", "matrix", "0,1 @self:0 @vec:1", nodes="product", positive="multiplied"),
+    *_rows("dot", "matrix scale squares", "0,1 @self:0 @tensor:1", nodes="product",
+           positive="multiplied"),
+    *_rows("addmm", "matrix mm plus", "0,1,2 alpha beta @mat1:1 @mat2:2", nodes="product",
+           positive="multiplied", adds=(0,), sums=1),
+    *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", nodes="product",
+           positive="multiplied", adds=(0,), sums=1),
+    *_rows("addmv addbmm", "matrix plus", nodes="product", positive="multiplied", adds=(0,)),
+    *_rows("addr", "matrix plus", nodes="none", positive="multiplied", adds=(0,)),
+    *_rows("vdot", "matrix", nodes="product", positive="multiplied"),
+    *_rows("convolution", "matrix", nodes="convolution", positive="multiplied", adds=(2,)),
+    *_rows("_addmm_activation", "matrix", nodes="none", positive="multiplied"),
+    # weights, gates and lengths
+    *_rows("_softmax _safe_softmax", "softmax", "dim"),
+    *_rows("_sparse_softmax", "softmax"),
+    *_rows("_log_softmax", "logarithm", rule=BuiltInRule("attention", log_softmax)),
+    *_rows("logsumexp", "logarithm statistic closed", nodes="reduce"),
+    *_rows("logcumsumexp", "closed"),
+    *_rows("sigmoid hardsigmoid", "entry gate kernel", ""),
+    *_rows("reciprocal", "entry divides inverse", ""),
+    *_rows("sqrt", "entry root scale", "", rule=_RATIO_OF_RESULT),
+    *_rows("rsqrt", "entry root scale", ""),
+    *_rows("pow", "entry scale power", "exponent:1", rule=_RATIO_OF_RESULT),
+    *_rows("var", "scale squares closed", "dim correction keepdim", nodes="reduce", rule=_VARIANCE),
+    *_rows("var_mean", "scale squares closed statistic with_mean", "dim correction keepdim",
+           rule=_VARIANCE),
+    *_rows("std", "root length scale squares closed", "dim correction keepdim", nodes="reduce"),
+    *_rows("std_mean", "root length scale squares closed statistic with_mean"),
+    *_rows("linalg_vector_norm", "root length norms scale squares closed",
+           "ord:1 dim keepdim", nodes="reduce"),
+    *_rows("norm", "root length norms scale squares closed", nodes="reduce"),
+    *_rows("_cdist_forward", "root closed", nodes="cdist"),
+    *_rows("prod", "closed", nodes="reduce"),
+    *_rows("any all", "", nodes="reduce"),
+    *_rows("cumprod _thnn_fused_gru_cell _thnn_fused_lstm_cell", "closed"),
+    # functions of single entries, and what f(0) is: zero, or a constant of the ledger
+    *_rows("gelu", "entry", "approximate", rule=_RATIO),
+    *_rows("silu mish hardswish", "entry", "", rule=_RATIO),
+    *_rows("elu", "entry", "alpha:1 scale:2 input_scale:3", rule=_RATIO),
+    *_rows("celu", "entry", "alpha:1", rule=_RATIO),
+    *_rows("softshrink hardshrink", "entry", "lambd:1", rule=_RATIO),
+    *_rows("hardtanh", "entry", "min_val:1 max_val:2", rule=_RATIO),
+    *_rows("tanh", "entry", rule=_RATIO),
+    *_rows("log1p asinh atan erf sin sinh", "entry", "", rule=_RATIO_OF_RESULT),
+    *_rows("expm1 tan", "entry", rule=_RATIO_OF_RESULT),
+    *_rows("exp", "entry kernel exponent above_zero", "", rule=_ABOVE_ZERO),
+    *_rows("softplus", "entry kernel above_zero", rule=_ABOVE_ZERO),
+    *_rows("cos cosh", "entry above_zero", rule=_ABOVE_ZERO),
+    *_rows("log", "entry exponent"),
+    *_rows("acos asin erfc exp2 log10 log2 log_sigmoid_forward logit eq ge gt le lt ne", "entry"),
+    *_rows("sgn sign", "entry cuts"),
+    *_rows("round floor ceil trunc frac heaviside", "cuts"),
+    # norms
+    *_rows("native_layer_norm", "norm closed", "0,2,3 normalized_shape:1", adds=(3,), sums=4,
+           rule=BuiltInRule("layernorm", layer_norm, layer_norm_backward)),
+    *_rows("native_group_norm", "norm closed", "0,1,2 group", adds=(2,),
+           rule=BuiltInRule("layernorm", group_norm, group_norm_backward)),
+    *_rows("_fused_rms_norm", "norm", "0,2 normalized_shape:1",
+           rule=BuiltInRule("layernorm", rms_norm, rms_norm_backward)),
+    *_rows("native_batch_norm", "norm", "0,1,2 running_mean:3 running_var:4 training:5",
+           adds=(2, 3), sums=4, rule=_BATCH),
+    *_rows("cudnn_batch_norm", "norm", rule=_BATCH),
+    *_rows("_native_batch_norm_legit_no_training", "norm running", adds=(2, 3), sums=4,
+           rule=_RUNNING),
+    *_rows("_native_batch_norm_legit _batch_norm_with_update _batch_norm_no_update", "norm"),
+    # fused operations, which are recorded in parts
+    *_rows("glu", parts=fused.glu),
+    *_rows("lerp", parts=fused.lerp),
+    *_rows("addcmul", parts=fused.addcmul),
+    *_rows("addcdiv", parts=fused.addcdiv),
+    *_rows("native_dropout", parts=fused.native_dropout),
+    *_rows("rrelu_with_noise", parts=fused.rrelu),
+    *_rows("_trilinear", parts=fused.trilinear),
+    *_rows("_sparse_addmm", parts=fused.sparse_addmm),
+    *_rows("_sparse_mm_reduce_impl", parts=fused.sparse_mm_reduce),
+    *_rows("_scaled_dot_product_flash_attention_for_cpu", parts=fused.cpu_attention),
+    *_rows("scaled_dot_product_attention", parts=fused.attention),
+    *_rows("mkldnn_rnn_layer", parts=fused.lstm_layer),
+    *_rows("_grouped_mm", parts=fused.grouped_mm),
+]  # fmt: skip
+OPERATIONS: dict[str, Operation] = {row.name: row for row in _TABLE}
+_UNKNOWN = Operation("")
+# what the nodes of PyTorch's autograd graph compute, by their names
+NODES_OF_GRAPH: dict[str, Saved] = {
+    f"{_camel(row.name)}Backward{number}": saved
+    for row in _TABLE
+    for number, saved in enumerate(row.saves)
+    if saved is not None
+}
+
+
+def operation(name: str) -> Operation:
+    """Return the row of an operation; one that knows nothing if it has no row."""
+    return OPERATIONS.get(name, _UNKNOWN)
+
+
+def that(*words: str) -> frozenset[str]:
+    """Return the names of the operations that do any of these."""
+    return frozenset(row.name for row in _TABLE if not row.does.isdisjoint(words))
+
+
+def moving_ids(*kinds: str) -> frozenset[str]:
+    """Return the names of the operations that do one of these to the numbers of nodes."""
+    return frozenset(row.name for row in _TABLE if row.nodes in kinds)
+
+
+SAME, LINEAR, SUMS, ADDITIONS = that("same"), that("linear"), that("sum"), that("addition")
+SCALINGS, MATRIX_PRODUCTS = that("scaling"), that("matrix")
+PRODUCTS = SCALINGS | MATRIX_PRODUCTS
+PLUS_PRODUCT = that("plus")  # the first argument is added
+OF_ROWS = that("mm")  # products of matrices, or of batches of them
+KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
+SOFTMAX, ROOTS, GATES, NORMS = that("softmax"), that("root"), that("gate"), that("norm")
+KERNELS = that("kernel")  # they make positive weights
+LENGTHS = that("length")  # x df/dx sums to f(x)
+ABOVE_ZERO = that("above_zero")  # f(0) is not 0, but a constant of the ledger
+ENTRYWISE = that("entry")  # functions of single entries, also of several signals
+FILLS = that("fills")  # they put numbers among the entries of their first argument
+CUTS, VALUELESS = that("cuts"), that("valueless")
+WHOLE = that("whole")  # they keep all entries
+VIEWS, TURNS = moving_ids("view"), moving_ids("turn")
+JOINS, LISTS, LOOKUPS = that("joins"), that("lists"), that("looks_up")
+INDEXES, LARGEST, CLAMPS = that("indexes"), that("largest"), that("clamps")
+DIVISORS = SAME | that("divides")  # what is between a sum and its use as a divisor
+OF_A_SUM = DIVISORS | SUMS
+OF_A_SCALE = OF_A_SUM | that("scale")
+SUMMING = SUMS | that("squares")
+ON_THE_WAY = SAME | SUMS | ADDITIONS | that("way")
+STATISTICS = SUMS | that("statistic")
+GATHERED, REDUCE = moving_ids("gather"), moving_ids("reduce")
+
+
+# -- what an operation always does, read from its schema -------------------------------------------
+
+
+class OperationKind(NamedTuple):
+    """What an operation always does.
+
+    Args:
+        writes: the place and name of the argument that it writes to, if any.
+        views: whether its results may share memory with its arguments.
+        draws: whether it draws random numbers.
+        valueless: whether its result does not depend on the values of its arguments.
+        parts: a function that computes it by other operations, which are recorded in its place,
+            if there is one.
+    """
+
+    name: str
+    writes: tuple[int, str] | None
+    views: bool
+    draws: bool
+    valueless: bool
+    parts: Callable[..., Any] | None
+
+
+@cache
+def operation_kind(func: Any) -> OperationKind:
+    """Read from its schema what an operation always does."""
+    schema = func._schema
+    full = schema.name.removeprefix("aten::")
+    name = full if full.startswith("__") else full.rstrip("_")
+    row = operation(name)
+    aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
+    writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    return OperationKind(
+        name,
+        next(writes, None),
+        bool(aliased),
+        torch.Tag.nondeterministic_seeded in func.tags,
+        "valueless" in row.does,
+        _parts_of(row, full, aliased) or (func.decompose if composite else None),
+    )
+
+
+def _parts_of(row: Operation, full: str, aliased: list[Any]) -> Callable[..., Any] | None:
+    """Return what computes a fused operation by others, also if that writes to its argument."""
+    parts = row.parts
+    if parts is None or any(argument.name == "out" for _, argument in aliased):
+        return None
+    return (lambda x, *args: x.copy_(parts(x, *args))) if full.endswith("_") else parts

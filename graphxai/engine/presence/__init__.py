@@ -1,0 +1,1 @@
+"""Passes in which nodes are absent, and the marginals of all of them."""

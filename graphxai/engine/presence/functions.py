@@ -1,0 +1,288 @@
+"""Sums, means, maxima and softmaxes over nodes of which some are absent.
+
+Each function takes a tensor and the presence of its entries, 1 or 0, in a shape that broadcasts to
+it, and returns what the operation gives without the absent entries. The gradient at the presence is
+a difference, not a derivative: how much the result would change if this entry alone left, or
+joined, times the gradient of the result. So it is exact for one operation, whatever its curvature.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.attention.node_tracker import MOVES, NodeTracker
+from graphxai.engine.operations import GATHERED, LISTS
+from graphxai.engine.trace import Op, Ref, Trace
+
+Factor = Callable[[], Tensor | None]
+LEAST = 0.02  # smallest share that is left when an entry leaves, which bounds its marginal
+ALONE = 1e-6  # less than this is left when the only entry leaves
+
+
+class _Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, presence: Tensor, factor: Factor | None) -> Tensor:
+        ctx.save_for_backward(x, presence)
+        ctx.factor = factor
+        return torch.where(presence > 0, x, torch.zeros_like(x))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, presence = ctx.saved_tensors
+        # the slope of 1 / sqrt(degree) is infinite where no neighbour is present
+        gradient = gradients[0].nan_to_num(0.0, 0.0, 0.0)
+        terms = gradient * x
+        if ctx.factor is not None and (factor := ctx.factor()) is not None:
+            terms = terms * factor
+        of_x = (gradient * presence).sum_to_size(x.shape)
+        return of_x, terms.sum_to_size(presence.shape), None
+
+
+def weighted(x: Tensor, presence: Tensor, factor: Factor | None = None) -> Tensor:
+    """Return x where entries are present, and zero elsewhere, as the terms of a sum.
+
+    Args:
+        factor: returns, after the pass, what the marginal of each entry is multiplied by, where
+            the sum belongs to a quotient (see `quotient_factors`).
+    """
+    out: Tensor = _Weighted.apply(x, presence, factor)
+    return out
+
+
+def quotient_factors(
+    weights: Tensor, total: Tensor, divisor: Tensor, presence: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what makes the marginals of `sum c x / sum c` exact, above and below the line.
+
+    If an entry of weight c leaves the sums, the quotient q = a / b changes by `(da - q db) / (b -
+    c)`, and its derivative is `(da - q db) / b`. Where the only entry leaves, the quotient becomes
+    zero, and where the first one joins, it was zero.
+
+    Args:
+        weights: c of every entry.
+        total: b of every entry's group, the sum over its present entries.
+        divisor: what is divided by, which may be b with a small number added or with a least value.
+        presence: of the entries, in a shape that broadcasts to that of the weights.
+    """
+    present = presence.expand(weights.shape) > 0
+    share = (weights / total).nan_to_num(0.0, 0.0, 0.0)
+    alone = present & (1 - share < ALONE)
+    above = torch.where(present, 1 / (1 - share).clamp(min=LEAST), 1 / (1 + share))
+    above = torch.where(alone, 1.0, above)
+    first = ~present & (total == 0)
+    joined = divisor / torch.maximum(divisor, weights)
+    return torch.where(first, joined, above), torch.where(alone | first, 0.0, above)
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, presence: Tensor, dims: tuple[int, ...], keepdim: bool
+    ) -> Tensor:
+        wide = presence.expand(x.shape)
+        count = wide.sum(dims, keepdim=True)
+        mean = (x * wide).sum(dims, keepdim=True) / count.clamp(min=1)
+        ctx.save_for_backward(x, presence, mean, count)
+        ctx.dims, ctx.keepdim = dims, keepdim
+        return mean if keepdim else mean.squeeze(dims)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, presence, mean, count = ctx.saved_tensors
+        gradient = gradients[0]
+        if not ctx.keepdim:
+            for dim in ctx.dims:
+                gradient = gradient.unsqueeze(dim)
+        present = presence.expand(x.shape) > 0
+        # the last entry that leaves takes the mean with it
+        leaving = torch.where(count > 1, (x - mean) / (count - 1).clamp(min=1), x)
+        change = torch.where(present, leaving, (x - mean) / (count + 1))
+        of_x = gradient * presence / count.clamp(min=1)
+        return of_x.expand(x.shape), (gradient * change).sum_to_size(presence.shape), None, None
+
+
+def mean(x: Tensor, presence: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Return the mean of the present entries of x over some axes, in ascending order."""
+    out: Tensor = _Mean.apply(x, presence, tuple(dims), keepdim)
+    return out
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, presence: Tensor, dim: int) -> Tensor:
+        present = presence.expand(scores.shape) > 0
+        shown = scores.masked_fill(~present, -torch.inf)
+        normaliser = shown.logsumexp(dim, keepdim=True)
+        attention = (shown - normaliser).exp().nan_to_num(0.0)  # a row without keys has none
+        ctx.save_for_backward(scores, presence, attention, normaliser)
+        ctx.dim = dim
+        return attention
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        scores, presence, attention, normaliser = ctx.saved_tensors
+        gradient = gradients[0]
+        average = (attention * gradient).sum(ctx.dim, keepdim=True)
+        to_mean = gradient - average
+        leaving = attention / (1 - attention).clamp(min=LEAST)
+        joining = torch.sigmoid(scores - normaliser)
+        present = presence.expand(scores.shape) > 0
+        change = torch.where(present, leaving, joining) * to_mean
+        return attention * to_mean, change.sum_to_size(presence.shape), None
+
+
+def softmax(scores: Tensor, presence: Tensor, dim: int) -> Tensor:
+    """Return the softmax over the present entries along an axis, and zero at the others."""
+    out: Tensor = _Softmax.apply(scores, presence, dim)
+    return out
+
+
+class _Largest(torch.autograd.Function):
+    """The largest present entry of each group, by an index of groups along the first axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, presence: Tensor, index: Tensor, start: Tensor) -> Tensor:
+        present = presence.expand(x.shape) > 0
+        shown = x.masked_fill(~present, -torch.inf)
+        groups = index.view(-1, *[1] * (x.dim() - 1)).expand(x.shape)
+        lowest = torch.full_like(start, -torch.inf)
+        largest = lowest.scatter_reduce(0, groups, shown, "amax")
+        of_entry = largest.gather(0, groups)
+        is_largest = present & (shown == of_entry)
+        places = torch.arange(len(x), device=x.device).view(-1, *[1] * (x.dim() - 1))
+        # among equals the first
+        first = torch.full(start.shape, len(x), device=x.device).scatter_reduce(
+            0, groups, torch.where(is_largest, places.expand(x.shape), len(x)), "amin"
+        )
+        chosen = is_largest & (places == first.gather(0, groups))
+        second = lowest.scatter_reduce(0, groups, shown.masked_fill(chosen, -torch.inf), "amax")
+        empty = largest == -torch.inf
+        out = torch.where(empty, start, largest)
+        after = torch.where(second == -torch.inf, start, second)
+        ctx.save_for_backward(x, presence, groups, out, after, chosen, empty)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, Tensor]:
+        x, presence, groups, out, after, chosen, empty = ctx.saved_tensors
+        gradient = gradients[0]
+        of_entry, largest = gradient.gather(0, groups), out.gather(0, groups)
+        leaving = torch.where(chosen, largest - after.gather(0, groups), 0.0)
+        rise = x - largest
+        joining = torch.where(empty.gather(0, groups), rise, rise.clamp(min=0))
+        change = torch.where(presence.expand(x.shape) > 0, leaving, joining) * of_entry
+        return (
+            of_entry * chosen, change.sum_to_size(presence.shape), None, gradient * empty
+        )  # fmt: skip
+
+
+def largest_of_groups(x: Tensor, presence: Tensor, index: Tensor, start: Tensor) -> Tensor:
+    """Return the largest present entry of each group, or `start` where none is present.
+
+    Args:
+        x: entries (n, ...). presence: of a shape that broadcasts to it.
+        index: the group (n,) of each entry.
+        start: what groups without entries have, (groups, ...).
+    """
+    out: Tensor = _Largest.apply(x, presence, index, start)
+    return out
+
+
+def track_structure(
+    trace: Trace, slot: int, rows: Tensor, tokens: int, others: Mapping[int, EntryIds]
+) -> NodeIds:
+    """Follow node ids through a pass, as `track_nodes` does, and through its integers.
+
+    Args:
+        slot: the input that holds the nodes' rows.
+        rows: the ids of these rows.
+        tokens: the number of tokens of a graph.
+        others: the ids of other inputs by slot.
+    """
+    tracker = _StructureTracker(trace, rows, tokens)
+    tracker.nodes.by_value[trace.flow.slot_of_value.index(slot)] = EntryIds(rows)
+    for other_slot, ids in others.items():
+        tracker.nodes.by_value[trace.flow.slot_of_value.index(other_slot)] = ids
+        tracker.bits |= trace.inputs[other_slot]
+    for op in trace.ops:
+        tracker.step(op)
+    return tracker.nodes
+
+
+class _StructureTracker(NodeTracker):
+    """Follows integers that are moved, and sums of constants by an index with ids."""
+
+    def step(self, op: Op) -> None:
+        """Give ids to the results of an operation, unless they cannot be told."""
+        tensors = self.trace.memory.tensors
+        if op.makes and not tensors[op.makes[0].slot].dtype.is_floating_point:
+            if op.name in MOVES:
+                self._move_integers(op)
+            return
+        if op.name in GATHERED and self._is_of_constants(op):
+            self._sum_constants(op)
+            return
+        super().step(op)
+
+    def _result(
+        self, op: Op, results: list[Ref], ids_of_reads: dict[int, EntryIds]
+    ) -> list[EntryIds | None]:
+        """Return the ids of the results. Integers choose entries, and give them no ids."""
+        tensors = self.trace.memory.tensors
+        of_values = {
+            ref.value: ids_of_reads[ref.value]
+            for place, ref in enumerate(op.reads)
+            if ref.value in ids_of_reads
+            and (tensors[ref.slot].dtype.is_floating_point or not place)
+        }
+        return super()._result(op, results, of_values) if of_values else [None]
+
+    def _is_of_constants(self, op: Op) -> bool:
+        source, index = op.args[3], op.args[2]
+        return self._ids_of(source.value) is None and self._ids_of(index.value) is not None
+
+    def _sum_constants(self, op: Op) -> None:
+        """Give the results of a sum of constants the ids that their index says."""
+        ids = self._ids_of(op.args[2].value)
+        assert ids is not None
+        dims = len(self.trace.shape(op.args[3].value))
+        with suppress(RuntimeError, IndexError, TypeError, ValueError):
+            aligned = ids.map(lambda t: t if t.dim() <= dims else t.flatten())
+            result = self._gathered(op, self.trace.shape(op.out), {op.args[3].value: aligned})
+            if result is not None:
+                self.nodes.by_value[op.out] = result
+
+    def _move_integers(self, op: Op) -> None:
+        ids = {ref.value: entries for ref in op.reads if (entries := self._ids_of(ref.value))}
+        if not ids or (op.reads[0].value not in ids and op.name not in LISTS):
+            return
+        with suppress(RuntimeError, IndexError, TypeError, ValueError):
+            results = self._moved(op, ids, len(op.makes))
+            for ref, result in zip(op.makes, results, strict=False):
+                if result is not None:
+                    self.nodes.by_value[ref.value] = result
+
+    def _move(self, op: Op, ids: dict[int, Tensor]) -> Any:
+        """Run an operation on the ids in place of the values. Indices stay as they are."""
+        first = op.reads[0].value
+        if op.name not in LISTS:
+            integers = {
+                ref.value
+                for ref in op.reads
+                if ref.value != first
+                and not self.trace.memory.tensors[ref.slot].dtype.is_floating_point
+            }
+            ids = {value: entries for value, entries in ids.items() if value not in integers}
+            return super()._move(op, ids)
+
+        def ids_in_place_of(ref: Ref) -> Tensor:
+            tensor = self.trace.memory.tensors[ref.slot]
+            missing = torch.tensor(NONE, device=tensor.device)
+            return ids.get(ref.value, missing).expand(tensor.shape)
+
+        args, kwargs = op.with_tensors(ids_in_place_of)
+        return op.func(*args, **kwargs)

@@ -1,0 +1,247 @@
+"""Find where a recorded pass combines the entries of several nodes, so that some can be left out.
+
+What a node gives to its own row is never left out, so that the rows of absent nodes stay defined.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphxai.engine import operations as kinds
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.trace import Op, Ref, Trace
+
+OVER_AXES = kinds.that("gated")
+CLOSED = kinds.that("closed")  # they combine entries along an axis, and cannot leave some out
+KEEPS_ZERO = kinds.SAME - kinds.that("puts") | kinds.that("keeps_zero")
+
+
+@dataclass(frozen=True, eq=False)
+class EntryPresence:
+    """Whose presence the entries of a tensor need.
+
+    Args:
+        nodes: for each entry the places of one or two nodes among all presences. The last place
+            stands for none. The shapes broadcast to that of the tensor.
+    """
+
+    nodes: tuple[Tensor, ...]
+
+    def of(self, presence: Tensor) -> Tensor:
+        """Return the presence of the entries, for the presences (P,) of all nodes and a one."""
+        first, *others = (presence[places] for places in self.nodes)
+        for other in others:
+            first = first * other
+        return first
+
+
+@dataclass(eq=False)
+class Gate:
+    """An operation that leaves out the entries of absent nodes.
+
+    Args:
+        entries: whose presence its entries need.
+        divisor: the number of the gated sum by which its result, or each term, is divided.
+        quotient: if its own result is such a sum, where it divides: the number of the operation,
+            the place of the divisor, and whether that is a reciprocal.
+    """
+
+    op: Op
+    entries: EntryPresence
+    divisor: int | None = None
+    quotient: tuple[int, int, bool] | None = None
+
+
+def find_gates(trace: Trace, nodes: NodeIds, places: int) -> tuple[dict[int, Gate], list[str]]:
+    """Return the gates of a pass by the numbers of their operations, and what has none in words.
+
+    Args:
+        nodes: the ids of its values, from `track_structure`.
+        places: the number of presences, one for each token of each graph.
+    """
+    finder = _GateFinder(trace, nodes, places)
+    for op in trace.ops:
+        finder.visit(op)
+    return finder.gates, sorted(set(finder.without))
+
+
+class _GateFinder:
+    """Finds the operations that combine the entries of several nodes."""
+
+    def __init__(self, trace: Trace, nodes: NodeIds, places: int) -> None:
+        self.trace, self.nodes, self.places = trace, nodes, places
+        self.gates: dict[int, Gate] = {}
+        self.without: list[str] = []
+        self._vanishing: set[int] = set()  # values that are zero where a sender is absent
+
+    def visit(self, op: Op) -> None:
+        """Add a gate for an operation if it combines nodes, or note that it has none."""
+        if not op.makes or not self._is_real(op.makes[0]):
+            return
+        if op.name in kinds.SOFTMAX or op.name == "_log_softmax":
+            dim = op.args[1] % max(len(self.trace.shape(op.args[0].value)), 1)
+            self._gate(op, self._along(op, op.args[0], (dim,)))
+            if op.name in kinds.SOFTMAX and op.number in self.gates:
+                self._vanishing.add(op.out)
+        elif op.name in OVER_AXES:
+            self._over_axes(op)
+        elif op.name in kinds.GATHERED:
+            self._into_groups(op)
+        elif kinds.operation(op.name).nodes == "product":
+            self._product(op)
+        elif op.name in KEEPS_ZERO:
+            reads = [ref.value for ref in op.reads if self._is_real(ref)]
+            some = any if op.name == "mul" else all
+            if reads and some(value in self._vanishing for value in reads):
+                self._vanishing.update(ref.value for ref in op.makes)
+        elif op.name == "div":
+            if op.reads[0].value in self._vanishing:
+                self._vanishing.add(op.out)
+        elif op.name in CLOSED and self._combines(op):
+            self._refuse(op)
+
+    def _is_real(self, ref: Ref) -> bool:
+        return self.trace.memory.tensors[ref.slot].dtype.is_floating_point
+
+    def _ids(self, value: int) -> EntryIds | None:
+        while value not in self.nodes.by_value and value in self.trace.flow.merged:
+            value, _ = self.trace.flow.merged[value]
+        return self.nodes.by_value.get(value)
+
+    def _refuse(self, op: Op) -> None:
+        self.without.append(f"{op.path or 'the model'}: {op.name}")
+
+    def _gate(self, op: Op, nodes: list[Tensor] | None) -> None:
+        """Add a gate, if any entry needs the presence of a node."""
+        if not nodes:
+            return
+        places = tuple(torch.where(self._is_node(ids), ids, self.places) for ids in nodes)
+        if any(bool((place < self.places).any()) for place in places):
+            self.gates[op.number] = Gate(op, EntryPresence(places))
+
+    def _is_node(self, ids: Tensor) -> Tensor:
+        return (ids >= 0) & (ids % self.nodes.tokens > 0)
+
+    def _senders(self, parts: list[Tensor], receiver: Tensor | None) -> list[Tensor]:
+        """Return the ids of the nodes of entries, NONE where a node is the receiver."""
+        if receiver is None:
+            return parts
+        return [torch.where(part == receiver, NONE, part) for part in parts]
+
+    def _parts(self, value: int, dims: int) -> list[Tensor]:
+        """Return the ids of one or two nodes of the entries of a value, with this many axes."""
+        ids = self._ids(value)
+        if ids is None:
+            return []
+        parts = [ids.query] if ids.key is None else [ids.query, ids.key]
+        return [part[(None,) * (dims - part.dim())] for part in parts]
+
+    def _along(self, op: Op, ref: Ref, dims: tuple[int, ...]) -> list[Tensor] | None:
+        """Return the ids of senders that an operation combines along some axes."""
+        if ref.value in self._vanishing and op.name not in kinds.SOFTMAX:
+            return None
+        parts = self._parts(ref.value, len(self.trace.shape(ref.value)))
+        vary = [part for part in parts if any(part.shape[dim] > 1 for dim in dims)]
+        fixed = [part for part in parts if all(part.shape[dim] == 1 for dim in dims)]
+        for receiver in fixed:
+            vary = self._senders(vary, receiver)
+        return vary
+
+    def _combines(self, op: Op) -> bool:
+        """Whether an operation that cannot be gated may combine nodes."""
+        ref = op.reads[0]
+        parts = self._parts(ref.value, len(self.trace.shape(ref.value)))
+        out = self._parts(op.out, len(self.trace.shape(op.out)))
+        if not parts or ref.value in self._vanishing:
+            return False
+        if not out:
+            return True
+        if op.name in kinds.NORMS:
+            normed = range(len(self.trace.shape(ref.value)) - len(op.args[1]), 0)
+            return op.name == "native_group_norm" or any(
+                part.shape[dim] > 1 for part in parts for dim in normed
+            )
+        return any(bool(self._is_node(part).any()) for part in parts) and not all(
+            torch.equal(a, b) for a, b in zip(parts, out, strict=False)
+        )
+
+    # -- kinds of operations -------------------------------------------------------------------
+
+    def _over_axes(self, op: Op) -> None:
+        ref = op.reads[0]
+        if not self._is_real(ref):
+            return
+        dims = reduced_axes(op, len(self.trace.shape(ref.value)))
+        nodes = self._along(op, ref, dims)
+        if nodes and op.name in kinds.LARGEST and len(dims) != 1:
+            self._refuse(op)
+        else:
+            self._gate(op, nodes)
+
+    def _into_groups(self, op: Op) -> None:
+        """Gate the sum, or the maximum, of entries that an index sends to groups."""
+        dim, index, source = op.args[1], op.args[2], op.args[3]
+        shape = self.trace.shape(source.value)
+        if not shape:
+            return
+        dim %= len(shape)
+        ids = self._parts(source.value, len(shape))
+        of_index = self.trace.shape(index.value)
+        if not ids:
+            ids = self._parts(index.value, len(of_index))
+            if len(of_index) < len(shape):
+                after = len(shape) - dim - 1
+                ids = [part.reshape(-1, *[1] * after) for part in ids]
+                ids = [part[(None,) * (len(shape) - part.dim())] for part in ids]
+        if not ids or source.value in self._vanishing:
+            return
+        kind = op.args[4] if len(op.args) > 4 and isinstance(op.args[4], str) else "sum"
+        if op.name == "index_reduce" or (kind != "sum" and (kind != "amax" or dim)):
+            self._refuse(op)
+            return
+        groups = self.trace.memory.tensors[index.slot]
+        groups = groups.transpose(0, dim)[(slice(None), *[0] * (groups.dim() - 1))]
+        receivers = self._parts(op.out, len(shape))
+        receiver = None
+        if len(receivers) == 1:
+            (of_group,) = receivers
+            receiver = of_group if of_group.shape[dim] == 1 else of_group.index_select(dim, groups)
+        self._gate(op, self._senders(ids, receiver))
+
+    def _product(self, op: Op) -> None:
+        """Gate a product of matrices that sums over nodes."""
+        first = int(op.name in kinds.PLUS_PRODUCT)
+        left, right = op.args[first : first + 2]
+        if {left.value, right.value} & self._vanishing:
+            return
+        shapes = [self.trace.shape(ref.value) for ref in (left, right)]
+        if len(shapes[1]) == 1 and len(shapes[0]) == 1:
+            parts = self._parts(left.value, 1) or self._parts(right.value, 1)
+            self._gate(op, [part for part in parts if part.shape[-1] > 1])
+            return
+        parts = self._parts(left.value, len(shapes[0]))
+        inner = parts if any(part.shape[-1] > 1 for part in parts) else []
+        if not inner:  # the nodes are in the rows of the second factor
+            rows = self._parts(right.value, max(len(shapes[1]), 2))
+            if len(shapes[1]) == 1:
+                rows = [part.mT for part in rows]
+            inner = [part.mT[..., :1, :] for part in rows if part.shape[-2] > 1]
+            if len(rows) == 2 and any(part.shape[-1] > 1 for part in rows) and inner:
+                self._refuse(op)
+                return
+        if not inner:
+            return
+        out = self._parts(op.out, len(self.trace.shape(op.out)))
+        receiver = None
+        if out:
+            receiver = out[0][..., None] if len(shapes[1]) == 1 else out[0][..., :1]
+        self._gate(op, self._senders(inner, receiver))
+
+
+def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
+    """Return the axes over which an operation such as a sum reduces a tensor of `count` axes."""
+    dims = next((arg for arg in op.args[1:] if isinstance(arg, list | tuple)), None)
+    if dims is None:
+        dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
+    return tuple(sorted({dim % count for dim in (dims or range(count))}))

@@ -1,0 +1,278 @@
+"""Let nodes be absent from a recorded pass, and measure what each of them contributes.
+
+Every node has a presence, 1 or 0. Wherever an operation combines the entries of several nodes, the
+entries of absent nodes are left out: of sums (messages, pooling, products of matrices), of means,
+of maxima, and of softmaxes. What a node gives to its own row is never left out, so that the rows of
+absent nodes stay defined; nobody reads them. The node ids of values say whose entries they are, and
+ids of counts say which of their terms to leave out. So at a coalition of nodes the pass gives what
+the model gives for the graph of these nodes alone, and one backward pass from there gives the
+marginal of every node, present or absent (see `presence_functions`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphxai.engine.attention.node_ids import NodeIds
+from graphxai.engine.operations import DIVISORS, GATHERED, PLUS_PRODUCT, SCALINGS, SOFTMAX, SUMS
+from graphxai.engine.plan import ReplayPlan, Roles
+from graphxai.engine.presence import functions as functions
+from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, find_gates, reduced_axes
+from graphxai.engine.replay import replay
+from graphxai.engine.trace import Op, Trace
+from graphxai.rules.conservative import Rules
+
+
+@dataclass(eq=False)
+class PresencePlan:
+    """Where presence acts in a recorded pass.
+
+    Args:
+        gates: by the numbers of the operations.
+        rerun: the operations that run again, because a gate is before them.
+        without: the modules and operations where nodes cannot be left out.
+    """
+
+    trace: Trace
+    plan: ReplayPlan
+    gates: dict[int, Gate]
+    dtype: torch.dtype
+    without: list[str] = field(default_factory=list)
+
+    def outputs(self, presence: Tensor) -> Tensor:
+        """Run the pass again with these presences (P,), a one for the graph token among them."""
+        run = _GatedRun(self, torch.cat([presence.flatten(), presence.new_ones(1)]))
+        outputs: Tensor = replay(self.plan, {}, run_op=run).output()
+        return outputs
+
+
+def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype) -> PresencePlan:
+    """Find all gates of a recorded pass.
+
+    Args:
+        nodes: the ids of its values, from `track_structure`.
+        places: the number of presences, one for each token of each graph.
+    """
+    gates, without = find_gates(trace, nodes, places)
+    link_quotients(trace, gates)
+    signal = bytearray(bool(live & 1) for live in trace.flow.live)
+    ops = tuple(trace.ops[k] for k in sorted(_behind_gates(trace, gates)))
+    taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
+    plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken, {})
+    return PresencePlan(trace, plan, gates, dtype, without)
+
+
+def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:
+    """Return the operations that gates change, and those that fill memory for them."""
+    changed: set[int] = set()
+    numbers: set[int] = set()
+    for op in trace.ops:
+        if op.number in gates or any(_is_changed(trace, ref.value, changed) for ref in op.reads):
+            numbers.add(op.number)
+            changed.update(ref.value for ref in op.makes)
+    touching: dict[int, list[int]] = {}
+    for op in trace.ops:
+        for storage in {trace.memory.storage[ref.slot] for ref in op.makes}:
+            touching.setdefault(storage, []).append(op.number)
+    todo = list(numbers)
+    while todo:
+        op = trace.ops[todo.pop()]
+        for ref in (*op.reads, *op.makes):
+            if ref.slot in trace.memory.unstable:
+                new = set(touching.get(trace.memory.storage[ref.slot], ())) - numbers
+                numbers |= new
+                todo += new
+    return numbers
+
+
+def _is_changed(trace: Trace, value: int, changed: set[int]) -> bool:
+    if value in changed:
+        return True
+    parts = trace.flow.merged.get(value, ())
+    return any(_is_changed(trace, part, changed) for part in parts)
+
+
+class _GatedRun:
+    """Runs the operations of a pass with some nodes absent."""
+
+    def __init__(self, plan: PresencePlan, presence: Tensor) -> None:
+        self.gates, self.presence = plan.gates, presence
+        gates = plan.gates.values()
+        self._quotients = {gate.quotient[0]: gate for gate in gates if gate.quotient}
+        self._divisors: dict[int, Tensor] = {}
+        self._terms: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if (of_divisor := self._quotients.get(op.number)) is not None:
+            assert of_divisor.quotient is not None
+            _, place, inverts = of_divisor.quotient
+            divisor = args[place].detach()
+            self._divisors[of_divisor.op.number] = 1 / divisor if inverts else divisor
+        gate = self.gates.get(op.number)
+        if gate is None:
+            return op.func(*args, **kwargs)
+        presence = gate.entries.of(self.presence)
+        if op.name in SOFTMAX:
+            return functions.softmax(args[0], presence, args[1])
+        if op.name == "_log_softmax":
+            return functions.softmax(args[0], presence, args[1]).clamp(min=1e-30).log()
+        if op.name in OVER_AXES:
+            return self._over_axes(op, args, kwargs, presence)
+        if op.name in GATHERED:
+            return self._into_groups(gate, args, kwargs, presence)
+        return self._product(op, args, kwargs, presence)
+
+    def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
+        x = args[0]
+        if op.name in SUMS - {"mean"}:
+            return op.func(functions.weighted(x, presence), *args[1:], **kwargs)
+        dims = reduced_axes(op, x.dim())
+        keepdim = any(arg is True for arg in args[1:]) or bool(kwargs.get("keepdim"))
+        if op.name == "mean":
+            return functions.mean(x, presence, dims, keepdim)
+        (dim,) = dims
+        moved = x.movedim(dim, 0)
+        present = presence.expand(x.shape).movedim(dim, 0)
+        start = moved.new_zeros(1, *moved.shape[1:])
+        groups = torch.zeros(len(moved), dtype=torch.long, device=x.device)
+        largest = functions.largest_of_groups(moved, present, groups, start)
+        largest = largest.movedim(0, dim) if keepdim else largest.squeeze(0)
+        return (largest, None) if isinstance(op.result, list) else largest
+
+    def _into_groups(
+        self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
+    ) -> Any:
+        op, source = gate.op, args[3]
+        if "amax" in args:
+            index = args[2]
+            index = index.flatten(1)[:, 0] if index.dim() > 1 else index
+            largest = functions.largest_of_groups(source, presence, index, args[0])
+            return args[0].copy_(largest) if op.in_place else largest
+        if gate.quotient is not None:
+            self._terms[op.number] = (args[2], source.detach(), presence.detach())
+        number = gate.divisor if gate.quotient is None else op.number
+        place = int(gate.quotient is not None)
+
+        def factor() -> Tensor | None:
+            if number is None or number not in self._divisors:
+                return None
+            return _for_terms(self._factors(number)[place], source)
+
+        terms = functions.weighted(source, presence, factor)
+        return op.func(*args[:3], terms, *args[4:], **kwargs)
+
+    @torch.no_grad()
+    def _factors(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the factors of the marginals above and below the line of a quotient."""
+        index, weights, presence = self._terms[number]
+        index = index.flatten(1)[:, 0] if index.dim() > 1 else index
+        shown = functions.weighted(weights, presence)
+        total = weights.new_zeros(int(index.max()) + 1 if len(index) else 0, *weights.shape[1:])
+        total = total.index_add(0, index, shown)[index]
+        divisor = self._divisors[number]
+        if len(divisor) != len(index):
+            divisor = divisor[index]
+        while divisor.dim() > weights.dim():  # a count is alike for all channels
+            divisor = divisor[..., 0]
+        while divisor.dim() < weights.dim():
+            divisor = divisor[..., None]
+        return functions.quotient_factors(weights, total, divisor, presence)
+
+    def _product(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
+        first = int(op.name in PLUS_PRODUCT)
+        left = args[first]
+        if left.layout != torch.strided:
+            left = left.to_dense()
+        args = [*args]
+        args[first] = functions.weighted(left, presence)
+        return op.func(*args, **kwargs)
+
+
+def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
+    """Shape the factors of weights like the terms that they multiply, or return None.
+
+    Axes are added at the end, or dropped there if they have length one. If terms join heads and
+    channels in one axis, as in PyG's `HGTConv`, all channels of a head have its factor.
+    """
+    while factor.dim() < terms.dim():
+        factor = factor.unsqueeze(-1)
+    while factor.dim() > terms.dim() and factor.shape[-1] == 1:
+        factor = factor.squeeze(-1)
+    if factor.dim() != terms.dim():
+        return None
+    channels, rest = divmod(terms.shape[-1], factor.shape[-1])
+    if terms.dim() == 2 and not rest:
+        factor = factor.repeat_interleave(channels, -1)
+    sizes = zip(factor.shape, terms.shape, strict=True)
+    return factor if all(size in (1, wanted) for size, wanted in sizes) else None
+
+
+# -- sums that divide others: in means, and in softmaxes written out -------------------------------
+
+
+def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
+    """Find the gated sums that are divided by others over the same entries.
+
+    These are means, whose divisor counts, and softmaxes that are written out, whose divisor sums
+    exponentials.
+    """
+    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in GATHERED}
+    for op in trace.ops:
+        if op.name not in SCALINGS or len(op.reads) != 2:
+            continue
+        above, below = (ref.value for ref in op.reads)
+        inverts = op.name == "mul"
+        pairs = [(above, below, 1), (below, above, 0)][: 1 + inverts]
+        for dividend, divisor, place in pairs:
+            lower = _gated_sum(trace, sums, divisor, needs="reciprocal" if inverts else "")
+            if lower is None:
+                continue
+            upper = _gated_sum(trace, sums, dividend)
+            for gate in [upper] if upper else _sums_of_terms(trace, sums, op.out):
+                if gate is not lower and _same_groups(trace, gate, lower):
+                    gate.divisor = lower.op.number
+                    lower.quotient = lower.quotient or (op.number, place, inverts)
+
+
+def _gated_sum(trace: Trace, sums: dict[int, Gate], value: int, needs: str = "") -> Gate | None:
+    """Return the gated sum that a value is made of, up to its shape and to constants."""
+    passed = set()
+    while value not in sums:
+        while value in trace.flow.merged:
+            value = trace.flow.merged[value][1]
+        if value in sums:
+            break
+        op = trace.op_of(value)
+        if op is None or op.name not in DIVISORS or not op.reads:
+            return None
+        passed.add(op.name)
+        value = op.reads[0].value
+    return sums[value] if not needs or needs in passed else None
+
+
+def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[Gate]:
+    """Yield the gated sums of terms that a value multiplies."""
+    visited, todo = {value}, [value]
+    while todo:
+        for number in trace.flow.uses[todo.pop()]:
+            op = trace.ops[number]
+            if op.out in sums and op.name in GATHERED and op.args[3].value in visited:
+                yield sums[op.out]
+            elif op.name in KEEPS_ZERO:
+                new = {ref.value for ref in op.makes} - visited
+                visited |= new
+                todo += new
+
+
+def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
+    """Whether two sums over the first axis send their entries to the same groups."""
+    indices = []
+    for gate in (first, second):
+        index = trace.memory.tensors[gate.op.args[2].slot]
+        if gate.op.args[1] not in (0, -index.dim()) or "amax" in gate.op.args:
+            return False
+        indices.append(index.flatten(1)[:, 0] if index.dim() > 1 else index)
+    return torch.equal(*indices)

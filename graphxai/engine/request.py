@@ -1,0 +1,270 @@
+"""A pass of a module that is to be explained, and what earlier passes of the model have shown.
+
+The positions of nodes in a batch say how attention (B, H, T, T) is put together.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from torch import Tensor, nn
+
+from graphxai.engine.autograd_graph import Opaque
+from graphxai.engine.fused import uncompiled
+from graphxai.engine.recording import recording
+from graphxai.engine.trace import Trace
+from graphxai.rules.conservative import Rules
+from graphxai.runtime.scope import Blocks
+
+Tier: TypeAlias = Literal["hooks", "recording"]
+TRIES = 3  # passes that may fail under the same rules before all are recorded
+NAMED = 3  # modules that a reason names at most
+
+_hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
+
+
+def recorded_only() -> AbstractContextManager[bool]:
+    """Record all passes within the block, as for methods that the first tier does not serve."""
+    return _hooks_allowed.block(False)
+
+
+class PassMemory:
+    """What passes of one wrapped model, and of its copies in this process, have shown.
+
+    Args:
+        tier: the tier of the last pass under conservative rules, or None before it.
+        plans: the hooked plans of earlier passes, by the structure of the pass and the rules.
+        beside_empty: whether passes may run beside a graph without nodes, as none has failed so.
+    """
+
+    def __init__(self) -> None:
+        self.tier: Tier | None = None
+        self._unchanged: set[bool] = set()
+        self.plans: dict[object, Any] = {}
+        self._failures: dict[Rules, list[Opaque]] = {}
+        self._warned = False
+        self.beside_empty = True
+
+    def __deepcopy__(self, _: Any) -> "PassMemory":
+        return self
+
+    def __reduce__(self) -> tuple[type["PassMemory"], tuple[()]]:
+        return PassMemory, ()
+
+    @property
+    def why_recorded(self) -> str | None:
+        """The reason why a pass had to be recorded, under the rules for which one last had to."""
+        return str(list(self._failures.values())[-1][-1]) if self._failures else None
+
+    def note_pass(self, tier: Tier, unchanged: bool = False) -> None:
+        """Remember the tier of a pass, and whether it was one of the model as it is."""
+        self.tier = tier
+        self._unchanged.add(unchanged)
+
+    def noted_passes(self) -> set[bool]:
+        """Return for the passes since this was last asked if they were of the model as it is."""
+        unchanged, self._unchanged = self._unchanged, set()
+        return unchanged
+
+    def allows_hooks(self, rules: Rules) -> bool:
+        """Whether a pass by hooks under these rules is worth a try."""
+        return _hooks_allowed.get() and len(self._failures.get(rules, ())) < TRIES
+
+    def note_failure(self, rules: Rules, why: Opaque, times: int = 1) -> None:
+        """Remember why a pass under these rules had to be recorded."""
+        self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
+
+    def give_up(self, rules: Rules, reason: Opaque) -> None:
+        """Record all further passes under these rules."""
+        self.note_failure(rules, reason, TRIES)
+
+    def run_alone(self, _: Exception) -> None:
+        """Run no more passes beside a graph without nodes, since one has failed so."""
+        self.beside_empty = False
+
+    def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
+        """Name the modules to which the last failure is due, and warn of the first one.
+
+        Args:
+            name: that of the model.
+            trace: the recorded list of the pass.
+            unseen: the constants that autograd does not know, in words.
+        """
+        failures = self._failures.get(rules)
+        if not failures:
+            return
+        why = failures[-1]
+        if why.operation is not None:
+            ops = (op for op in trace.ops if _plain(op.name) == _plain(why.operation))
+            places = sorted({op.path or name for op in ops})
+            form = "{} in {}"
+        else:
+            places = sorted(set(unseen)) if why.lacks_constants else []
+            form = "{} ({})"
+        if places:
+            shown = [*places[:NAMED], "..."] if len(places) > NAMED else places
+            failures[-1] = Opaque(form.format(why, ", ".join(shown)))
+        if not self._warned and _hooks_allowed.get():
+            self._warned = True
+            self.warn_of_recording(name, str(failures[-1]))
+
+    def warn_of_recording(self, name: str, reason: str) -> None:
+        """Warn that passes of a model are recorded, which costs time but changes no result."""
+        warnings.warn(
+            f"{name} is explained by recorded passes, which take two to four times as long as hooks"
+            f" on PyTorch's autograd graph: {reason}. The results are the same.",
+            stacklevel=10,
+        )
+
+
+def _plain(operation: str) -> str:
+    """Return the name of an operation, or of its node in autograd's graph, in the same spelling."""
+    return re.sub(r"Backward\d*$", "", operation).replace("_", "").lower()
+
+
+NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
+# errors of models that were written for inference
+_RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLayout:
+    """The graph and slot that each row of the model's nodes belongs to.
+
+    Args:
+        graph, slot: the graph and the slot of each row (n,).
+        mask (B, N): True at nodes.
+        graph_token: whether the model's sequence starts with a graph token. If it does not, row and
+            column 0 of recorded attention are zero.
+    """
+
+    graph: Tensor
+    slot: Tensor
+    mask: Tensor
+    graph_token: bool = False
+
+    @classmethod
+    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
+        """Lay out nodes that have their rows in the order of mask (B, N)."""
+        graph, slot = mask.nonzero(as_tuple=True)
+        return cls(graph, slot, mask, graph_token)
+
+    @property
+    def tokens(self) -> int:
+        """The number T of tokens, including the graph token."""
+        return self.mask.shape[1] + 1
+
+
+class OneGraphAtATime(ValueError):
+    """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
+
+    Attributes:
+        batches: a batch with one graph for each of the graphs.
+    """
+
+    def __init__(self, model: Any, batch: Any) -> None:
+        super().__init__(
+            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
+            " one at a time."
+        )
+        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
+
+
+@dataclass(frozen=True, eq=False)
+class PassRequest:
+    """A pass of a module that is to be explained.
+
+    Args:
+        call: runs the module on node rows (n, D) or (B, S, D).
+        rows: the rows of the nodes.
+        others: the graph's other attributes by name.
+        graphs_of: returns the graph of each row of one of these, or None if its rows do not
+            belong to graphs.
+        leaves: the attributes to which gradients lead, too.
+        call_with_leaves: runs the module on node rows and these leaves.
+        key: everything that `call` reads besides the rows, so that a pass with the same key and
+            rows need not run again; empty if that is unknown.
+        memory: what earlier passes of the wrapped model have shown.
+        under_rules: the paths of the modules that compute by rules.
+        part: returns the same pass for a few of many graphs, or None if there are only a few.
+        beside_empty: returns the same pass beside a graph without nodes, or None if nobody asks for
+            its output, or the model does not stand it.
+    """
+
+    module: nn.Module
+    call: Callable[[Tensor], Tensor]
+    rows: Tensor
+    layout: NodeLayout
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    graphs_of: Callable[[str], Tensor | None] = lambda name: None
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    call_with_leaves: Callable[[Tensor], Tensor] | None = None
+    key: tuple[Any, ...] = ()
+    memory: PassMemory = field(default_factory=PassMemory)
+    under_rules: frozenset[str] = frozenset()
+    part: Callable[[], "PassRequest | None"] = lambda: None
+    beside_empty: Callable[[], "PassBesideEmpty | None"] = lambda: None
+
+    @property
+    def name(self) -> str:
+        """The name of the module's class."""
+        return type(self.module).__name__
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of the inputs besides the nodes, by the bit that each has in a trace."""
+        return {1 << k: name for k, name in enumerate(self.others, start=1)}
+
+    def reading_leaves(self) -> "PassRequest | None":
+        """Return the request of a pass that reads the leaves, or None if they are not real.
+
+        Integers, such as types of bonds, have leaves that the model does not read.
+        """
+        if not self.leaves:
+            return self
+        if self.call_with_leaves is None or not all(
+            self.others[name].is_floating_point() for name in self.leaves
+        ):
+            return None
+        others = {**self.others, **self.leaves}
+        return replace(self, call=self.call_with_leaves, others=others)
+
+    def relevance_of_tokens(self, gradient: Tensor) -> Tensor:
+        """Return the relevance (B, T) of the rows, given the gradient of the outputs by them."""
+        by_row = (self.rows.detach() * gradient).sum(-1)  # (n,) or (B, S)
+        if by_row.dim() == 2:
+            return by_row
+        relevance = by_row.new_zeros(len(self.layout.mask))
+        return relevance.index_add(0, self.layout.graph, by_row)[:, None]
+
+
+class PassBesideEmpty(NamedTuple):
+    """A pass beside a graph without nodes.
+
+    Args:
+        request: describes the pass.
+        is_right: returns, after the pass, whether it gave the other graphs the outputs that they
+            have by themselves. If so, the output of the graph without nodes has been noted.
+    """
+
+    request: PassRequest
+    is_right: Callable[[], bool]
+
+
+def record_pass(request: PassRequest) -> Trace:
+    """Record one pass. The nodes have the bit `NODES`, and each other input has its own bit."""
+
+    def run(leaf: Tensor, graded: bool) -> Trace:
+        inputs = [leaf, *request.others.values()]
+        with uncompiled(request.module), recording(request.module, inputs, graded) as end:
+            return end(request.call(leaf))
+
+    try:
+        return run(request.rows.detach().requires_grad_(), graded=True)
+    except RuntimeError as error:
+        if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
+            raise
+    return run(request.rows.detach(), graded=False)

@@ -1,0 +1,251 @@
+"""The conservative rules.
+
+A rule says how an operation passes relevance back. `forward` takes the operation's place when a
+recorded pass runs again, and detaches what the rule holds constant. Where hooks on PyTorch's
+autograd graph explain a pass, they differentiate `forward` at the input that the operation's node
+has saved. `backward` says the same in fewer steps, by whatever the node has saved. The tests
+compare both ways on random inputs.
+
+`operations` says which operation has which rule, and `replay` where a rule is in force.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphxai.rules import conservative as rules_of
+from graphxai.rules.operation_rule import BoundOperation, constant_ratio, gelu_ratio
+
+aten = torch.ops.aten
+Node: TypeAlias = Any  # a node of PyTorch's autograd graph
+Function: TypeAlias = Callable[..., Any]
+ToInput: TypeAlias = Callable[[Tensor], Tensor]  # from the gradient at the result to the input's
+
+
+class BuiltInRule(NamedTuple):
+    """How an operation passes relevance back.
+
+    Args:
+        asked_by: the field of `Rules` that asks for the rule.
+        forward: gets the operation and its arguments, and returns what the operation returns.
+        backward: gets the operation's node and the operation, and returns a function from the
+            gradient at the result to that at the first argument. The function must hold neither
+            the node nor a tensor with a gradient: Python would never see that circle, and the
+            pass would stay in memory.
+            Without `backward`, hooks differentiate `forward`; if the node has not saved its input,
+            the pass is recorded.
+    """
+
+    asked_by: str
+    forward: Function
+    backward: Callable[[Node, BoundOperation], ToInput] | None = None
+
+
+def saved(node: Node, name: str) -> Any:
+    """Return what a node saved under a name, a tensor without its gradient."""
+    value = getattr(node, f"_saved_{name}")
+    return value.detach() if isinstance(value, Tensor) else as_given(value)
+
+
+def as_given(setting: Any) -> Any:
+    """Return a setting as it was given: nodes show negative axes as very large numbers."""
+    if type(setting) is int and setting >= 1 << 63:
+        return setting - (1 << 64)
+    return tuple(map(as_given, setting)) if type(setting) is tuple else setting
+
+
+# -- norms -----------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale.
+
+    This is the rule LN (Ali 2022, section 4).
+    """
+    axes = tuple(range(-len(shape), 0))
+    mean, centred = _centred(x, axes)
+    scale = _scale(centred, axes, eps)
+    return affine(centred * scale, weight, bias), mean, scale
+
+
+def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `layer_norm`: `(g w) scale`, centred."""
+    weight, scale = saved(node, "weight"), saved(node, "result2")
+    axes = tuple(range(-len(saved(node, "normalized_shape")), 0))
+
+    def to_input(gradient: Tensor) -> Tensor:
+        gradient = (gradient if weight is None else gradient * weight) * scale
+        return gradient - gradient.mean(axes, keepdim=True)
+
+    return to_input
+
+
+def group_norm(
+    func: Function,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    n: int,
+    c: int,
+    hw: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, None, None]:
+    """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
+    y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
+    return per_channel(y, weight, bias), None, None
+
+
+def group_norm_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `group_norm`: `(g w) scale`, centred within each group."""
+    weight, scale, groups = (saved(node, name) for name in ("weight", "result2", "group"))
+
+    def to_input(gradient: Tensor) -> Tensor:
+        if weight is not None:
+            gradient = gradient * weight.view(1, -1, *[1] * (gradient.dim() - 2))
+        grouped = gradient.reshape(len(gradient), groups, -1) * scale.view(len(gradient), groups, 1)
+        return (grouped - grouped.mean(-1, keepdim=True)).view_as(gradient)
+
+    return to_input
+
+
+def rms_norm(
+    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> tuple[Tensor, None]:
+    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale.
+
+    This is the rule LN for a norm that does not centre (Achtibat 2024, section 3.3).
+    """
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
+
+
+def rms_norm_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `rms_norm`: `(g w) scale`."""
+    weight, scale = saved(node, "weight"), saved(node, "result1")
+    return _times(scale if weight is None else weight * scale)
+
+
+def batch_norm(
+    func: Function, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
+) -> tuple[Tensor, None, None]:
+    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales.
+
+    With running statistics it is affine (Ioffe 2015, section 3.1). Else this is LN (Ali 2022).
+    """
+    training, _, eps = rest
+    if training or mean is None:  # InstanceNorm has no running statistics, either
+        y = _standardised(x, (0, *range(2, x.dim())), eps)
+    else:
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
+    return per_channel(y, weight, bias), None, None
+
+
+def batch_norm_running(
+    func: Function,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, None, None]:
+    """Apply BatchNorm with running statistics, which is affine (Ioffe 2015, section 3.1)."""
+    return batch_norm(func, x, weight, bias, mean, var, False, momentum, eps)
+
+
+def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    mean = x.mean(axes, keepdim=True)
+    return mean, x - mean
+
+
+def _scale(centred: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    return (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
+def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    _, centred = _centred(x, axes)
+    return centred * _scale(centred, axes, eps)
+
+
+def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Multiply x by a weight and add a bias, each if there is one."""
+    y = x if weight is None else x * weight
+    y = y if bias is None else y + bias
+    return y.to(x.dtype)  # under autocast the weights may be wider than x
+
+
+def per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Multiply x (B, C, ...) by weight (C,) and add bias (C,)."""
+    shape = (1, -1) + (1,) * (x.dim() - 2)
+    weight, bias = (None if t is None else t.view(shape) for t in (weight, bias))
+    return affine(x, weight, bias)
+
+
+# -- functions of single entries -------------------------------------------------------------------
+
+
+def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute an elementwise function with f(0) = 0 as x times the constant f(x) / x.
+
+    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2). Powers
+    and roots follow it, too. For a power it says the same as the uniform rule for a product of
+    equal factors (Achtibat 2024): together they pass on all that arrives.
+    """
+    if func is aten.gelu.default and kwargs.get("approximate", "none") == "none":
+        return rules_of.gelu(x)
+    return rules_of.by_ratio(x, lambda z: func(z, *args, **kwargs))
+
+
+def ratio_above_zero(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute an elementwise function as f(0) and x times the constant `(f(x) - f(0)) / x`.
+
+    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2), from
+    zero on: f(0) is a constant and gets its share of the ledger. In a shifted softplus (Schuett
+    2017), or in `exp(x) - 1`, it cancels.
+    """
+    here = x.detach()
+    point = here.masked_fill(here == 0, 1e-4)
+    zero = func(torch.zeros_like(point), *args, **kwargs)
+    slope = (func(point, *args, **kwargs) - zero) / point
+    change = (x - here).masked_fill(here.isinf(), 0.0)
+    return func(here, *args, **kwargs) + change * slope.masked_fill(~slope.isfinite(), 0.0)
+
+
+def variance(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Compute the variance with half of its gradient.
+
+    It is a mean of squares, and each factor of a square gets half (uniform rule, Achtibat 2024,
+    section 3.2). A standard deviation needs no rule: x times its gradient sums to it.
+    """
+    result = func(rules_of.scale_gradient(x, 1 / 2), *args, **kwargs)
+    if not isinstance(result, tuple):
+        return result
+    return result[0], func(x, *args, **kwargs)[1]  # with the mean
+
+
+def ratio_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `ratio`: `g [f(x) / x]`."""
+    x = saved(node, "self")
+    if f.function is aten.gelu and f.options["approximate"] == "none":
+        return _times(gelu_ratio(x))
+    return _times(constant_ratio(x, f))
+
+
+def _times(factor: Tensor) -> ToInput:
+    return lambda gradient: gradient * factor
+
+
+def log_softmax(func: Function, x: Tensor, dim: int, half: bool = False) -> Tensor:
+    """Compute `x - logsumexp(x)` with a constant second term, so that relevance is the logits'.
+
+    The difference of two classes then has the relevance of their logits (Montavon 2019).
+    """
+    return x - x.detach().logsumexp(dim, keepdim=True)

@@ -1,0 +1,221 @@
+"""Run a user's module as it is written, in eval mode, and leave the module unchanged.
+
+Other threads may be training the module. So a pass in eval mode runs a replica. It consists of
+shallow copies of all modules, which share the parameters, the buffers, the hooks and everything
+else with the originals, except for their mode. A module may also refer to another module outside
+the tree of modules, in a list, a bound method or a closure. In the replica such a reference leads
+to the copy.
+"""
+
+import operator
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from graphxai.engine.fused import all_modules, in_shared_block, shared_block
+from graphxai.runtime.scope import Blocks
+
+Model = TypeVar("Model")
+CONTAINERS = (OrderedDict, dict, list, set)
+PLAIN = (bool, int, float, str, type(None))
+SHARED = {"_parameters", "_buffers", "_modules"}
+_evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
+
+
+# -- in eval mode ----------------------------------------------------------------------------------
+
+
+class _Unreachable(Exception):
+    """A reference to a module cannot be redirected to its copy."""
+
+
+def eval_replica_of(module: nn.Module) -> nn.Module:
+    """Return the replica that `in_eval_mode` runs in place of a module, or the module itself."""
+    return _evaluated.get().get(module, module)
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Let `eval_replica_of` return the module in eval mode within the block.
+
+    The mode of the module itself does not change. If no replica can be made, the module is put into
+    eval mode within the block, with a warning.
+    """
+    in_training = any(part.training for part in all_modules(module)) or in_shared_block(id(module))
+    if module in _evaluated.get() or not in_training:
+        yield
+        return
+    try:
+        replica = replicate(module)
+    except _Unreachable as error:
+        warnings.warn(
+            f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
+            f" {error}. Call model.eval() first, or explain a copy.",
+            stacklevel=8,
+        )
+        with _switched_to_eval(module):
+            yield
+        return
+    with _evaluated.block({**_evaluated.get(), module: replica}):
+        yield
+
+
+def replicate(module: nn.Module) -> nn.Module:
+    """Copy a module in eval mode. The copy shares everything except the mode."""
+    copies: dict[int, nn.Module] = {}
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise _Unreachable("it has scripted modules, which have only one mode")
+        copies[id(part)] = object.__new__(type(part))
+    redirected = _ReferenceRedirector(copies)
+    for part in module.modules():
+        attributes = vars(copies[id(part)])
+        attributes.update(
+            (name, value if name in SHARED or "hooks" in name else redirected(value, name))
+            for name, value in list(vars(part).items())
+        )
+        attributes["_modules"] = {
+            name: None if child is None else copies[id(child)]
+            for name, child in part._modules.items()
+        }
+        attributes["training"] = False
+    return copies[id(module)]
+
+
+class _ReferenceRedirector:
+    """A function that redirects references to modules to their copies."""
+
+    def __init__(self, copies: Mapping[int, nn.Module]) -> None:
+        self.copies = copies
+        self._open: set[int] = set()  # ids of the values that are being searched
+
+    def __call__(self, value: Any, name: str) -> Any:
+        """Return the value of attribute `name`, or one like it that refers to the copies."""
+        if isinstance(value, nn.Module):
+            return self.copies.get(id(value), value)
+        if isinstance(value, Tensor | torch.fx.Graph) or id(value) in self._open:
+            return value
+        self._open.add(id(value))
+        try:
+            return self._redirected(value, name)
+        finally:
+            self._open.remove(id(value))
+
+    def _redirected(self, value: Any, name: str) -> Any:
+        parts = _taken_apart(value)
+        if parts is None:
+            inside = getattr(value, "__dict__", None)
+            if type(inside) is dict and any(id(part) in self.copies for part in inside.values()):
+                raise _Unreachable(f"its attribute {name!r} refers to its modules")
+            return value
+        contents, put_together = parts
+        redirected = [self(part, name) for part in contents]
+        return value if all(map(operator.is_, redirected, contents)) else put_together(redirected)
+
+
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """Return what a container or function refers to, and a function that makes a new one from it.
+
+    For any other value, return None.
+    """
+    if type(value) in (list, tuple, set):
+        return list(value), type(value)
+    if type(value) is dict:
+        return list(value.values()), lambda parts: dict(zip(value, parts, strict=True))
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__], lambda parts: MethodType(*parts)
+    if type(value) is partial:
+        function = [value.func, value.args, value.keywords]
+        return function, lambda parts: partial(parts[0], *parts[1], **parts[2])
+    if isinstance(value, FunctionType):
+        return list(map(_content, value.__closure__ or ())), lambda parts: _closed_over(
+            value, parts
+        )
+    return None
+
+
+def _content(cell: CellType) -> Any:
+    """Return the content of a closure's cell, or the cell itself if it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def _closed_over(function: FunctionType, contents: list[Any]) -> FunctionType:
+    """Copy a function with other contents in its closure."""
+    cells = tuple(part if isinstance(part, CellType) else CellType(part) for part in contents)
+    copied = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    vars(copied).update(vars(function))
+    return copied
+
+
+@contextmanager
+def _switched_to_eval(module: nn.Module) -> Iterator[None]:
+    """Put the module itself into eval mode. The last of several blocks restores all modes."""
+
+    def begin() -> Callable[[], None]:
+        modes = {part: part.training for part in module.modules()}
+
+        def restore() -> None:
+            for part, mode in modes.items():
+                part.training = mode
+
+        return restore
+
+    with shared_block(id(module), begin):
+        for part in module.modules():
+            part.training = False
+        yield
+
+
+# -- unchanged -------------------------------------------------------------------------------------
+
+
+def copied(model: Model) -> Model:
+    """Copy a model deeply, with constants in place of tensors that a pass has left in it.
+
+    A model may keep such tensors, for example for an auxiliary loss, and PyTorch cannot copy a
+    tensor that has a history.
+    """
+    inner: Any = getattr(model, "module", model)
+    memo: dict[int, Any] = {}
+    alive: list[Tensor] = []  # these stay alive, so that no other object gets their ids
+
+    for module in inner.modules() if isinstance(inner, nn.Module) else ():
+        for name, value in vars(module).items():
+            if name in ("_modules", "_parameters") or type(value) in PLAIN:
+                continue
+            if type(value) in CONTAINERS and not value:
+                # most containers are empty, and `deepcopy` would spend a third of its time here
+                memo[id(value)] = type(value)()
+                continue
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, Tensor) and not tensor.is_leaf:
+                    alive.append(tensor)
+                    memo[id(tensor)] = tensor.detach().clone()
+    return deepcopy(model, memo)
+
+
+@contextmanager
+def restoring_attributes(module: nn.Module) -> Iterator[None]:
+    """Undo what passes in the block assign to the module, such as attention that it keeps."""
+    before = [(part, dict(vars(part))) for part in all_modules(module)]
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
