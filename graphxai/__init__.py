@@ -77,6 +77,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
+    from graphxai.models.process import KernelAccount as KernelAccount
+    from graphxai.models.process import kernel_account as kernel_account
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset

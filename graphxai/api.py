@@ -11,6 +11,7 @@ from textwrap import fill
 from typing import (
     Any,
     Concatenate,
+    Final,
     ParamSpec,
     Protocol,
     SupportsIndex,
@@ -55,6 +56,7 @@ KnownTarget: TypeAlias = (
 AnyModel: TypeAlias = "Model | ModelName | str | Path"
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
+COMPARED_OF_PROCESSES: Final = ("kernel", "gradient_input", "occlusion")
 
 P = ParamSpec("P")
 M = TypeVar("M", contravariant=True)
@@ -337,7 +339,7 @@ def pairs(
 def compare(
     model: AnyModel,
     value: Any,
-    methods: Sequence[Method] = COMPARED,
+    methods: Sequence[Method] | None = None,
     *,
     target: KnownTarget = None,
     node: Any = None,
@@ -351,7 +353,8 @@ def compare(
 
     Args:
         model, value, target, node, pair: as for `explain`, but with one input.
-        methods: names of methods, explainers or functions.
+        methods: names of methods, explainers or functions. None takes "lrp", "gradient_input" and
+            "gae", and for a Gaussian process "kernel", "gradient_input" and "occlusion".
         columns: the number of panels in a row.
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
@@ -359,6 +362,8 @@ def compare(
     (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods: use grid for several.")
+    if methods is None:
+        methods = COMPARED if getattr(model, "has_attention", True) else COMPARED_OF_PROCESSES
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
         explainers = map(get_explainer, each_of(methods))
         explanations = [explain(model, value, each, target=target) for each in explainers]

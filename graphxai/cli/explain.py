@@ -143,11 +143,15 @@ def explain(
         folder = _folder(options.out)
     elif kind != "ray" and options.out is not None:
         _require_writable(Path(options.out), source if kind == "image" else "", methods)
+    from graphxai.explainers.registry import default_method
+
     model = load_with_warning(
         options.model or ("mnist-superpixels" if kind == "image" else "bace"),
         computing.device,
         reading=options,
     )
+    if not options.method:
+        methods = [default_method(model)]
     if kind == "graphs":
         require_kind(model, source, kind)
         _explain_graphs(

@@ -69,6 +69,8 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
         more = dict(zip(names, of_valid, strict=False)) if unseen else {}
         coverage = calibrate_readings(model, unseen or of_valid, tested, more)
     for member in members_of(model):
+        if not hasattr(member, "mean_node"):
+            continue
         measure_mean_node(member, encode_all(train.graphs, member.config))
     return Calibration(temperatures, coverage, test_readings)
 
@@ -170,6 +172,9 @@ def best_temperature(loss: Callable[[float], Tensor], grid: Tensor = TEMPERATURE
 @torch.no_grad()
 def scale_logits(model: Graphormer, columns: slice, temperature: float) -> None:
     """Divide some outputs by `temperature`, by scaling the weights of the linear head."""
+    if (divide := getattr(model, "divide_outputs", None)) is not None:
+        divide(columns, temperature)
+        return
     if not isinstance(model.head, torch.nn.Linear):
         raise ValueError("the temperature can only be folded into a linear head.")
     model.head.weight[columns] /= temperature

@@ -16,6 +16,7 @@ from graphxai.learning.card import run_card
 from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
+from graphxai.models.process import KernelProcess, save_process
 from graphxai.runtime.writing import csv_text, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
@@ -65,7 +66,8 @@ def write_run(
         The checkpoint folder, `out / "model"`.
     """
     model, facts = learned.model, source.facts(learned, results)
-    save: Any = save_ensemble if isinstance(model, Ensemble) else save_checkpoint
+    others: dict[type, Any] = {Ensemble: save_ensemble, KernelProcess: save_process}
+    save = others.get(type(model), save_checkpoint)
     card = run_card(source, learned, facts, command)
     folder: Path = save(model, out / "model", card=card, metadata=facts)
     scores = {name: facts[name] for name in source.stored if name in facts}

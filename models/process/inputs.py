@@ -94,29 +94,29 @@ def prepare_group(standardise: Standardisation, values: list[Any]) -> Iterator[I
     for position, value in enumerate(values):
         try:
             require_values(value)
-            encoded: Input | Exception = _encoded(value, graphs.get(position))
+            result: Input | Exception = encoded(value, graphs.get(position))
         except Exception as error:
-            encoded = error
-        yield encoded
+            result = error
+        yield result
 
 
-def _encoded(value: Any, graph: Any) -> Input:
-    """Encode one input, given the graph of a molecule, or its error."""
+def encoded(value: Any, graph: Any) -> Input:
+    """Encode one input, given the graph of a molecule, or its error. A graph is its own."""
     if isinstance(graph, Exception):
         raise graph
-    if graph is None and isinstance(value, Graph):
-        graph = value
-    if graph is None and is_data(value) and value.get("count_columns") is not None:
-        return Input(value, value.get("smiles"), value.get("mol"))
-    if graph is None or graph.get("smiles") is None:
+    graph = value if graph is None and (isinstance(value, Graph) or is_data(value)) else graph
+    if graph is None or graph.get("smiles") is None or graph.get("vocabulary") is None:
         raise InputError(f"a process takes SMILES or RDKit molecules, not {type(value).__name__}.")
+    if graph.get("count_columns") is not None:
+        return Input(graph, graph.smiles, graph.get("mol"))
     from graphxai.datasets.fingerprints import structure_occurrences
 
-    as_given = vars(graph).pop("as_given", None)  # what lies on a graph must be alike on all
+    content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
+    as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
     found = structure_occurrences(graph.get("mol") or graph.get("read") or _read(graph.smiles))
-    encoded = Graph(**vars(graph))
-    encoded.count_columns, encoded.count_sizes, encoded.count_atoms = map(torch.from_numpy, found)
-    return Input(encoded, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
+    names = ("count_columns", "count_sizes", "count_atoms")
+    counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, found), strict=True)))
+    return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
 
 
 def _read(smiles: str) -> Any:

@@ -187,6 +187,10 @@ class KernelProcess(ShownModel, nn.Module):
         """Encode molecules, featurising all of them together."""
         return inputs.prepare_group(self.config.standardise, values)
 
+    def encoded(self, graphs: Sequence[Any]) -> list[Any]:
+        """Return the graphs of molecules with their counts."""
+        return [inputs.encoded(graph, graph).graph for graph in graphs]
+
     collate = staticmethod(inputs.collate)
     renumbered = staticmethod(inputs.renumbered)
 
@@ -229,6 +233,14 @@ class KernelProcess(ShownModel, nn.Module):
     def forward(self, batch: ProcessBatch) -> Tensor:
         """Return outputs (B, num_outputs)."""
         return self.encode(self.embed(batch), batch)
+
+    labelled_outputs = forward
+
+    @torch.no_grad()
+    def divide_outputs(self, columns: slice, by: float) -> None:
+        """Divide some outputs by a temperature."""
+        self.weights[:, columns] /= by
+        self.means[columns] /= by
 
     def outputs_without_nodes(self, batch: ProcessBatch) -> Tensor:
         """Return the outputs (1, num_outputs) of a molecule without atoms, which are the means."""
