@@ -33,7 +33,7 @@ from graphxai.runtime.progress import progress_bar
 from .counterfactual_results import Counterfactual, Counterfactuals
 from .measurements import Measurements
 from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
-from .objectives import Objective, SingleObjective, counts
+from .objectives import SearchObjective, SingleObjective, counts
 from .profile_results import ProfileCounterfactuals
 from .settings import SearchKeywords, SearchSettings
 from .transformations import Change
@@ -160,7 +160,7 @@ def _searched(
     The first pair comes before any prediction, then one pair after each batch.
     """
     sources = tuple(settings.sources)
-    kind = Objective if is_several(model) else SingleObjective
+    kind = SearchObjective if is_several(model) else SingleObjective
     loaded = load(model) if isinstance(model, str | Path) else model
     objective = kind.of(loaded, molecule, towards, settings.sure, measured)
     rng, training = random.Random(settings.seed), training_set_of(objective.first_model)
@@ -198,7 +198,7 @@ def _searched(
         starts = objective.starts(sorted(tried, key=objective.order)[:EXPANDED])
 
 
-def _predicted(part: Sequence[tuple[Change, Way]], objective: Objective) -> Iterator[Any]:
+def _predicted(part: Sequence[tuple[Change, Way]], objective: SearchObjective) -> Iterator[Any]:
     """Yield neighbours with their predictions, without those that a model cannot read.
 
     Of the isomers that a change makes, the one that is farthest from the goal counts.

@@ -32,7 +32,7 @@ Outcome = tuple[Mapping[str, Prediction], DesirabilityScore]
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class SearchObjective:
     """Goals for the properties of one or several models.
 
     Attributes:
@@ -52,7 +52,9 @@ class Objective:
     tables: Mapping[str, Measurements]
 
     @classmethod
-    def of(cls, models: Any, molecule: Any, towards: Any, sure: bool, measured: Any) -> "Objective":
+    def of(
+        cls, models: Any, molecule: Any, towards: Any, sure: bool, measured: Any
+    ) -> "SearchObjective":
         """Read the goals and predict the molecule. Errors are those of `counterfactuals`."""
         panel = ModelPanel.of(models)
         if isinstance(measured, Measurements):
@@ -153,7 +155,7 @@ class Objective:
 
 
 @dataclass(frozen=True, eq=False)
-class SingleObjective(Objective):
+class SingleObjective(SearchObjective):
     """A single goal for one model, of which the distance beyond the goal matters.
 
     Attributes:

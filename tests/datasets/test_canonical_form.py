@@ -106,11 +106,11 @@ PLACES = {
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/recombine.py": "labels of attachment points",
-    "graphxai/chemistry/fragment_swaps.py": "labels of attachment points",
+    "graphxai/chemistry/neighbours.py": "labels of attachment points",
     "graphxai/chemistry/stereo.py": "which isomers there are",
     "graphxai/chemistry/substituents.py": "labels of attachment points",
     "graphxai/tables/drawing.py": "what is drawn",
-    "graphxai/visualization/resonance.py": "which atoms resonance makes equivalent",
+    "graphxai/visualization/layout.py": "which atoms resonance makes equivalent",
     "graphxai/wrapping/estimators.py": "what scikit-learn's models are fed",
 }
 
