@@ -10,9 +10,12 @@ from rdkit import Chem
 from ways import WAYS, coming_perception
 
 import graphxai as gx
+from graphxai.chemistry.measurements import compounds_of
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
-from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.molecules import molecule_graph, molecule_graphs
 from graphxai.datasets.tables.table import open_table
+from graphxai.learning.cleaning import clean_table
+from graphxai.tables.batches import PredictBatch
 from graphxai.tables.run import predict_table
 from one_compound import test_part as held_out_for_test
 
@@ -191,3 +194,38 @@ def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suf
         (tmp_path / "t.csv").write_text(f"smiles\n{drawn}\n")
         predict_table(model, tmp_path / "t.csv", out)
         assert np.abs(predictions(model, out) - expected).max() < 1e-4
+
+
+def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
+    """Return what training learns from these rows, without the alkanes beside them."""
+    others = ["C" * k for k in range(1, 31)]
+    rows = [f"{text},1" for text in texts] + [f"{text},{k % 2}" for k, text in enumerate(others)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["smiles,y", *rows]))
+    return [
+        smiles for smiles in clean_table(path, "smiles", ["y"]).canonical if smiles not in others
+    ]
+
+
+DOORS = {
+    "graphs": lambda _, texts: [g.smiles for g in molecule_graphs(texts, **READING)],
+    "processes": lambda _, texts: [g.smiles for g in molecule_graphs(texts, workers=2, **READING)],
+    "training": in_training,
+    "measurements": lambda _, texts: compounds_of(texts, "parent"),
+    "predictions": lambda _, texts: [
+        row["parent"] or row["smiles"]
+        for row in PredictBatch("blood-brain-barrier")(texts, range(1, len(texts) + 1))
+    ],
+}
+READING = {"canonical": True, "standardise": "parent"}
+ONE_COMPOUND = {
+    "labels": ["CCOc1ccccc1", "CCOc1cccc[13cH]1", "[2H]C(C)Oc1ccccc1"],
+    "protons": ["Cn1c(=O)c2[nH]cnc2n(C)c1=O", "Cn1c(=O)c2nc[nH]c2n(C)c1=O"],
+    "a racemate": ["C[C@H](N)c1ccccc1.Cl |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|"],
+}
+
+
+@pytest.mark.parametrize("texts", ONE_COMPOUND.values(), ids=ONE_COMPOUND)
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_lets_in_one_compound(door, texts, tmp_path):
+    assert len({canonical_smiles(text) for text in DOORS[door](tmp_path, texts)}) == 1
