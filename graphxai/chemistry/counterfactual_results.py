@@ -170,7 +170,7 @@ class ChangedMolecules(Result, Sequence[Any]):
         first = laid_out(start)
         drawn: list[tuple[Mol, list[int]]] = [(first, [])]
         for mol, part in zip(others, self._common_parts, strict=True):
-            kept = [] if part is None else part.same[:, 1]
+            kept: Any = [] if part is None else part.same[:, 1]
             posed = laid_out(mol) if part is None else aligned(mol, first, part.mapping)
             drawn.append((posed, np.setdiff1d(np.arange(mol.GetNumAtoms()), kept).tolist()))
         shown: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True, "scale": colours}
