@@ -107,7 +107,7 @@ PLACES = {
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/recombine.py": "labels of attachment points",
     "graphxai/chemistry/neighbours.py": "labels of attachment points",
-    "graphxai/chemistry/stereo.py": "which isomers there are",
+    "graphxai/chemistry/transformations.py": "which isomers there are",
     "graphxai/chemistry/substituents.py": "labels of attachment points",
     "graphxai/tables/drawing.py": "what is drawn",
     "graphxai/visualization/layout.py": "which atoms resonance makes equivalent",
