@@ -22,7 +22,7 @@ from graphxai.api import load, predict
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import is_several
+from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
@@ -158,7 +158,8 @@ def _searched(
     kind = SearchObjective if is_several(model) else SingleObjective
     loaded = load(model) if isinstance(model, str | Path) else model
     objective = kind.of(loaded, molecule, towards, settings.sure, measured)
-    rng, training = random.Random(settings.seed), training_set_of(objective.first_model)
+    training = training_set_of(ModelPanel.of(objective.models).models[0])
+    rng = random.Random(settings.seed)
     neighbourhood = Neighbourhood(sources, settings.guided, rng, settings.seed, training)
     mol = objective.mol
     kept, seen = kept_atoms(mol, settings.keep), {Chem.MolToSmiles(mol)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.api import explain, predict
-from graphxai.explanation.compute.models import Model, conformal_of, standardisation_of
+from graphxai.explanation.compute.models import conformal_of, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
@@ -71,12 +71,6 @@ class SearchObjective:
         if sure and None in [part.goal.sure(before[part.goal.of.name]) for part in parts]:
             raise ValueError("how wrong a model of these goals is, is not known: leave out sure.")
         return cls(list(panel.models), profile, mol, before, sure, tables)
-
-    @property
-    def first_model(self) -> Model:
-        """The model whose training set gives fragments."""
-        model: Model = self.models[0]
-        return model
 
     def outcome(self, predictions: Mapping[str, Prediction] | None) -> Outcome | None:
         """Return the predictions with their score, or None if a goal has no prediction."""
@@ -200,12 +194,6 @@ class SingleObjective(SearchObjective):
     def goal(self) -> PropertyGoal:
         """The goal."""
         return self.profile.goals[0]
-
-    @property
-    def first_model(self) -> Model:
-        """The only model."""
-        model: Model = self.models
-        return model
 
     def worth(self, outcome: Outcome) -> float:
         """Return how far beyond the goal a molecule lies."""

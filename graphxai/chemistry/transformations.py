@@ -1,14 +1,17 @@
-"""Make the neighbours of a molecule by transformations of medicinal chemistry."""
+"""Make the neighbours of a molecule by transformations of medicinal chemistry.
 
-from collections.abc import Collection, Iterator, Mapping
+A change keeps the configuration that it leaves alone, and its new stereocentres give isomers.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product as combinations
 from typing import Any
 
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
-from .stereo import isomers_of_new_centres, keep_configuration, undrawn_centres
 from .transformation_table import TRANSFORMATIONS
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
@@ -174,3 +177,156 @@ def _state(atom: Chem.Atom) -> tuple[Any, ...]:
         atom.GetIsAromatic(),
         atom.GetHybridization(),
     )
+
+
+MOST_ISOMERS = 8  # of one product; nobody makes one with four new stereocentres as a next step
+_TAGS = (Chem.ChiralType.CHI_TETRAHEDRAL_CW, Chem.ChiralType.CHI_TETRAHEDRAL_CCW)
+_HYDROGEN = -2  # in a list of neighbours; -1 is a new atom
+
+
+def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int, int]) -> Chem.Mol:
+    """Return the product with every configuration of the molecule before that it still has.
+
+    A stereocentre keeps it if its neighbours are the same, or if one of them was replaced: the new
+    neighbour, or hydrogen, is where the old one was. A double bond keeps it if the atoms that
+    define it are still there.
+
+    Args:
+        product: sanitised.
+        before: the molecule before, with its configuration assigned.
+        origin: for atoms of the product, the atom that each was before.
+    """
+    product = Chem.RWMol(product)
+    place = {old: new for new, old in origin.items()}
+    for atom in before.GetAtoms():
+        new = place.get(atom.GetIdx())
+        if atom.GetChiralTag() in _TAGS and new is not None:
+            tag = _tag(product, new, before, atom.GetIdx(), origin)
+            if tag is not None:
+                product.GetAtomWithIdx(new).SetChiralTag(tag)
+    for bond in before.GetBonds():
+        begin, end = place.get(bond.GetBeginAtomIdx()), place.get(bond.GetEndAtomIdx())
+        sides = list(bond.GetStereoAtoms())
+        drawn = bond.GetStereo() > Chem.BondStereo.STEREOANY and len(sides) == 2
+        if drawn and begin is not None and end is not None:
+            first = _beside(product, begin, end, place.get(sides[0]), origin)
+            second = _beside(product, end, begin, place.get(sides[1]), origin)
+            _keep_bond(product, begin, end, first, second, bond.GetStereo())
+    Chem.AssignStereochemistry(product, cleanIt=True, force=True)
+    return product.GetMol()
+
+
+def _tag(
+    product: Chem.Mol, new: int, before: Chem.Mol, old: int, origin: Mapping[int, int]
+) -> Chem.ChiralType | None:
+    """Return the tag with which an atom keeps its configuration; None if it cannot be told."""
+    was = _neighbours(before, old)
+    now = [origin.get(i, -1) if i != _HYDROGEN else i for i in _neighbours(product, new)]
+    gone = [i for i in was if i not in now]
+    came = [k for k, i in enumerate(now) if i not in was]
+    if len(was) != len(now) or len(set(was)) != len(was) or len(gone) > 1 or len(came) != len(gone):
+        return None
+    for k in came:
+        now[k] = gone[0]
+    tag = before.GetAtomWithIdx(old).GetChiralTag()
+    return tag if _is_even([was.index(i) for i in now]) else _TAGS[1 - _TAGS.index(tag)]
+
+
+def _neighbours(mol: Chem.Mol, index: int) -> list[int]:
+    """Return the neighbours in the order that a chiral tag refers to, an implicit hydrogen last.
+
+    RDKit reads the tag of an atom with an implicit hydrogen as if that came last, up to an even
+    permutation of all four.
+    """
+    atom = mol.GetAtomWithIdx(index)
+    listed = [bond.GetOtherAtomIdx(index) for bond in atom.GetBonds()]
+    return [*listed, _HYDROGEN] if len(listed) == 3 else listed
+
+
+def _is_even(order: Sequence[int]) -> bool:
+    swaps = sum(a > b for k, a in enumerate(order) for b in order[k + 1 :])
+    return swaps % 2 == 0
+
+
+def _beside(
+    product: Chem.Mol, atom: int, other: int, same: int | None, origin: Mapping[int, int]
+) -> int | None:
+    """Return the neighbour that defines one side of a double bond; None if it cannot be told.
+
+    Args:
+        product: the molecule after the change.
+        atom: the atom of the bond on this side.
+        other: the atom of the bond on the other side.
+        same: the neighbour that defined it before, if it is still there.
+        origin: for atoms of the product, the atom that each was before.
+    """
+    near = [a.GetIdx() for a in product.GetAtomWithIdx(atom).GetNeighbors() if a.GetIdx() != other]
+    new = [i for i in near if i not in origin]
+    if same is not None:
+        return same if same in near else None
+    return new[0] if len(new) == 1 else None
+
+
+def _keep_bond(
+    product: Chem.RWMol,
+    begin: int,
+    end: int,
+    first: int | None,
+    second: int | None,
+    stereo: Chem.BondStereo,
+) -> None:
+    """Give a double bond the configuration that it had.
+
+    Args:
+        product: the molecule that is changed.
+        begin, end: the atoms of the bond.
+        first, second: their neighbours that define the configuration, None if there is none.
+        stereo: the configuration.
+    """
+    if first is None or second is None:
+        return
+    bond = product.GetBondBetweenAtoms(begin, end)
+    joined = product.GetBondBetweenAtoms(begin, first), product.GetBondBetweenAtoms(end, second)
+    if bond is None or bond.GetBondType() != Chem.BondType.DOUBLE or None in joined:
+        return
+    if bond.GetBeginAtomIdx() != begin:
+        first, second = second, first
+    bond.SetStereoAtoms(first, second)
+    opposite = {Chem.BondStereo.STEREOE: Chem.BondStereo.STEREOTRANS}
+    opposite[Chem.BondStereo.STEREOZ] = Chem.BondStereo.STEREOCIS
+    bond.SetStereo(opposite.get(stereo, stereo))
+
+
+def isomers_of_new_centres(
+    mol: Chem.Mol, origin: Sequence[int], undrawn: Collection[int]
+) -> tuple[str, ...] | None:
+    """Return the SMILES of all isomers at stereocentres that the molecule before did not have.
+
+    The result is empty if there is no new centre, and None for more isomers than `MOST_ISOMERS`.
+
+    Args:
+        mol: the molecule after the change.
+        origin: for each of its atoms, the atom that it was before, or -1.
+        undrawn: centres before whose configuration was not drawn; they stay as they are.
+    """
+    new = [i for i in undrawn_centres(mol) if origin[i] not in undrawn]
+    if 2 ** len(new) > MOST_ISOMERS:
+        return None
+    written: dict[str, None] = {}
+    for tags in combinations(_TAGS, repeat=len(new)):
+        isomer = Chem.Mol(mol)
+        for index, tag in zip(new, tags, strict=True):
+            isomer.GetAtomWithIdx(index).SetChiralTag(tag)
+        Chem.AssignStereochemistry(isomer, cleanIt=True, force=True)
+        written[str(Chem.CanonSmiles(Chem.MolToSmiles(isomer)))] = None
+    return tuple(written) if len(written) > 1 else ()
+
+
+def undrawn_centres(mol: Chem.Mol) -> list[int]:
+    """Return the tetrahedral centres without a drawn configuration."""
+    return [
+        place.centeredOn
+        for place in Chem.FindPotentialStereo(mol)
+        if place.type == Chem.StereoType.Atom_Tetrahedral
+        and place.specified == Chem.StereoSpecified.Unspecified
+    ]
